@@ -1,0 +1,188 @@
+"""
+Group-relative advantages: every episode is judged against the episodes that started from the same state.
+
+Shapes: B groups of G members whose longest episode has T steps; ``rewards`` and ``mask`` are (B, G, T) and ``mask`` is True
+at the steps that exist (``t < length``). Advantages are (B, G, T), 0 where ``mask`` is False. Whatever stands in the padding
+of ``rewards`` is ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783.
+"""
+
+import torch as th
+
+SCALES = ("group", "batch", "none")
+
+
+def discounted_returns_to_go(rewards: th.Tensor, mask: th.Tensor, gamma: float) -> th.Tensor:
+    """
+    Discounted return from each step on, ``sum_{k >= t} gamma^(k - t) r_k``, in log2(T) tensor operations.
+
+    After the pass with stride s, entry t holds the discounted sum of the 2s rewards from t on. No power of gamma is ever
+    divided by, so long episodes do not overflow, and the pairwise order keeps the rounding error of the order of log2(T).
+
+    :param rewards: (B, G, T)
+    :param mask: (B, G, T), True at existing steps
+    :param gamma: discount factor in [0, 1]
+    :return: (B, G, T), 0 where ``mask`` is False
+    :raises ValueError: gamma outside [0, 1]
+    """
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must be in [0, 1], got {gamma}")
+    returns = th.where(mask, rewards, 0.0)
+    stride = 1
+    while stride < returns.shape[-1]:
+        # The right-hand side is a new tensor: nothing is read after it was updated
+        returns[..., :-stride] += gamma**stride * returns[..., stride:]
+        stride *= 2
+    return returns
+
+
+def live_groups(outcomes: th.Tensor) -> th.Tensor:
+    """
+    Constraint of dynamic sampling, [DAPO] eq. 11: groups whose outcomes are not all equal, the only ones with a gradient.
+
+    Equality is exact and over the whole group: a threshold on the standard deviation would trip over rounding. Pass the raw
+    outcomes (success, score): a shaped reward makes a group of failures look alive.
+
+    :param outcomes: (B, G), any type
+    :return: (B,) bool, True where there is something to learn
+    :raises ValueError: not a matrix of at least 2 members per group
+    """
+    if outcomes.ndim != 2 or outcomes.shape[1] < 2:
+        raise ValueError(f"outcomes must be (groups, members) with at least 2 members, got {tuple(outcomes.shape)}")
+    return (outcomes != outcomes[:, :1]).any(dim=1)
+
+
+def _deviations(values: th.Tensor, mask: th.Tensor, dim: int | tuple[int, int]) -> th.Tensor:
+    """``values`` minus their mean over ``dim`` where ``mask`` is True; exactly 0 (no rounding) where they are all equal."""
+    mean = th.where(mask, values, 0.0).sum(dim, keepdim=True) / mask.sum(dim, keepdim=True).clamp(min=1)
+    lowest = th.where(mask, values, th.inf).amin(dim, keepdim=True)
+    highest = th.where(mask, values, -th.inf).amax(dim, keepdim=True)
+    return th.where(mask & (lowest < highest), values - mean, 0.0)
+
+
+def scale_advantages(
+    advantages: th.Tensor, deviations: th.Tensor, mask: th.Tensor, scale: str, ddof: int = 1, eps: float = 1e-8
+) -> th.Tensor:
+    """
+    Divide by the standard deviation of the group ([DeepSeekMath] sec. 4.1.2), of the batch, or not at all ([Dr. GRPO]).
+
+    The spread is that of ``deviations``: of (B, G) outcomes an episode counts once whatever its length, of (B, G, T) once
+    per step. They sum to 0 within a group, so "batch" is the spread around the means of the groups: that some starts are
+    better than others does not enter. Dead groups count there, with deviations of 0.
+
+    :param advantages: (B, G) or (B, G, T)
+    :param deviations: same shape, deviations from the plain mean (those of leave-one-out are larger), 0 where masked
+    :param mask: same shape, True at the entries that exist
+    :param scale: "group", "batch" or "none"
+    :param ddof: 1 for the sample and 0 for the population standard deviation
+    :param eps: added to the standard deviation
+    :return: same shape
+    :raises ValueError: unknown ``scale`` or ``ddof``
+    """
+    if scale not in SCALES:
+        raise ValueError(f"Unknown scale {scale!r}, must be one of {', '.join(SCALES)}")
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 0 or 1, got {ddof}")
+    if scale == "none":
+        return advantages
+    dims = tuple(range(0 if scale == "batch" else 1, advantages.ndim))
+    variance = deviations.square().sum(dims, keepdim=True) / (mask.sum(dims, keepdim=True) - ddof).clamp(min=1)
+    return advantages / (variance.sqrt() + eps)
+
+
+def outcome_advantages(
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+) -> th.Tensor:
+    """
+    Outcome supervision, [DeepSeekMath] sec. 4.1.2: ``(R_i - mean(R)) / std(R)``, shared by all steps of episode i.
+
+    R_i is the return from the first step (gamma = 1: the papers' outcome). Leave-one-out takes the mean over the others,
+    which is the same as multiplying by G / (G - 1); the standard deviation remains that of all. Parameters, return value
+    and errors: :func:`group_advantages`.
+    """
+    outcomes, everyone = discounted_returns_to_go(rewards, mask, gamma)[..., 0], mask[..., 0]
+    advantages = deviations = _deviations(outcomes, everyone, dim=1)
+    if leave_one_out:
+        advantages = deviations * (outcomes.shape[1] / (outcomes.shape[1] - 1))
+    advantages = scale_advantages(advantages, deviations, everyone, scale, ddof, eps)
+    return th.where(mask, advantages.unsqueeze(-1), 0.0)
+
+
+def process_advantages(
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+) -> th.Tensor:
+    """
+    Process supervision, [DeepSeekMath] sec. 4.1.3: the rewards are normalised, then summed from each step on.
+
+    Mean and standard deviation are over all steps of all members, so a reward that is the same at every step (1 for each
+    step survived) carries no signal here, however long the episodes. gamma = 1 gives the paper's sum. Leave-one-out takes
+    the mean over the steps of the other members. Parameters, return value and errors: :func:`group_advantages`.
+    """
+    normalised = deviations = _deviations(rewards, mask, dim=(1, 2))
+    if leave_one_out:
+        # The deviations sum to 0, hence the mean over the others is minus the member's own sum over their count
+        n_others = mask.sum((1, 2), keepdim=True) - mask.sum(2, keepdim=True)
+        normalised = deviations + deviations.sum(2, keepdim=True) / n_others.clamp(min=1)
+    normalised = scale_advantages(normalised, deviations, mask, scale, ddof, eps)
+    return discounted_returns_to_go(normalised, mask, gamma)
+
+
+def return_to_go_advantages(
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+) -> th.Tensor:
+    """
+    Return from step t on minus its mean, at the same t, over the members that are still alive at t.
+
+    A baseline that depends on time only, hence one that knows nothing of where a member is by then. Members that have ended
+    are left out rather than counted as 0, so surviving is not rewarded at the late steps, only (through the larger return)
+    at the early ones; the last member alive gets 0. With scaling the standard deviation is over all existing steps of the
+    group. Parameters, return value and errors: :func:`group_advantages`.
+    """
+    advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=1)
+    if leave_one_out:
+        n_alive = mask.sum(1, keepdim=True)
+        advantages = deviations * (n_alive / (n_alive - 1).clamp(min=1))
+    return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
+
+
+KINDS = {"outcome": outcome_advantages, "process": process_advantages, "return_to_go": return_to_go_advantages}
+
+
+def group_advantages(
+    rewards: th.Tensor,
+    mask: th.Tensor,
+    *,
+    kind: str = "outcome",
+    gamma: float = 1.0,
+    leave_one_out: bool = False,
+    scale: str = "group",
+    ddof: int = 1,
+    eps: float = 1e-8,
+) -> th.Tensor:
+    """
+    Advantages of a batch of groups, after checking the input (once per rollout: the checks wait for the device).
+
+    :param rewards: (B, G, T), floating point
+    :param mask: (B, G, T) bool, True at existing steps
+    :param kind: "outcome", "process" or "return_to_go": see the function of that name
+    :param gamma: discount factor in [0, 1]
+    :param leave_one_out: take the baseline over the other members only
+    :param scale: "group", "batch" or "none", see :func:`scale_advantages`
+    :param ddof: 1 for the sample and 0 for the population standard deviation
+    :param eps: added to the standard deviation
+    :return: (B, G, T), 0 where ``mask`` is False and exactly 0 in groups whose members do not differ
+    :raises ValueError: unknown name, malformed tensors, fewer than 2 members, an episode without steps or with a gap,
+        a reward that is not finite
+    """
+    if kind not in KINDS:
+        raise ValueError(f"Unknown kind of advantage {kind!r}, must be one of {', '.join(KINDS)}")
+    if rewards.ndim != 3 or rewards.shape != mask.shape:
+        raise ValueError(f"rewards and mask must both be (B, G, T), got {tuple(rewards.shape)} and {tuple(mask.shape)}")
+    if not rewards.is_floating_point() or mask.dtype != th.bool:
+        raise ValueError(f"rewards must be floating point and mask bool, got {rewards.dtype} and {mask.dtype}")
+    if rewards.shape[1] < 2:
+        raise ValueError(f"A group needs at least 2 members to compare, got {rewards.shape[1]}")
+    if not mask[..., :1].any(dim=-1).all() or (mask[..., 1:] & ~mask[..., :-1]).any():
+        raise ValueError("mask must be True from the first to the last step of each episode, which has at least one step")
+    if not th.where(mask, rewards, 0.0).isfinite().all():
+        raise ValueError("rewards must be finite: one infinite or missing reward would poison its whole group")
+    return KINDS[kind](rewards, mask, gamma, leave_one_out, scale, ddof, eps)

@@ -1,0 +1,263 @@
+"""
+How the state of a base environment (below all wrappers) is captured, restored and reseeded.
+
+Simulators keep their state outside of Python, each in its own way. The optional packages are recognised by
+the names of the classes that an environment inherits from, so that none of them has to be installed.
+"""
+
+import copy
+import random
+import re
+import sys
+import zlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from sb3_grpo.common.starts import StartMismatchError, StartNotSupportedError
+
+# The generators of gymnasium.Env. Everything else that is random has to be found in the attributes.
+RNG_ATTRIBUTES = frozenset({"_np_random", "_np_random_seed"})
+
+
+class BaseState:
+    """
+    A base environment whose whole state is in its Python attributes (Gymnasium's classic control and toy text).
+
+    The transition tables never change and can be megabytes, so they stay in place.
+    """
+
+    only: frozenset[str] | None = None  # if set: the only attributes to copy
+    skipped = frozenset({"P", "initial_state_distrib", "desc"})
+    replayed = False  # the state cannot be copied: it is reached again by replaying the actions
+    own_protocol = False  # the environment has get_state() and set_state()
+
+    def capture(self, base: gym.Env) -> Any:
+        """
+        :param base: the base environment
+        :return: the part of its state that is not in Python attributes
+        """
+        return None
+
+    def restore(self, base: gym.Env, native: Any) -> None:
+        """
+        :param base: the base environment
+        :param native: what ``capture`` returned, here or in another process
+        """
+
+    def before_reset(self, base: gym.Env) -> None:
+        """
+        Remove what ``reset`` would leave over from earlier episodes.
+
+        :param base: the base environment
+        """
+
+    def reseed(self, base: gym.Env, seed: int) -> None:
+        """
+        Reseed the generators that are not in Python attributes.
+
+        :param base: the base environment
+        :param seed: the new seed
+        """
+
+
+class OwnState(BaseState):
+    """A base environment with ``get_state()`` and ``set_state(state)`` of its own."""
+
+    only = RNG_ATTRIBUTES
+    own_protocol = True
+
+
+class MujocoState(BaseState):
+    """
+    Gymnasium's MuJoCo environments: a full copy of ``MjData``.
+
+    The state vectors that MuJoCo offers (``mj_getState``) leave out what some environments read from ``MjData``:
+    the contact forces in Ant and Humanoid, for example.
+    """
+
+    skipped = frozenset({"model", "data", "mujoco_renderer"})
+
+    def capture(self, base: Any) -> Any:
+        return copy.copy(base.data), _model_checksum(base.model)
+
+    def restore(self, base: Any, native: Any) -> None:
+        data, checksum = native
+        if _model_checksum(base.model) != checksum:
+            raise StartMismatchError(
+                f"The MuJoCo model of this {type(base).__name__} is not the one that the snapshot was taken with "
+                "(domain randomization?). Give the environment get_state() and set_state(state), or use SeedStart."
+            )
+        sys.modules["mujoco"].mj_copyData(base.data, base.model, data)
+
+
+class AtariState(BaseState):
+    """
+    ALE: the emulator's own state with its random generators.
+
+    With sticky actions the emulator also remembers the last action, which is in no state it gives out. Resetting
+    the game before restoring sets it to NOOP: all who begin from one snapshot are exactly equal, but where the
+    captured episode itself went on, its first frame may have repeated another action than NOOP.
+    The screen is not part of the state either and stays as it was until the next step.
+    """
+
+    skipped = frozenset({"ale", "_action_set"})
+
+    def capture(self, base: Any) -> Any:
+        return base.clone_state(include_rng=True)
+
+    def restore(self, base: Any, native: Any) -> None:
+        if _has_sticky_actions(base):
+            base.ale.reset_game()
+        base.restore_state(native)
+
+    def reseed(self, base: Any, seed: int) -> None:
+        if not _has_sticky_actions(base):
+            return
+        state = _replace_emulator_rngs(base.clone_state(include_rng=True), seed)
+        if state is not None:
+            base.restore_state(state)
+            return
+        # Unknown format of the state: only loading the ROM seeds the emulator. It takes 25 times as long.
+        state = base.clone_state(include_rng=False)
+        base.ale.setInt("random_seed", int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1))
+        base.load_game()
+        base.ale.reset_game()
+        base.restore_state(state)
+
+
+class Box2dState(BaseState):
+    """
+    Box2D environments: the actions are replayed, because worlds cannot be copied.
+
+    A world keeps internal state (such as the order of contacts) when all of its bodies are destroyed and created
+    again. BipedalWalker and CarRacing do that in ``reset``, and then the same seed leads to another trajectory.
+    """
+
+    only = RNG_ATTRIBUTES
+    replayed = True
+
+    def before_reset(self, base: Any) -> None:
+        base._destroy()
+        base.world = type(base.world)(gravity=base.world.gravity)
+
+
+_BY_MODULE: dict[str, BaseState] = {
+    "gymnasium.envs.classic_control": BaseState(),
+    "gymnasium.envs.toy_text": BaseState(),
+    "gymnasium.envs.mujoco": MujocoState(),
+    "gymnasium.envs.box2d": Box2dState(),
+    "ale_py": AtariState(),
+}
+_OWN = OwnState()
+
+
+def base_state(base: gym.Env) -> BaseState | None:
+    """
+    :param base: a base environment
+    :return: how to handle its state, None if nothing is known about it
+    """
+    by_class = _known_ancestor(type(base))
+    # MujocoEnv.set_state(qpos, qvel) is something else, and not the whole state
+    if not isinstance(by_class, MujocoState) and has_own_protocol(base):
+        return _OWN
+    return by_class
+
+
+def has_own_protocol(layer: gym.Env) -> bool:
+    """
+    :param layer: a base environment or a wrapper
+    :return: whether its class defines ``get_state`` and ``set_state``
+    """
+    cls = type(layer)
+    return callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
+
+
+def explain_unsupported(base: gym.Env) -> StartNotSupportedError:
+    """
+    :param base: a base environment that ``base_state`` does not know
+    :return: the error to raise
+    """
+    return StartNotSupportedError(
+        f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
+        "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
+        "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
+    )
+
+
+def reseed_generator(generator: Any, seed: int, index: int) -> bool:
+    """
+    Reseed a random generator in place, so that all who hold a reference to it see the new one.
+
+    :param generator: any object
+    :param seed: the seed, not negative
+    :param index: makes the generators of one environment different from each other
+    :return: whether it was a random generator
+    """
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        bits.state = type(bits)(np.random.SeedSequence([seed, index])).state  # type: ignore[call-arg]
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(np.random.SeedSequence([seed, index]).generate_state(4))
+    elif isinstance(generator, random.Random):
+        generator.seed(f"{seed},{index}")
+    else:
+        return False
+    return True
+
+
+def _known_ancestor(cls: type) -> BaseState | None:
+    for ancestor in cls.__mro__:
+        parts = ancestor.__module__.split(".")
+        for length in (1, 3):
+            state = _BY_MODULE.get(".".join(parts[:length]))
+            if state is not None:
+                return state
+    return None
+
+
+def _model_checksum(model: Any) -> int:
+    mujoco = sys.modules["mujoco"]
+    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, buffer)
+    return zlib.crc32(buffer)
+
+
+def _has_sticky_actions(base: Any) -> bool:
+    return base.ale.getFloat("repeat_action_probability") > 0
+
+
+# Length of the text (4 bytes), then the text: 624 words and, with most C++ libraries, a position
+_EMULATOR_RNG = re.compile(rb"(?s)(.{4})((?:\d{1,10} ){623}\d{1,10})((?: \d{1,3})?)")
+
+
+def _replace_emulator_rngs(state: Any, seed: int) -> Any:
+    """
+    Put fresh random generators into a state of the emulator.
+
+    There is no method for it, and seeding the emulator means to load the ROM again. But the state contains its
+    generators (Mersenne Twisters) in the textual form that C++ defines.
+
+    :param state: a state cloned with its generators
+    :param seed: seed of the new generators
+    :return: a changed copy, or None if the generators were not found in the state
+    """
+    source = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
+    found = 0
+
+    def fresh(match: re.Match[bytes]) -> bytes:
+        nonlocal found
+        if int.from_bytes(match[1], "little") != len(match[2]) + len(match[3]):
+            return match[0]
+        found += 1
+        words = source.randint(0, 2**32, size=624, dtype=np.uint32)
+        text = b" ".join(b"%d" % word for word in words.tolist()) + match[3]
+        return len(text).to_bytes(4, "little") + text
+
+    content = _EMULATOR_RNG.sub(fresh, state.__getstate__())
+    if not found:
+        return None
+    changed = type(state).__new__(type(state))
+    changed.__setstate__(content)
+    return changed

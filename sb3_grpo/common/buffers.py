@@ -1,0 +1,255 @@
+"""Storage of grouped rollouts, and the batch of whole groups that one update learns from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import get_action_dim
+from stable_baselines3.common.type_aliases import TensorDict
+
+from sb3_grpo.common.group_queue import Group
+from sb3_grpo.common.policies import ActorPolicy
+
+NO_EPISODE = -1
+
+
+@dataclass
+class GroupBatch:
+    """
+    The groups of one update. B groups of G members make E = B * G episodes with N steps in all;
+    T is the length of the longest episode. Steps are in the order of (group, member, time).
+
+    :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``
+    :param actions: (rows, \\*action_shape), index with ``rows``
+    :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
+    :param rows: (N,) where each step lies in the rollout
+    :param episode: (N,) the episode 0..E-1 of each step
+    :param time: (N,) the step's place in its episode
+    :param rewards: (B, G, T) as the algorithm sees them (normalised by ``VecNormalize`` if there is one), zero-padded
+    :param mask: (B, G, T) True where a step exists
+    :param lengths: (B, G) steps per episode
+    :param truncated: (B, G) True where a time limit cut the episode off
+    """
+
+    observations: th.Tensor | TensorDict
+    actions: th.Tensor
+    old_log_prob: th.Tensor
+    rows: th.Tensor
+    episode: th.Tensor
+    time: th.Tensor
+    rewards: th.Tensor
+    mask: th.Tensor
+    lengths: th.Tensor
+    truncated: th.Tensor
+
+    def flatten(self, padded: th.Tensor) -> th.Tensor:
+        """
+        :param padded: (B, G, T)
+        :return: (N,) the entries of existing steps, in the order of ``rows``
+        """
+        return padded.flatten(0, 1)[self.episode, self.time]
+
+    def observations_at(self, rows: th.Tensor) -> th.Tensor | TensorDict:
+        """
+        :param rows: Places in the rollout
+        :return: The observations there
+        """
+        if isinstance(self.observations, dict):
+            return {key: value[rows] for key, value in self.observations.items()}
+        return self.observations[rows]
+
+
+class GroupRolloutBuffer:
+    """
+    The transitions of grouped episodes: one row per step of one environment copy, in the order of time.
+
+    Episodes end at different times, and copies that are free begin the next update's groups while the last episodes
+    of this update finish. So rows carry the ticket of their episode, and stay until it was used or dropped.
+
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param device: PyTorch device that the batches live on
+    """
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
+        self.device = device
+        self._obs_spaces: dict[str | None, spaces.Space] = (
+            dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {None: observation_space}
+        )
+        action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
+        # Bernoulli log probabilities want floats
+        indices = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
+        self._columns: dict[str, tuple[tuple[int, ...], Any]] = {
+            "actions": (action_shape, np.int64 if indices else np.float32),
+            "rewards": ((), np.float32),
+            "ticket": ((), np.int64),
+            "time": ((), np.int32),
+            "log_prob": ((), np.float32),
+        }
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.size = 0
+        self._n_evaluated = 0
+        self._capacity = 0
+        self._obs = {key: np.empty((0, *space.shape), space.dtype) for key, space in self._obs_spaces.items()}  # type: ignore[misc]
+        self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
+
+    def _grow(self, n_rows: int) -> None:
+        """Make room. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
+        self._capacity = max(2 * self._capacity, n_rows, 1024)
+        for arrays in (self._obs, self._data):
+            for key, old in arrays.items():
+                new = np.empty((self._capacity, *old.shape[1:]), old.dtype)
+                new[: self.size] = old[: self.size]
+                arrays[key] = new  # type: ignore[index]
+
+    def add(
+        self,
+        obs: np.ndarray | dict[str, np.ndarray],
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        ticket: np.ndarray,
+        time: np.ndarray,
+    ) -> None:
+        """
+        Add one step of all environment copies.
+
+        :param obs: (n_envs, \\*obs_shape) or a dict of such
+        :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
+        :param rewards: (n_envs,)
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
+        :param time: (n_envs,) steps that this episode had before this one
+        """
+        n_envs = len(rewards)
+        end = self.size + n_envs
+        if end > self._capacity:
+            self._grow(end)
+        step = slice(self.size, end)
+        if isinstance(obs, dict):
+            for key, values in self._obs.items():
+                values[step] = obs[key]  # type: ignore[index]
+        else:
+            self._obs[None][step] = obs.reshape(n_envs, *self._obs[None].shape[1:])
+        data = self._data
+        data["actions"][step] = actions.reshape(n_envs, *data["actions"].shape[1:])
+        data["rewards"][step] = rewards
+        data["ticket"][step] = ticket
+        data["time"][step] = time
+        self.size = end
+
+    def _tensor(self, array: np.ndarray) -> th.Tensor:
+        return th.as_tensor(array[: self.size], device=self.device)
+
+    def _observations(self) -> th.Tensor | TensorDict:
+        if None in self._obs:
+            return self._tensor(self._obs[None])
+        return {str(key): self._tensor(values) for key, values in self._obs.items()}
+
+    def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
+        """
+        Compute the log probabilities of all actions added since the last call.
+        One large forward pass instead of one per step; to be called before the policy that chose them is changed.
+
+        :param policy: The policy that chose the actions
+        :param chunk_size: Rows per forward pass
+        """
+        observations, actions = self._observations(), self._tensor(self._data["actions"])
+        with th.inference_mode():
+            for begin in range(self._n_evaluated, self.size, chunk_size):
+                rows = slice(begin, min(begin + chunk_size, self.size))
+                chunk = (
+                    {key: value[rows] for key, value in observations.items()}
+                    if isinstance(observations, dict)
+                    else observations[rows]
+                )
+                log_prob = policy.get_distribution(chunk).log_prob(actions[rows])
+                self._data["log_prob"][rows] = log_prob.cpu().numpy()
+        self._n_evaluated = self.size
+
+    def batch(self, groups: list[Group]) -> GroupBatch:
+        """
+        Collect the steps of complete groups.
+
+        :param groups: Complete groups
+        :return: The batch of an update
+        """
+        episodes = [episode for group in groups for episode in group.episodes]
+        shape = (len(groups), len(groups[0].episodes))
+        tickets = self._data["ticket"][: self.size]
+        place = np.full(max(int(tickets.max()), max(episode.ticket for episode in episodes)) + 2, -1, dtype=np.int64)
+        # NO_EPISODE indexes the last entry, which stays -1
+        place[[episode.ticket for episode in episodes]] = np.arange(len(episodes))
+        episode_of_row = place[tickets]
+        rows = np.flatnonzero(episode_of_row >= 0)
+        # Rows lie in the order of time: a stable sort keeps it within each episode
+        rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
+
+        as_tensor = {name: self._tensor(values) for name, values in self._data.items()}
+        row_index = th.as_tensor(rows, device=self.device)
+        episode_index = th.as_tensor(episode_of_row[rows], device=self.device)
+        time = as_tensor["time"][row_index].long()
+        lengths = th.as_tensor([episode.length for episode in episodes], device=self.device)
+        longest = max(episode.length for episode in episodes)
+        rewards = th.zeros((len(episodes), longest), device=self.device)
+        rewards[episode_index, time] = as_tensor["rewards"][row_index]
+        mask = th.arange(longest, device=self.device) < lengths[:, None]
+        return GroupBatch(
+            observations=self._observations(),
+            actions=as_tensor["actions"],
+            old_log_prob=as_tensor["log_prob"],
+            rows=row_index,
+            episode=episode_index,
+            time=time,
+            rewards=rewards.view(*shape, longest),
+            mask=mask.view(*shape, longest),
+            lengths=lengths.view(shape),
+            truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
+        )
+
+    def keep(self, tickets: np.ndarray) -> None:
+        """
+        Drop all rows but those of some episodes.
+
+        :param tickets: The episodes that are still wanted
+        """
+        kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
+        for arrays in (self._obs, self._data):
+            for values in arrays.values():
+                values[: len(kept)] = values[kept]
+        self.size = self._n_evaluated = len(kept)
+
+
+def minibatches(
+    episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False
+) -> Iterator[tuple[th.Tensor, int]]:
+    """
+    Split the steps of a batch at random into minibatches of nearly equal size.
+
+    :param episode: (N,) the episode of each step
+    :param kept: (N,) long, the steps that take part in the loss
+    :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode)
+    :param whole_episodes: Keep the steps of an episode together, for ratios per episode
+    :return: For each minibatch the steps in it, and the number of minibatches
+    """
+    if not whole_episodes:
+        n_minibatches = -(-len(kept) // batch_size)
+        for steps in th.tensor_split(kept[th.randperm(len(kept), device=kept.device)], n_minibatches):
+            yield steps, n_minibatches
+        return
+    lengths = th.bincount(episode[kept]).tolist()
+    chunks: list[list[int]] = [[]]
+    size = 0
+    for index in np.flatnonzero(lengths)[th.randperm(int(np.count_nonzero(lengths))).numpy()]:
+        if chunks[-1] and size + lengths[index] > batch_size:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(int(index))
+        size += lengths[index]
+    for chunk in chunks:
+        members = th.isin(episode[kept], th.as_tensor(chunk, device=kept.device))
+        yield kept[members], len(chunks)

@@ -1,0 +1,109 @@
+"""
+Policy losses and the weights that sum them up. Steps are flat: N steps, each with the index of its episode.
+
+The loss of a batch is ``(weights * losses).sum()``. The weights are computed once for the whole batch, so it does not matter
+how it is then cut into minibatches: the sums over the pieces add up to the sum over the whole, and so do the gradients.
+
+References: [PPO] arXiv:1707.06347, [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783,
+[GSPO] arXiv:2507.18071.
+"""
+
+import torch as th
+
+LOSS_WEIGHTS = ("episode", "step", "constant")
+
+
+def clipped_surrogate(log_ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
+    """
+    Clipped surrogate ``-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)``, [PPO] eq. 7, [DAPO] eq. 8.
+
+    The minimum is the pessimistic of the two for either sign of A: the gradient vanishes where the policy has already moved
+    far enough in the wanted direction (A > 0 and r > 1 + clip_high, A < 0 and r < 1 - clip_low) and is whole elsewhere.
+
+    :param log_ratio: (N,), log of r, the probability of the action now over that at the time of sampling
+    :param advantages: (N,)
+    :param clip_low: how far the ratio may fall below 1
+    :param clip_high: how far the ratio may rise above 1
+    :return: (N,) loss of each step, to minimise
+    """
+    ratio = log_ratio.exp()
+    return -th.min(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+
+
+def clip_fractions(
+    ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float, weights: th.Tensor
+) -> tuple[th.Tensor, th.Tensor]:
+    """
+    Fractions of the steps whose gradient is cut off, below (A < 0, r < 1 - clip_low) and above (A > 0, r > 1 + clip_high).
+
+    Unlike the fraction of ratios outside of the interval, this leaves out those on the side where clipping does nothing.
+
+    :param ratio: (N,)
+    :param advantages: (N,)
+    :param clip_low: as in :func:`clipped_surrogate`
+    :param clip_high: as in :func:`clipped_surrogate`
+    :param weights: (N,), a mask or the weights of the steps; both fractions are of their sum
+    :return: fraction cut off below, fraction cut off above: scalars on the device, 0 if no step has weight
+    """
+    weights = weights.to(ratio.dtype)
+    total = weights.sum().clamp(min=th.finfo(ratio.dtype).tiny)
+    below = (advantages < 0) & (ratio < 1.0 - clip_low)
+    above = (advantages > 0) & (ratio > 1.0 + clip_high)
+    return (weights * below).sum() / total, (weights * above).sum() / total
+
+
+def episode_log_ratio(log_ratio: th.Tensor, episode: th.Tensor, n_episodes: int) -> th.Tensor:
+    """
+    Log of the sequence-level ratio, [GSPO] eq. 7: mean of the log ratios of an episode, given to each of its steps.
+
+    Gradients reach every step of the episode, so what is passed in has to contain whole episodes.
+
+    :param log_ratio: (N,)
+    :param episode: (N,) long, index of the episode of each step, below ``n_episodes``
+    :param n_episodes: number of episodes (given, as counting them would wait for the device)
+    :return: (N,)
+    """
+    zeros = log_ratio.new_zeros(n_episodes)
+    lengths = zeros.index_add(0, episode, th.ones_like(log_ratio))
+    return (zeros.index_add(0, episode, log_ratio) / lengths.clamp(min=1.0))[episode]
+
+
+def step_weights(
+    episode: th.Tensor,
+    n_episodes: int,
+    mode: str,
+    kept: th.Tensor | None = None,
+    constant_length: float | None = None,
+) -> th.Tensor:
+    """
+    Weight of each step in the loss of the whole batch.
+
+    - "episode", [DeepSeekMath] eq. 3: mean over the steps of an episode, then over episodes. All episodes count the same.
+    - "step", [DAPO] eq. 8: mean over all steps. All steps count the same, long episodes more.
+    - "constant", [Dr. GRPO]: sum over the steps of an episode over a constant, then mean over episodes.
+
+    A step that is not kept counts neither above nor below the fraction line; an episode counts while one of its steps is
+    kept. Episodes without advantage (dead groups) are counted: leave them out of the batch, or of ``kept``, if unwanted.
+
+    :param episode: (N,) long, index of the episode of each step, below ``n_episodes``
+    :param n_episodes: number of episodes (given, as counting them would wait for the device)
+    :param mode: "episode", "step" or "constant"
+    :param kept: (N,) bool, False at the steps to leave out (overlong filtering); default: all are kept
+    :param constant_length: for "constant": what the sum over an episode is divided by, in steps
+    :return: (N,) non-negative weights, all 0 if no step is kept
+    :raises ValueError: unknown ``mode``, shapes that differ, "constant" without a positive ``constant_length``
+    """
+    if mode not in LOSS_WEIGHTS:
+        raise ValueError(f"Unknown loss weights {mode!r}, must be one of {', '.join(LOSS_WEIGHTS)}")
+    if kept is not None and kept.shape != episode.shape:
+        raise ValueError(f"kept and episode must have the same shape, got {tuple(kept.shape)} and {tuple(episode.shape)}")
+    one = th.ones_like(episode, dtype=th.get_default_dtype()) if kept is None else kept.to(th.get_default_dtype())
+    if mode == "step":
+        return one / one.sum().clamp(min=1.0)
+    lengths = one.new_zeros(n_episodes).index_add(0, episode, one)
+    n_kept = (lengths > 0).sum().clamp(min=1)
+    if mode == "episode":
+        return one / (lengths.clamp(min=1.0)[episode] * n_kept)
+    if constant_length is None or constant_length <= 0:
+        raise ValueError(f'"constant" loss weights need a positive constant_length, got {constant_length}')
+    return one / (n_kept * constant_length)

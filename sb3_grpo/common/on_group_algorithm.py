@@ -1,0 +1,420 @@
+"""The base of algorithms that learn from groups of whole episodes with a common start."""
+
+import sys
+import warnings
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.common.advantages import live_groups
+from sb3_grpo.common.buffers import NO_EPISODE, GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.group_queue import GroupQueue, StartFeeder, StartSampler, outcomes, random_seed_start
+from sb3_grpo.common.policies import (
+    ActorCnnPolicy,
+    ActorMultiInputPolicy,
+    ActorPolicy,
+    unchecked_distributions,
+)
+from sb3_grpo.common.start_queue import make_group_env
+
+SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
+
+# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
+MAX_EPISODE_LENGTH = 100_000
+
+
+class ClampedProgressBarCallback(ProgressBarCallback):
+    """SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``."""
+
+    def _on_step(self) -> bool:
+        self.pbar.update(min(self.training_env.num_envs, self.pbar.total - self.pbar.n))
+        return True
+
+
+class OnGroupAlgorithm(OnPolicyAlgorithm):
+    """
+    The base for on-policy algorithms that compare the episodes of a group (ex: GRPO/DAPO):
+    :class:`OnPolicyAlgorithm` with another unit of rollout. Instead of ``n_steps`` of every environment copy,
+    it collects ``n_groups`` groups of ``group_size`` whole episodes each, the members of a group
+    from exactly the same start, on any number of environment copies.
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate, it can be a function
+        of the current progress remaining (from 1 to 0)
+    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
+    :param group_size: Number of episodes that share a start (G in the papers)
+    :param n_groups: Number of groups in an update
+    :param gamma: Discount factor
+    :param ent_coef: Entropy coefficient for the loss calculation
+    :param max_grad_norm: The maximum value for the gradient clipping
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place
+        (DAPO, arXiv:2503.14476, eq. 11)
+    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
+        After that the update takes the live groups that there are; with none at all it is skipped.
+    :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
+        (common random numbers), or independent
+    :param unrelated_starts: Opt in to groups whose members do not share a start,
+        for environments that cannot start twice in the same state
+    :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
+        :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
+    :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
+        instead of action noise exploration (default: False)
+    :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
+        Default: -1 (only sample at the beginning of the rollout)
+    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
+        the reported success rate, mean episode length, and mean reward over
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
+        debug messages
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run.
+        Setting it to auto, the code will be run on the GPU if possible.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": ActorPolicy,
+        "CnnPolicy": ActorCnnPolicy,
+        "MultiInputPolicy": ActorMultiInputPolicy,
+    }
+    policy: ActorPolicy
+    rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
+    batch: GroupBatch | None
+
+    def __init__(
+        self,
+        policy: str | type[ActorPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule,
+        n_envs: int,
+        group_size: int,
+        n_groups: int,
+        gamma: float,
+        ent_coef: float,
+        max_grad_norm: float,
+        dynamic_sampling: bool,
+        max_sampling_rounds: int,
+        common_noise: bool,
+        unrelated_starts: bool,
+        start_sampler: StartSampler | None,
+        use_sde: bool,
+        sde_sample_freq: int,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+    ):
+        if isinstance(env, str):
+            env = make_group_env(env, n_envs=n_envs, seed=seed)
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            n_steps=0,  # a rollout ends with its last episode
+            gamma=gamma,
+            gae_lambda=1.0,  # no bootstrapping: there is no critic
+            ent_coef=ent_coef,
+            vf_coef=0.0,
+            max_grad_norm=max_grad_norm,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            _init_setup_model=False,
+            supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+        )
+        self.group_size = group_size
+        self.n_groups = n_groups
+        self.dynamic_sampling = dynamic_sampling
+        self.max_sampling_rounds = max_sampling_rounds
+        self.common_noise = common_noise
+        self.unrelated_starts = unrelated_starts
+        self.start_sampler = start_sampler
+        self._start_rng = np.random.default_rng(seed)
+        self._feeder: StartFeeder | None = None
+        self._sampling_rounds = 0
+
+    def _check_parameters(self) -> None:
+        """
+        :raises ValueError: if a parameter is impossible, whatever the environment
+        """
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
+                "the others of its group, and a group of one gives no signal."
+            )
+        for name in ("n_groups", "max_sampling_rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    def _setup_model(self) -> None:
+        self._check_parameters()
+        self._setup_lr_schedule()
+        start_rng = self._start_rng  # a loaded model goes on where it was
+        self.set_random_seed(self.seed)
+        self._start_rng = start_rng
+        self.rollout_buffer = GroupRolloutBuffer(self.observation_space, self.action_space, self.device)
+        self.batch = None
+        self._feeder = None
+        self.policy = self._make_policy()
+        self._maybe_recommend_cpu(ActorPolicy.__name__)
+
+    def _make_policy(self) -> ActorPolicy:
+        policy = self.policy_class(
+            self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **self.policy_kwargs
+        )
+        return policy.to(self.device)  # type: ignore[return-value]
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """
+        Set the seed of the pseudo-random generators
+        (python, numpy, pytorch, gym, action_space, starts of groups)
+
+        :param seed:
+        """
+        super().set_random_seed(seed)
+        if seed is not None:
+            self._start_rng = np.random.default_rng(seed)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "batch", "_feeder", "_groups", "_playing", "_time", "_outcome"]
+
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+        # Whole episodes overshoot: schedules must never see a negative progress
+        self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        if progress_bar:
+            callbacks = callback if isinstance(callback, list) else [] if callback is None else [super()._init_callback(callback)]
+            callback = CallbackList([*callbacks, ClampedProgressBarCallback()])
+        return super()._init_callback(callback)
+
+    @property
+    def _max_open_groups(self) -> int:
+        """
+        How far free environment copies may run ahead of the update that waits for its last episodes:
+        the groups of the next update, and enough to keep every copy busy until then.
+        """
+        import os
+        if os.environ.get("NOAHEAD"):
+            return self._groups.n_wanted
+        return self._groups.n_wanted + self.n_groups + -(-self.n_envs // self.group_size)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        self._check_parameters()
+        if (
+            self._last_obs is None
+            or reset_num_timesteps
+            or self._feeder is None
+            or self._feeder.env is not self.env
+            or not self._feeder.in_sync(self._playing)
+        ):
+            self._last_obs = None  # makes SB3 reset the environments
+            self._begin_groups()
+        assert self._feeder is not None
+        self._feeder.fill(self._start_rng, self._max_open_groups)
+        fresh = self._last_obs is None
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if fresh:
+            self._note_starts(range(self.n_envs))
+        return result
+
+    def _begin_groups(self) -> None:
+        """Forget the groups under way, if any, and prepare the environments' start queues."""
+        assert self.env is not None
+        if self._feeder is not None and self._feeder.env is self.env:
+            self._feeder.clear()
+        sampler = None if self.unrelated_starts else self.start_sampler or random_seed_start
+        self._groups = GroupQueue(
+            self.group_size,
+            self.n_groups,
+            self.max_sampling_rounds if self.dynamic_sampling else 1,
+            sampler,
+            self.common_noise,
+        )
+        self._feeder = StartFeeder(self.env, self._groups)
+        self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
+        self._time = np.zeros(self.n_envs, dtype=np.int64)
+        self._outcome = np.zeros(self.n_envs)
+        self.rollout_buffer.reset()
+        if self.unrelated_starts and self.verbose >= 1:
+            print("The members of a group have unrelated starts (unrelated_starts=True)")
+
+    def _note_starts(self, copies: Any) -> None:
+        """
+        Find out which episodes have just begun.
+
+        :param copies: Environment copies that were reset
+        """
+        assert self.env is not None and self._feeder is not None
+        reset_infos = self.env.unwrapped.reset_infos  # wrappers keep an empty list of their own
+        for idx in copies:
+            ticket = self._feeder.started(idx, reset_infos[idx], self._start_rng, self._max_open_groups)
+            self._playing[idx] = NO_EPISODE if ticket is None else ticket
+            self._time[idx] = 0
+            self._outcome[idx] = 0.0
+        self._feeder.fill(self._start_rng, self._max_open_groups)
+
+    def collect_rollouts(  # type: ignore[override]
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: GroupRolloutBuffer,
+        n_rollout_steps: int,
+    ) -> bool:
+        """
+        Collect the groups of one update into ``self.batch``.
+
+        :param env: The training environment
+        :param callback: Callback that will be called at each step
+            (and at the beginning and end of the rollout)
+        :param rollout_buffer: Buffer to fill with rollouts
+        :param n_rollout_steps: Not used: a rollout ends with the last episode of its groups
+        :return: True if the groups are complete, False if callback terminated rollout prematurely.
+        """
+        assert self._last_obs is not None, "No previous observation was provided"
+        # Switch to eval mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(False)
+        # Free the groups of the last update; what the copies have begun of the next one stays
+        self.batch = None
+        rollout_buffer.keep(self._groups.open_tickets())
+        self._feeder.fill(self._start_rng, self._max_open_groups)
+        import os
+        if os.environ.get("NOAHEAD"):
+            self._last_obs=self.env.reset(); self._note_starts(range(self.n_envs))
+        if self.use_sde:
+            self.policy.reset_noise(env.num_envs)
+
+        callback.on_rollout_start()
+
+        n_steps = 0
+        while not self._groups.ready():
+            if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
+                self.policy.reset_noise(env.num_envs)
+
+            with th.inference_mode(), unchecked_distributions():
+                obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
+                actions = self.policy.sample_actions(obs_tensor).cpu().numpy()
+
+            new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
+            self.num_timesteps += env.num_envs
+            n_steps += 1
+            self._add_step(rollout_buffer, actions, rewards, dones, infos)
+            self._last_obs = new_obs  # type: ignore[assignment]
+            self._last_episode_starts = dones
+
+            # Give access to local variables
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return False
+
+        with unchecked_distributions():
+            rollout_buffer.evaluate_log_probs(self.policy, chunk_size=4096)
+        self._take_groups()
+
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _take_groups(self) -> None:
+        """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
+        self._sampling_rounds = self._groups.n_sampling_rounds
+        drawn = self._groups.take()
+        raw_outcomes = outcomes(drawn)
+        live = live_groups(raw_outcomes)
+        kept = [group for group, is_live in zip(drawn, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
+        self.batch = self.rollout_buffer.batch(kept) if kept else None
+
+        truncated = [episode.truncated for group in drawn for episode in group.episodes]
+        self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
+        self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
+        self.logger.record("group/sampling_rounds", self._sampling_rounds)
+        self.logger.record("group/overlong_fraction", float(np.mean(truncated)))
+
+    def learn(
+        self: SelfOnGroupAlgorithm,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "OnGroupAlgorithm",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfOnGroupAlgorithm:
+        try:
+            return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        finally:
+            # Nobody else who resets the environments shall land on the starts of groups
+            if self._feeder is not None:
+                self._feeder.clear()
+
+    def _env_actions(self, actions: np.ndarray) -> np.ndarray:
+        """
+        :param actions: As the policy sampled them
+        :return: Within the bounds of the action space
+        """
+        if not isinstance(self.action_space, spaces.Box):
+            return actions
+        if self.policy.squash_output:
+            return self.policy.unscale_action(actions)
+        # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
+        return np.clip(actions, self.action_space.low, self.action_space.high)
+
+    def _add_step(
+        self,
+        rollout_buffer: GroupRolloutBuffer,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        dones: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Store one step of all copies; where an episode has ended, note its outcome and which one began."""
+        # Equal outcomes must be equal exactly, so they are sums of the environment's own rewards
+        raw_rewards = rewards if self._vec_normalize_env is None else self._vec_normalize_env.get_original_reward()
+        if not np.isfinite(raw_rewards).all():
+            idx = int(np.argmin(np.isfinite(raw_rewards)))
+            raise ValueError(
+                f"Environment copy {idx} returned the reward {raw_rewards[idx]} at step {self._time[idx]} of an episode, "
+                "and it would spoil its whole group: rewards must be finite. Correct the environment's reward function."
+            )
+        rollout_buffer.add(self._last_obs, actions, rewards, self._playing, self._time)  # type: ignore[arg-type]
+        self._time += 1
+        self._outcome += raw_rewards
+        if self._time[0] % 1000 == 0 and self._time.max() > MAX_EPISODE_LENGTH:
+            raise ValueError(
+                f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "
+                "episodes: wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
+            )
+        if dones.any():
+            self._update_info_buffer(infos, dones)
+            ended = np.flatnonzero(dones).tolist()
+            for idx in ended:
+                if self._playing[idx] != NO_EPISODE:
+                    truncated = bool(infos[idx].get("TimeLimit.truncated", False))
+                    self._groups.end_episode(
+                        int(self._playing[idx]), int(self._time[idx]), float(self._outcome[idx]), truncated
+                    )
+            self._note_starts(ended)

@@ -1,0 +1,166 @@
+"""Critic-free policies: SB3's actor-critic policies without the critic."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+
+
+@contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """
+    Turn off the argument checks of ``torch.distributions`` inside the ``with`` block.
+
+    Each check reads a tensor back from the device: a third of the time of choosing an action on CPU,
+    and a host synchronisation per minibatch on GPU. GRPO looks for non-finite values once per update instead.
+    """
+    checked = th.distributions.Distribution._validate_args
+    th.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        th.distributions.Distribution.set_default_validate_args(checked)
+
+
+class ActorPolicy(ActorCriticPolicy):
+    """
+    Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without value function.
+    It has no critic parameters, and no value is ever computed: where SB3's methods return values, it returns ``None``.
+
+    The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
+    ``net_arch=dict(pi=[...], vf=[...])`` and ``share_features_extractor`` are accepted:
+    the ``vf`` layers are not built, and there is only one features extractor, the actor's.
+
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param lr_schedule: Learning rate schedule (could be constant)
+    :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
+    :param share_features_extractor: Accepted for compatibility, without effect.
+    :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
+    """
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        lr_schedule: Schedule,
+        net_arch: list[int] | dict[str, list[int]] | None = None,
+        *,
+        share_features_extractor: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
+
+    def _build_mlp_extractor(self) -> None:
+        """Create the policy network only: with no ``vf`` layers SB3's extractor has no critic parameters."""
+        actor_layers = self.net_arch.get("pi", []) if isinstance(self.net_arch, dict) else self.net_arch
+        self.net_arch = dict(pi=actor_layers, vf=[])
+        super()._build_mlp_extractor()
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        """
+        Create the network and the optimizer.
+
+        :param lr_schedule: Learning rate schedule
+            lr_schedule(1) is the initial learning rate
+        """
+        super()._build(lr_schedule)
+        del self.value_net
+        # SB3's optimizer was built with the value network's parameters
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def _latent(self, obs: PyTorchObs) -> th.Tensor:
+        return self.mlp_extractor.forward_actor(self.extract_features(obs, self.pi_features_extractor))
+
+    def get_distribution(self, obs: PyTorchObs) -> Distribution:
+        """
+        Get the current policy distribution given the observations.
+
+        :param obs: Observation
+        :return: the action distribution.
+        """
+        return self._get_action_dist_from_latent(self._latent(obs))
+
+    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, None, th.Tensor]:  # type: ignore[override]
+        """
+        Choose actions.
+
+        :param obs: Observation
+        :param deterministic: Whether to sample or use deterministic actions
+        :return: action, ``None`` in the place of the value, and log probability of the action
+        """
+        distribution = self.get_distribution(obs)
+        actions = distribution.get_actions(deterministic=deterministic)
+        log_prob = distribution.log_prob(actions)
+        return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
+
+    def sample_actions(self, obs: PyTorchObs) -> th.Tensor:
+        """
+        Sample actions without their log probabilities: the hot path of the rollout.
+
+        :param obs: Observation
+        :return: action
+        """
+        latent = self._latent(obs)
+        if isinstance(self.action_dist, CategoricalDistribution):
+            # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
+            # the distribution of a categorical sample, without building the distribution's tables.
+            logits = self.action_net(latent)
+            return (logits - th.empty_like(logits).exponential_().log_()).argmax(dim=-1)
+        actions = self._get_action_dist_from_latent(latent).sample()
+        return actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+
+    def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
+        """
+        Evaluate actions according to the current policy, given the observations.
+
+        :param obs: Observation
+        :param actions: Actions
+        :return: ``None`` in the place of the value, log likelihood of taking those actions
+            and entropy of the action distribution.
+        """
+        distribution = self.get_distribution(obs)
+        return None, distribution.log_prob(actions), distribution.entropy()
+
+    def predict_values(self, obs: PyTorchObs) -> th.Tensor:
+        """
+        There is no critic to ask.
+
+        :param obs: Observation
+        :raises AttributeError: always
+        """
+        raise AttributeError(
+            f"{self.__class__.__name__} has no value function: GRPO and DAPO estimate advantages "
+            "from groups of episodes. Use PPO if you need predict_values()."
+        )
+
+
+class ActorCnnPolicy(ActorPolicy):
+    """
+    CNN policy class for critic-free algorithms.
+
+    :param args: See :class:`ActorPolicy`
+    :param features_extractor_class: Features extractor to use.
+    :param kwargs: See :class:`ActorPolicy`
+    """
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+class ActorMultiInputPolicy(ActorPolicy):
+    """
+    Policy class for critic-free algorithms with Dict observations.
+
+    :param args: See :class:`ActorPolicy`
+    :param features_extractor_class: Uses the CombinedExtractor
+    :param kwargs: See :class:`ActorPolicy`
+    """
+
+    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
+        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)

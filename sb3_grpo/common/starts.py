@@ -1,0 +1,80 @@
+"""What an episode can begin from: a seed, or an exact state of an environment."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+
+class StartNotSupportedError(TypeError):
+    """The environment (or one of its wrappers) cannot be captured or put into this kind of start."""
+
+
+class StartMismatchError(ValueError):
+    """The start belongs to another kind of environment, or to another wrapper stack."""
+
+
+@dataclass(frozen=True)
+class SeedStart:
+    """
+    The state that ``reset(seed=seed, options=options)`` leads to in an environment without a past.
+
+    :param seed: seed given to ``reset``
+    :param options: options given to ``reset``
+    """
+
+    seed: int
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SnapshotStart:
+    """
+    The exact state of one environment with all its wrappers, taken at any point of an episode.
+
+    Objects of this class come from ``capture`` (or ``StartQueue.capture_start``) and can be pickled.
+    They are independent of the environment they come from: it may go on, be reset or be closed.
+
+    :param observation: the observation in this state, as the outermost captured wrapper returned it
+    :param identity: description of every layer, the outermost wrapper first; a snapshot is only
+        restored into an environment with the same description
+    :param layers: the pickled Python attributes of every layer
+    :param native: the part of the state that does not live in Python attributes (simulator, emulator),
+        None where there is none
+    """
+
+    observation: Any = field(repr=False)
+    identity: tuple[str, ...]
+    layers: bytes = field(repr=False)
+    native: Any = field(default=None, repr=False)
+
+
+Start: TypeAlias = SeedStart | SnapshotStart
+
+
+@dataclass(frozen=True, eq=False)
+class OrdinaryReset:
+    """
+    What an ordinary ``reset`` depended on, so that the episode it began can be replayed.
+
+    :param seed: seed that was given to ``reset``
+    :param options: options that were given to ``reset``
+    :param layers: the pickled attributes of every layer before the reset, random generators included
+    """
+
+    seed: int | None
+    options: dict[str, Any] | None
+    layers: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """
+    A state reached by a sequence of actions, for simulators whose state cannot be copied.
+
+    :param origin: what the episode began from
+    :param noise_seed: the ``noise_seed`` it began with
+    :param actions: the actions since then
+    """
+
+    origin: SeedStart | SnapshotStart | OrdinaryReset
+    noise_seed: int | None
+    actions: tuple[Any, ...] = field(repr=False)

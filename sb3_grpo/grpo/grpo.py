@@ -1,0 +1,433 @@
+import warnings
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.utils import FloatSchedule
+
+from sb3_grpo.common.advantages import KINDS, SCALES, group_advantages
+from sb3_grpo.common.buffers import GroupBatch, minibatches
+from sb3_grpo.common.group_queue import StartSampler
+from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
+from sb3_grpo.common.rewards import soft_overlong_penalty
+
+SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
+
+RATIO_LEVELS = ("step", "episode")
+
+
+class GRPO(OnGroupAlgorithm):
+    """
+    Group Relative Policy Optimization (GRPO)
+
+    Paper: https://arxiv.org/abs/2402.03300 (DeepSeekMath)
+
+    PPO's clipped objective without a critic: ``group_size`` episodes begin in exactly the same state,
+    and what is better than the mean of the group is reinforced.
+    """
+
+    ref_policy: ActorPolicy | None
+
+    def __init__(
+        self,
+        policy: str | type[ActorPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 1e-3,
+        n_envs: int = 16,
+        group_size: int = 4,
+        n_groups: int = 4,
+        batch_size: int = 512,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        clip_range: float | Schedule = 0.2,
+        clip_range_high: None | float | Schedule = None,
+        advantage: str = "return_to_go",
+        leave_one_out: bool = False,
+        advantage_scale: str = "batch",
+        std_ddof: int = 1,
+        loss_average: str = "episode",
+        constant_length: float | None = None,
+        ratio_level: str = "step",
+        ent_coef: float = 0.0,
+        max_grad_norm: float = 0.5,
+        target_kl: float | None = None,
+        kl_coef: float = 0.0,
+        kl_estimator: str = "exact",
+        kl_target: float | None = None,
+        ref_update_interval: int | None = None,
+        dynamic_sampling: bool = False,
+        max_sampling_rounds: int = 1,
+        upweight_live: bool = True,
+        overlong_filter: bool = False,
+        overlong_penalty: float = 0.0,
+        overlong_max_length: int | None = None,
+        overlong_cache_length: int | None = None,
+        common_noise: bool = True,
+        unrelated_starts: bool = False,
+        start_sampler: StartSampler | None = None,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
+    ):
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            n_envs=n_envs,
+            group_size=group_size,
+            n_groups=n_groups,
+            gamma=gamma,
+            ent_coef=ent_coef,
+            max_grad_norm=max_grad_norm,
+            dynamic_sampling=dynamic_sampling,
+            max_sampling_rounds=max_sampling_rounds,
+            common_noise=common_noise,
+            unrelated_starts=unrelated_starts,
+            start_sampler=start_sampler,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+        )
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.clip_range = clip_range
+        self.clip_range_high = clip_range_high
+        self.advantage = advantage
+        self.leave_one_out = leave_one_out
+        self.advantage_scale = advantage_scale
+        self.std_ddof = std_ddof
+        self.loss_average = loss_average
+        self.constant_length = constant_length
+        self.ratio_level = ratio_level
+        self.target_kl = target_kl
+        self.kl_coef = kl_coef
+        self.kl_estimator = kl_estimator
+        self.kl_target = kl_target
+        self.ref_update_interval = ref_update_interval
+        self.upweight_live = upweight_live
+        self.overlong_filter = overlong_filter
+        self.overlong_penalty = overlong_penalty
+        self.overlong_max_length = overlong_max_length
+        self.overlong_cache_length = overlong_cache_length
+        self._warned_dead = False
+        self._n_reference_updates = 0
+
+        if _init_setup_model:
+            self._setup_model()
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        known_names = {
+            "advantage": KINDS,
+            "advantage_scale": SCALES,
+            "loss_average": LOSS_WEIGHTS,
+            "ratio_level": RATIO_LEVELS,
+            "kl_estimator": ("exact", *KL_ESTIMATORS),
+        }
+        for name, known in known_names.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
+        for name in ("batch_size", "n_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.loss_average == "constant" and self.constant_length is None:
+            raise ValueError('loss_average="constant" needs constant_length: by how many steps an episode\'s sum is divided.')
+        if self.kl_coef < 0.0:
+            raise ValueError(f"kl_coef must not be negative, got {self.kl_coef}.")
+        if self.kl_target is not None and not (self.kl_coef > 0.0 and self.kl_target > 0.0):
+            raise ValueError(
+                f"kl_target={self.kl_target} adapts kl_coef, which must be positive to begin with (e.g. 0.04), "
+                f"got kl_coef={self.kl_coef}."
+            )
+        if self.overlong_penalty > 0.0 and (self.overlong_max_length is None or self.overlong_cache_length is None):
+            raise ValueError("overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps.")
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        self.clip_range = FloatSchedule(self.clip_range)
+        if self.clip_range_high is not None:
+            self.clip_range_high = FloatSchedule(self.clip_range_high)
+        self.ref_policy = None
+        if self.kl_coef > 0.0:
+            self.ref_policy = self._make_policy()
+            self.ref_policy.set_training_mode(False)
+            self._reset_reference()
+
+    def _reset_reference(self) -> None:
+        """The present policy becomes the reference."""
+        assert self.ref_policy is not None
+        self.ref_policy.load_state_dict(self.policy.state_dict())
+
+    def train(self) -> None:
+        """
+        Update policy using the groups of the last rollout.
+        """
+        # Switch to train mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(True)
+        # Update optimizer learning rate
+        self._update_learning_rate(self.policy.optimizer)
+        if self.batch is None:
+            self._warn_dead()
+            return
+        batch = self.batch
+        progress = self._current_progress_remaining
+        clip_low = self.clip_range(progress)  # type: ignore[operator]
+        clip_high = clip_low if self.clip_range_high is None else self.clip_range_high(progress)  # type: ignore[operator]
+
+        advantages = self._advantages(batch)
+        weights, kept = self._weights(batch)
+
+        stats: list[dict[str, th.Tensor]] = []
+        for _ in range(self.n_epochs):
+            epoch_stats = []
+            for steps, n_minibatches in minibatches(batch.episode, kept, self.batch_size, self.ratio_level == "episode"):
+                with unchecked_distributions():
+                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], weights[steps], clip_low, clip_high)
+                # Optimization step; the mean over minibatches is the loss of the whole batch
+                self.policy.optimizer.zero_grad()
+                (n_minibatches * loss).backward()
+                # Clip grad norm
+                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                self.policy.optimizer.step()
+                epoch_stats.append(minibatch_stats)
+            stats += epoch_stats
+            self._n_updates += 1
+            # Looking at the KL means to wait for the device: once per epoch
+            if self.target_kl is not None and self._mean(epoch_stats, "approx_kl") > 1.5 * self.target_kl:
+                break
+
+        self._log_update(stats, clip_low, clip_high)
+        self.logger.record("train/n_live_steps", len(kept))
+        self._update_reference(stats)
+
+    def _advantages(self, batch: GroupBatch) -> th.Tensor:
+        """
+        :param batch: The groups of the update
+        :return: (N,) the advantage of each step
+        """
+        rewards = batch.rewards
+        if self.overlong_penalty > 0.0:
+            assert self.overlong_max_length is not None and self.overlong_cache_length is not None
+            penalty = soft_overlong_penalty(batch.lengths, self.overlong_max_length, self.overlong_cache_length)
+            last_step = batch.lengths[..., None] - 1
+            rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None])
+        advantages = group_advantages(
+            rewards,
+            batch.mask,
+            kind=self.advantage,
+            gamma=self.gamma,
+            leave_one_out=self.leave_one_out,
+            scale=self.advantage_scale,
+            ddof=self.std_ddof,
+        )
+        return batch.flatten(advantages)
+
+    def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: The groups of the update
+        :return: (N,) the weight of each step in the loss, and which steps take part in it
+        """
+        n_episodes = batch.lengths.numel()
+        kept = ~batch.truncated.flatten()[batch.episode] if self.overlong_filter else th.ones_like(batch.episode, dtype=th.bool)
+        weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
+        if not self.upweight_live:
+            # As if the dropped groups were there, with advantage zero
+            weights = weights * (len(batch.lengths) / self.n_groups)
+        return weights, kept.nonzero().squeeze(1)
+
+    def _loss(
+        self,
+        batch: GroupBatch,
+        steps: th.Tensor,
+        advantages: th.Tensor,
+        weights: th.Tensor,
+        clip_low: float,
+        clip_high: float,
+    ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
+        """
+        The loss of a minibatch, and what is worth knowing of it, all of it still on the device.
+
+        :param batch: The groups of the update
+        :param steps: (M,) the steps in the minibatch
+        :param advantages: (M,)
+        :param weights: (M,) the weights of the steps in the loss
+        :param clip_low: How far the ratio may fall below 1
+        :param clip_high: How far the ratio may rise above 1
+        :return: The weighted sum of the losses of the steps, and statistics
+        """
+        rows = batch.rows[steps]
+        observations, actions, old_log_prob = batch.observations_at(rows), batch.actions[rows], batch.old_log_prob[rows]
+        distribution = self.policy.get_distribution(observations)
+        log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+
+        # ratio between old and new policy, should be one at the first iteration
+        log_ratio = log_prob - old_log_prob
+        if self.ratio_level == "episode":
+            log_ratio = episode_log_ratio(log_ratio, batch.episode[steps], batch.lengths.numel())
+        policy_loss = clipped_surrogate(log_ratio, advantages, clip_low, clip_high)
+        # Approximate entropy when no analytical form
+        entropy_loss = log_prob if entropy is None else -entropy
+        step_loss = policy_loss + self.ent_coef * entropy_loss
+
+        stats = {}
+        if self.ref_policy is not None:
+            step_kl_loss, kl_ref = self._kl_ref(distribution, observations, actions, log_prob, old_log_prob)
+            step_loss = step_loss + self.kl_coef * step_kl_loss
+            stats["kl_ref"] = kl_ref.mean()
+        loss = (weights * step_loss).sum()
+
+        with th.no_grad():
+            ratio = log_ratio.exp()
+            below, above = clip_fractions(ratio, advantages, clip_low, clip_high, weights)
+            stats |= {
+                "loss": loss,
+                "policy_gradient_loss": policy_loss.mean(),
+                "entropy_loss": entropy_loss.mean(),
+                "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
+                "clip_fraction_low": below,
+                "clip_fraction_high": above,
+                "ratio_max": ratio.max(),
+            }
+        return loss, {key: value.detach() for key, value in stats.items()}
+
+    def _kl_ref(
+        self,
+        distribution: Distribution,
+        observations: th.Tensor | TensorDict,
+        actions: th.Tensor,
+        log_prob: th.Tensor,
+        old_log_prob: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :return: (M,) the loss whose gradient is that of the KL divergence from the reference, and (M,) the divergence
+        """
+        assert self.ref_policy is not None
+        with th.no_grad():
+            reference = self.ref_policy.get_distribution(observations)
+        if self.kl_estimator == "exact" and has_exact_kl(distribution):
+            kl = exact_kl(distribution, reference)
+            return kl, kl
+        estimator = "k3" if self.kl_estimator == "exact" else self.kl_estimator
+        ref_log_prob = reference.log_prob(actions)
+        return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
+
+    @staticmethod
+    def _mean(stats: list[dict[str, th.Tensor]], key: str) -> float:
+        return th.stack([minibatch_stats[key] for minibatch_stats in stats]).mean().item()
+
+    def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
+        """
+        :param stats: Of all minibatches of the update
+        :param clip_low: As used
+        :param clip_high: As used
+        :raises ValueError: if the loss is not finite any more
+        """
+        means = {key: self._mean(stats, key) for key in stats[0]}
+        if not np.isfinite(means["loss"]):
+            raise ValueError(
+                f"The loss became {means['loss']} after {self.num_timesteps} steps. The policy is spoiled: go on from an "
+                "earlier checkpoint with a smaller learning_rate, a target_kl, or normalised observations (VecNormalize)."
+            )
+        means["ratio_max"] = th.stack([minibatch_stats["ratio_max"] for minibatch_stats in stats]).max().item()
+        means["entropy"] = -means["entropy_loss"]
+        means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
+        for key, value in means.items():
+            self.logger.record(f"train/{key}", value)
+        if hasattr(self.policy, "log_std"):
+            self.logger.record("train/std", th.exp(self.policy.log_std).mean().item())
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", clip_low)
+        self.logger.record("train/clip_range_high", clip_high)
+
+    def _update_reference(self, stats: list[dict[str, th.Tensor]]) -> None:
+        """After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864)."""
+        if self.ref_policy is None:
+            return
+        self._n_reference_updates += 1
+        if self.kl_target is not None:
+            self.kl_coef = adapt_kl_coef(self.kl_coef, self._mean(stats, "kl_ref"), self.kl_target)
+        self.logger.record("train/kl_coef", self.kl_coef)
+        if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
+            self._reset_reference()
+
+    def _warn_dead(self) -> None:
+        """Say once that an update had nothing to learn from."""
+        self.logger.record("train/n_live_steps", 0)
+        if not self._warned_dead:
+            self._warned_dead = True
+            warnings.warn(
+                f"No update at {self.num_timesteps} steps: in each of the groups drawn in {self._sampling_rounds} rounds "
+                "all members had the same outcome. Training goes on, and this is not said again; group/dead_fraction shows "
+                "how often it happens. If it stays at 1, the task is solved, or no member ever succeeds: "
+                "more exploration (ent_coef), a larger group_size or a denser reward may help.",
+                stacklevel=2,
+            )
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | TensorDict,
+        exact_match: bool = True,
+        device: th.device | str = "auto",
+    ) -> None:
+        """
+        Load parameters from a given zip-file or a nested dictionary, see :meth:`BaseAlgorithm.set_parameters`.
+        A model that was saved without a reference policy gives one from its policy, and a reference policy
+        that this model does not use is ignored.
+
+        :param load_path_or_dict: Location of the saved data (path or file-like, see ``save``), or a nested
+            dictionary containing nn.Module parameters used by the policy.
+        :param exact_match: If True, the given parameters should include parameters for each
+            module and each of their parameters, otherwise raises an Exception.
+        :param device: Device on which the code should run.
+        """
+        params: Any = load_path_or_dict
+        if not isinstance(params, dict):
+            _, params, _ = load_from_zip_file(load_path_or_dict, device=device, load_data=False)
+        params = dict(params)
+        if self.ref_policy is None:
+            params.pop("ref_policy", None)
+        elif "policy" in params:
+            params.setdefault("ref_policy", params["policy"])
+        super().set_parameters(params, exact_match, device)
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        state_dicts, variables = super()._get_torch_save_params()
+        return [*state_dicts, "ref_policy"] if self.ref_policy is not None else state_dicts, variables
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "ref_policy"]
+
+    def learn(
+        self: SelfGRPO,
+        total_timesteps: int = 100_000,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "GRPO",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfGRPO:
+        return super().learn(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            tb_log_name=tb_log_name,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )

@@ -1,0 +1,216 @@
+"""KL divergence: estimates, gradients against an exact enumeration, closed forms against the definition."""
+
+import math
+
+import pytest
+import torch as th
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    MultiCategoricalDistribution,
+    SquashedDiagGaussianDistribution,
+    StateDependentNoiseDistribution,
+)
+
+from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+
+LOGITS = th.tensor([0.3, -1.2, 0.8, 0.1], dtype=th.float64)
+OLD = th.tensor([0.9, -0.2, 0.1, -0.5], dtype=th.float64).log_softmax(0)
+REF = th.tensor([-0.7, 0.4, 0.2, 1.1], dtype=th.float64).log_softmax(0)
+
+
+def exact_categorical(logits):
+    log_prob = logits.log_softmax(0)
+    return (log_prob.exp() * (log_prob - REF)).sum()
+
+
+def gradient_of(function):
+    logits = LOGITS.clone().requires_grad_()
+    function(logits).backward()
+    return logits.grad
+
+
+# --- Estimates and loss -------------------------------------------------------------------------------------------------
+
+
+def test_estimates_by_hand():
+    # pi = 1/2, ref = 1/4: log r = -log 2, r = 1/2
+    log_prob, ref = th.tensor([0.5]).log(), th.tensor([0.25]).log()
+    assert kl_estimate(log_prob, ref, "k1").item() == pytest.approx(math.log(2))
+    assert kl_estimate(log_prob, ref, "k2").item() == pytest.approx(math.log(2) ** 2 / 2)
+    assert kl_estimate(log_prob, ref, "k3").item() == pytest.approx(0.5 - 1 + math.log(2))
+    with pytest.raises(ValueError, match="k1, k2, k3"):
+        kl_estimate(log_prob, ref, "k4")
+    with pytest.raises(ValueError, match="k1, k2, k3"):
+        kl_loss(log_prob, log_prob, ref, "low_var_kl")
+
+
+def test_estimates_in_expectation():
+    log_prob = LOGITS.log_softmax(0)
+    exact = exact_categorical(LOGITS)
+    for estimator in ("k1", "k3"):
+        th.testing.assert_close((log_prob.exp() * kl_estimate(log_prob, REF, estimator)).sum(), exact)
+    assert (kl_estimate(log_prob, REF, "k3") >= 0).all()
+    assert (kl_estimate(log_prob, REF, "k2") >= 0).all()
+    # k2 is biased, but vanishes with the KL
+    assert abs((log_prob.exp() * kl_estimate(log_prob, REF, "k2")).sum() - exact) > 1e-3
+
+
+def test_k3_keeps_its_digits_where_the_policies_agree():
+    # log r = -1e-4: k3 = 5e-9, while exp(-1e-4) - 1 in float32 is off by up to 6e-8
+    estimate = kl_estimate(th.zeros(1), th.tensor([-1e-4]), "k3")
+    assert estimate.item() == pytest.approx(5e-9, abs=2e-11)
+
+
+@pytest.mark.parametrize("old", [OLD, LOGITS.log_softmax(0), REF], ids=["off-policy", "on-policy", "reference"])
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS)
+def test_expected_gradient_of_the_loss_is_that_of_the_kl(estimator, old):
+    def expected_loss(logits):
+        return (old.exp() * kl_loss(logits.log_softmax(0), old, REF, estimator)).sum()
+
+    th.testing.assert_close(gradient_of(expected_loss), gradient_of(exact_categorical))
+
+
+def test_estimates_are_not_losses():
+    behaviour = LOGITS.log_softmax(0).exp()
+
+    def naive(estimator):
+        return gradient_of(lambda logits: (behaviour * kl_estimate(logits.log_softmax(0), REF, estimator)).sum())
+
+    def forward_kl(logits):
+        return (REF.exp() * (REF - logits.log_softmax(0))).sum()
+
+    exact = gradient_of(exact_categorical)
+    th.testing.assert_close(naive("k1"), th.zeros(4, dtype=th.float64))
+    th.testing.assert_close(naive("k2"), exact)
+    # k3 without the ratio is minimised in the other direction, KL(ref || pi)
+    th.testing.assert_close(naive("k3"), gradient_of(forward_kl))
+    assert (naive("k3") - exact).abs().max() > 0.01
+
+
+# --- Exact KL -----------------------------------------------------------------------------------------------------------
+
+
+def gaussian(mean, log_std, cls=DiagGaussianDistribution):
+    return cls(mean.shape[1]).proba_distribution(mean, log_std)
+
+
+def gsde(mean, log_std, latent, **kwargs):
+    dist = StateDependentNoiseDistribution(mean.shape[1], **kwargs)
+    dist.proba_distribution_net(latent.shape[1], latent_sde_dim=latent.shape[1])
+    return dist.proba_distribution(mean, log_std, latent)
+
+
+def test_exact_kl_of_gaussians_sums_over_dimensions():
+    mean, log_std = th.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), th.zeros(2)
+    ref_mean, ref_log_std = th.zeros(3, 2), th.tensor([0.0, math.log(2)])
+    # Per dimension: log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2, which is 1/2 and log 2 + 1/8 - 1/2
+    second = math.log(2) + 1 / 8 - 1 / 2
+    expected = [0.5 + second, second, second]
+    for cls in (DiagGaussianDistribution, SquashedDiagGaussianDistribution):
+        kl = exact_kl(gaussian(mean, log_std, cls), gaussian(ref_mean, ref_log_std, cls))
+        assert kl.tolist() == pytest.approx(expected)
+    # Not symmetric: the policy comes first
+    reverse = exact_kl(gaussian(ref_mean, ref_log_std), gaussian(mean, log_std))
+    assert reverse[1].item() == pytest.approx(-math.log(2) + 2 - 0.5)
+
+
+def test_exact_kl_of_categoricals():
+    dist = CategoricalDistribution(4).proba_distribution(LOGITS.unsqueeze(0))
+    ref = CategoricalDistribution(4).proba_distribution(REF.unsqueeze(0))
+    th.testing.assert_close(exact_kl(dist, ref), exact_categorical(LOGITS).unsqueeze(0))
+    # Two independent copies
+    twice = MultiCategoricalDistribution([4, 4]).proba_distribution(LOGITS.repeat(3, 2))
+    ref_twice = MultiCategoricalDistribution([4, 4]).proba_distribution(REF.repeat(3, 2))
+    th.testing.assert_close(exact_kl(twice, ref_twice), 2 * exact_categorical(LOGITS).repeat(3))
+
+
+def test_exact_kl_of_bernoullis_sums_over_dimensions():
+    dist = BernoulliDistribution(2).proba_distribution(th.tensor([[0.0, math.log(3)]]))  # 1/2, 3/4
+    ref = BernoulliDistribution(2).proba_distribution(th.tensor([[math.log(3), 0.0]]))  # 3/4, 1/2
+    first = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    second = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert exact_kl(dist, ref).tolist() == pytest.approx([first + second])
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_exact_kl_of_state_dependent_noise(squash):
+    latent = th.tensor([[1.0, 2.0]])
+    # Variances: 1^2 + 2^2 = 5 for both actions, and 4 times that for the reference
+    dist = gsde(th.tensor([[1.0, 0.0]]), th.zeros(2, 2), latent, squash_output=squash)
+    ref = gsde(th.zeros(1, 2), th.full((2, 2), math.log(2)), latent, squash_output=squash)
+    per_dimension = math.log(2) + 1 / 8 - 1 / 2
+    assert exact_kl(dist, ref).tolist() == pytest.approx([2 * per_dimension + 1 / 40], abs=1e-5)
+
+
+def test_exact_kl_of_squashed_is_the_mean_log_ratio_of_its_actions():
+    mean, log_std = th.tensor([[0.3, -0.2]], dtype=th.float64), th.tensor([-1.0, -0.5], dtype=th.float64)
+    ref_mean, ref_log_std = th.zeros(1, 2, dtype=th.float64), th.full((2,), -0.7, dtype=th.float64)
+    dist = gaussian(mean, log_std, SquashedDiagGaussianDistribution)
+    ref = gaussian(ref_mean, ref_log_std, SquashedDiagGaussianDistribution)
+    kl = exact_kl(dist, ref)
+    with th.random.fork_rng():
+        th.manual_seed(0)
+        many = gaussian(mean.expand(200_000, 2), log_std, SquashedDiagGaussianDistribution)
+        actions = many.sample()
+    difference = dist.log_prob(actions) - ref.log_prob(actions)
+    assert difference.mean().item() == pytest.approx(kl.item(), abs=5 * difference.std().item() / 200_000**0.5)
+
+
+def test_exact_kl_has_the_gradient_of_the_kl():
+    def loss(logits):
+        ref = CategoricalDistribution(4).proba_distribution(REF.unsqueeze(0))
+        return exact_kl(CategoricalDistribution(4).proba_distribution(logits.unsqueeze(0)), ref).sum()
+
+    th.testing.assert_close(gradient_of(loss), gradient_of(exact_categorical))
+
+
+def test_exact_kl_of_a_policy_from_itself_is_zero():
+    dist = gaussian(th.randn(5, 3), th.randn(3))
+    assert exact_kl(dist, dist).abs().max() < 1e-6
+
+
+def test_unknown_distributions_are_refused():
+    class Heavy(DiagGaussianDistribution):
+        pass
+
+    plain, heavy = gaussian(th.zeros(1, 2), th.zeros(2)), gaussian(th.zeros(1, 2), th.zeros(2), Heavy)
+    squashed = gaussian(th.zeros(1, 2), th.zeros(2), SquashedDiagGaussianDistribution)
+    assert has_exact_kl(plain) and has_exact_kl(squashed) and not has_exact_kl(heavy)
+    for pair in ((heavy, heavy), (plain, heavy), (plain, squashed), (squashed, plain)):
+        with pytest.raises(ValueError, match="No exact KL"):
+            exact_kl(*pair)
+    latent = th.ones(1, 2)
+    with pytest.raises(ValueError, match="unsquashed"):
+        exact_kl(
+            gsde(th.zeros(1, 2), th.zeros(2, 2), latent, squash_output=True),
+            gsde(th.zeros(1, 2), th.zeros(2, 2), latent),
+        )
+
+
+# --- Adaptive coefficient -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [(0.031, 0.4), (0.03, 0.2), (0.02, 0.2), (0.0134, 0.2), (0.0133, 0.1), (0.0, 0.1), (-0.1, 0.1), (math.nan, 0.2)],
+)
+def test_adapt_kl_coef(kl, expected):
+    # Target 0.02: doubled above 0.03, halved below 0.01333
+    assert adapt_kl_coef(0.2, kl, 0.02) == pytest.approx(expected)
+
+
+def test_adapt_kl_coef_limits():
+    assert adapt_kl_coef(0.0, 1.0, 0.02) == 0.0
+    with pytest.raises(ValueError, match="kl_coef"):
+        adapt_kl_coef(-1.0, 0.1, 0.02)
+    with pytest.raises(ValueError, match="kl_target"):
+        adapt_kl_coef(0.2, 0.1, 0.0)
+
+
+def test_nothing_waits_for_the_device():
+    # Tensors of the meta device have no values: reading one on the host would raise
+    values = th.zeros(7, device="meta")
+    for estimator in KL_ESTIMATORS:
+        assert kl_loss(values, values, values, estimator).device.type == "meta"

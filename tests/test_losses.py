@@ -1,0 +1,205 @@
+"""Policy losses and their weights against numbers computed by hand."""
+
+import pytest
+import torch as th
+
+from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
+
+LOW, HIGH = 0.2, 0.28
+
+
+def loss_and_gradient(ratio, advantage, low=0.2, high=0.2):
+    """Loss of one step and its gradient with respect to the log ratio."""
+    log_ratio = th.tensor([ratio], dtype=th.float64).log().requires_grad_()
+    loss = clipped_surrogate(log_ratio, th.tensor([advantage], dtype=th.float64), low, high)
+    loss.sum().backward()
+    return loss.item(), log_ratio.grad.item()
+
+
+# --- Clipping -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "whole"),
+    [
+        (1.5, 1.3, False),  # good action, already more likely: enough
+        (1.5, 0.7, True),  # good action that became less likely: corrected without limit
+        (-1.5, 0.7, False),  # bad action, already less likely: enough
+        (-1.5, 1.3, True),  # bad action that became more likely: corrected without limit
+        (1.5, 1.1, True),
+        (1.5, 0.9, True),
+        (-1.5, 1.1, True),
+        (-1.5, 0.9, True),
+    ],
+)
+def test_four_cases_of_clipping(advantage, ratio, whole):
+    _, gradient = loss_and_gradient(ratio, advantage)
+    # The whole gradient of -r A with respect to log r is -r A
+    assert gradient == pytest.approx(-ratio * advantage if whole else 0.0)
+
+
+def test_ratio_above_both_upper_bounds():
+    # 1.35 counts as 1.2 with the symmetric interval and as 1.28 with the higher bound
+    assert loss_and_gradient(1.35, 1.4049, 0.2, 0.2)[0] == pytest.approx(-1.2 * 1.4049)
+    assert loss_and_gradient(1.35, 1.4049, 0.2, 0.28)[0] == pytest.approx(-1.28 * 1.4049)
+    # Between the bounds only clip-higher still learns
+    assert loss_and_gradient(1.25, 1.0, 0.2, 0.2)[1] == 0.0
+    assert loss_and_gradient(1.25, 1.0, 0.2, 0.28)[1] == pytest.approx(-1.25)
+    # The lower bound is its own
+    assert loss_and_gradient(0.75, -1.0, 0.2, 0.28) == pytest.approx((0.8, 0.0))
+    assert loss_and_gradient(0.75, -1.0, 0.28, 0.2) == pytest.approx((0.75, 0.75))
+
+
+def test_negative_advantage_takes_the_minimum():
+    # Some lecture notes pick the larger of -1.47 and -1.68 here; the objective's minimum is -1.68, and without gradient:
+    # the action has already become less likely by more than the interval allows
+    loss, gradient = loss_and_gradient(0.7, -2.1)
+    assert -loss == pytest.approx(-1.68)
+    assert gradient == 0.0
+
+
+def test_surrogate_at_ratio_one_is_the_policy_gradient():
+    advantages = th.tensor([1.0, -2.0, 0.0, 3.0])
+    log_ratio = th.zeros(4, requires_grad=True)
+    loss = clipped_surrogate(log_ratio, advantages, LOW, HIGH)
+    loss.sum().backward()
+    assert loss.tolist() == (-advantages).tolist()
+    assert log_ratio.grad.tolist() == (-advantages).tolist()
+
+
+def test_clip_fractions_by_hand():
+    ratio = th.tensor([0.7, 0.7, 1.3, 1.3, 1.25, 1.0, 0.7, 1.3])
+    advantages = th.tensor([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0])
+    everything = th.ones(8, dtype=th.bool)
+    # Below: steps 0 and 6. Above: step 2 only, as 1.25 < 1.28 and an advantage of 0 has no gradient to cut off
+    low, high = clip_fractions(ratio, advantages, LOW, HIGH, everything)
+    assert (low.item(), high.item()) == (0.25, 0.125)
+    # Without step 6
+    low, high = clip_fractions(ratio, advantages, LOW, HIGH, th.arange(8) != 6)
+    assert (low.item(), high.item()) == pytest.approx((1 / 7, 1 / 7))
+    low, high = clip_fractions(ratio, advantages, LOW, HIGH, th.tensor([0.3, 0, 0.1, 0, 0, 0, 0.0, 0.0]) * 1e-6)
+    assert (low.item(), high.item()) == pytest.approx((0.75, 0.25))
+    assert [f.item() for f in clip_fractions(ratio, advantages, LOW, HIGH, ~everything)] == [0.0, 0.0]
+
+
+def test_clip_fractions_count_the_vanishing_gradients():
+    generator = th.Generator().manual_seed(0)
+    log_ratio = th.randn(500, generator=generator).requires_grad_()
+    advantages = th.randn(500, generator=generator)
+    clipped_surrogate(log_ratio, advantages, LOW, HIGH).sum().backward()
+    low, high = clip_fractions(log_ratio.exp(), advantages, LOW, HIGH, th.ones(500))
+    assert (low + high).item() == pytest.approx((log_ratio.grad == 0).float().mean().item())
+
+
+# --- Sequence-level ratio -----------------------------------------------------------------------------------------------
+
+
+def test_episode_log_ratio_by_hand():
+    # Steps need not be in order: episode 0 has 1, 3, 5 (mean 3), episode 2 has -2, 4 (mean 1), episode 1 none
+    episode = th.tensor([0, 2, 0, 2, 0])
+    log_ratio = th.tensor([1.0, -2.0, 3.0, 4.0, 5.0], requires_grad=True)
+    result = episode_log_ratio(log_ratio, episode, 3)
+    assert result.tolist() == [3.0, 1.0, 3.0, 1.0, 3.0]
+    # Gradient of the last entry alone: 1/3 for each step of its episode
+    result[4].backward()
+    assert log_ratio.grad.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 1 / 3])
+
+
+def test_episode_log_ratio_with_equal_weights_per_episode_is_gspo():
+    # Mean over episodes of -A_i exp(mean log ratio of i), GSPO eq. 5
+    episode = th.tensor([0, 0, 0, 1])
+    log_ratio = th.tensor([0.1, -0.2, 0.04, 0.05], dtype=th.float64)
+    advantages = th.tensor([1.0, -1.0], dtype=th.float64)
+    losses = clipped_surrogate(episode_log_ratio(log_ratio, episode, 2), advantages[episode], 0.2, 0.2)
+    loss = (step_weights(episode, 2, "episode") * losses).sum()
+    expected = -(th.tensor(-0.02).exp() - th.tensor(0.05).exp()) / 2
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-7)
+
+
+# --- Weights ------------------------------------------------------------------------------------------------------------
+
+EPISODE = th.tensor([0, 0, 0, 0, 1, 1, 3])
+KEPT = th.tensor([True, True, True, True, False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("mode", "everything", "filtered"),
+    [
+        # Episodes of 4, 2 and 1 steps (and one without any); then without the second
+        ("episode", [1 / 12] * 4 + [1 / 6] * 2 + [1 / 3], [1 / 8] * 4 + [0] * 2 + [1 / 2]),
+        ("step", [1 / 7] * 7, [1 / 5] * 4 + [0] * 2 + [1 / 5]),
+        ("constant", [1 / 30] * 7, [1 / 20] * 4 + [0] * 2 + [1 / 20]),
+    ],
+)
+def test_step_weights_by_hand(mode, everything, filtered):
+    assert step_weights(EPISODE, 4, mode, constant_length=10).tolist() == pytest.approx(everything)
+    assert step_weights(EPISODE, 4, mode, KEPT, constant_length=10).tolist() == pytest.approx(filtered)
+
+
+@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+def test_filtering_is_the_same_as_never_having_sampled(mode):
+    filtered = step_weights(EPISODE, 4, mode, KEPT, constant_length=10)
+    without = step_weights(EPISODE[KEPT], 4, mode, constant_length=10)
+    th.testing.assert_close(filtered[KEPT], without)
+    assert not filtered[~KEPT].any()
+
+
+@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+def test_nothing_kept_gives_zero_weights(mode):
+    weights = step_weights(EPISODE, 4, mode, th.zeros(7, dtype=th.bool), constant_length=10)
+    assert weights.tolist() == [0.0] * 7
+
+
+def test_partly_kept_episode_is_averaged_over_what_is_kept():
+    kept = th.tensor([True, True, False, False, True, True, False])
+    assert step_weights(EPISODE, 4, "episode", kept).tolist() == pytest.approx([1 / 4, 1 / 4, 0, 0, 1 / 4, 1 / 4, 0])
+
+
+@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+@pytest.mark.parametrize("sizes", [(7,), (1, 6), (3, 3, 1), (1,) * 7])
+def test_loss_and_gradient_do_not_depend_on_the_split(mode, sizes):
+    generator = th.Generator().manual_seed(1)
+    log_prob = th.randn(7, generator=generator, dtype=th.float64).mul(0.3)
+    advantages = th.randn(7, generator=generator, dtype=th.float64)
+    weights = step_weights(EPISODE, 4, mode, KEPT, constant_length=10)
+
+    def total(pieces):
+        parameter = th.tensor(1.0, dtype=th.float64, requires_grad=True)
+        loss = th.zeros((), dtype=th.float64)
+        for piece in pieces:
+            part = (weights[piece] * clipped_surrogate(parameter * log_prob[piece], advantages[piece], LOW, HIGH)).sum()
+            part.backward()
+            loss += part.detach()
+        return loss, parameter.grad
+
+    order = th.randperm(7, generator=generator)
+    loss, gradient = total(order.split(sizes))
+    losses = clipped_surrogate(log_prob, advantages, LOW, HIGH)
+    if mode == "step":
+        assert loss.item() == pytest.approx(losses[KEPT].mean().item())
+    elif mode == "episode":
+        assert loss.item() == pytest.approx((losses[:4].mean() + losses[6]).item() / 2)
+    else:
+        assert loss.item() == pytest.approx((losses[:4].sum() + losses[6]).item() / 20)
+    th.testing.assert_close(gradient, total([th.arange(7)])[1])
+
+
+def test_step_weights_refuse_bad_input():
+    with pytest.raises(ValueError, match="episode, step, constant"):
+        step_weights(EPISODE, 4, "token")
+    with pytest.raises(ValueError, match="same shape"):
+        step_weights(EPISODE, 4, "step", KEPT[:3])
+    for length in (None, 0.0, -1.0):
+        with pytest.raises(ValueError, match="constant_length"):
+            step_weights(EPISODE, 4, "constant", constant_length=length)
+
+
+def test_nothing_waits_for_the_device():
+    # Tensors of the meta device have no values: reading one on the host would raise
+    values, index = th.zeros(7, device="meta"), th.zeros(7, dtype=th.long, device="meta")
+    clipped_surrogate(episode_log_ratio(values, index, 4), values, LOW, HIGH)
+    clip_fractions(values, values, LOW, HIGH, values)
+    for mode in LOSS_WEIGHTS:
+        assert step_weights(index, 4, mode, values.bool(), constant_length=10).device.type == "meta"
+    with pytest.raises(RuntimeError):
+        values.sum().item()
