@@ -20,16 +20,19 @@ from sb3_grpo.common.starts import StartMismatchError, StartNotSupportedError
 # The generators of gymnasium.Env. Everything else that is random has to be found in the attributes.
 RNG_ATTRIBUTES = frozenset({"_np_random", "_np_random_seed"})
 
+# The names under which Gymnasium's environments keep what they draw on
+_RENDERING = frozenset({"screen", "surf", "clock", "isopen", "window", "window_surface"})
+
 
 class BaseState:
     """
     A base environment whose whole state is in its Python attributes (Gymnasium's classic control and toy text).
 
-    The transition tables never change and can be megabytes, so they stay in place.
+    The transition tables never change and can be large, so they stay in place.
     """
 
     only: frozenset[str] | None = None  # if set: the only attributes to copy
-    skipped = frozenset({"P", "initial_state_distrib", "desc"})
+    skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
     replayed = False  # the state cannot be copied: it is reached again by replaying the actions
     own_protocol = False  # the environment has get_state() and set_state()
 
@@ -221,15 +224,15 @@ def _model_checksum(model: Any) -> int:
     mujoco = sys.modules["mujoco"]
     buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
-    return zlib.crc32(buffer)
+    return zlib.crc32(buffer.data)
 
 
 def _has_sticky_actions(base: Any) -> bool:
     return base.ale.getFloat("repeat_action_probability") > 0
 
 
-# Length of the text (4 bytes), then the text: 624 words and, with most C++ libraries, a position
-_EMULATOR_RNG = re.compile(rb"(?s)(.{4})((?:\d{1,10} ){623}\d{1,10})((?: \d{1,3})?)")
+# A Mersenne Twister as C++ writes it: 624 words. What follows the last one depends on the library.
+_EMULATOR_RNG = re.compile(rb"(?:\d{1,10} ){623}")
 
 
 def _replace_emulator_rngs(state: Any, seed: int) -> Any:
@@ -237,27 +240,26 @@ def _replace_emulator_rngs(state: Any, seed: int) -> Any:
     Put fresh random generators into a state of the emulator.
 
     There is no method for it, and seeding the emulator means to load the ROM again. But the state contains its
-    generators (Mersenne Twisters) in the textual form that C++ defines.
+    generators as text. Every number keeps its width, because the state also contains the lengths of its parts.
 
     :param state: a state cloned with its generators
     :param seed: seed of the new generators
-    :return: a changed copy, or None if the generators were not found in the state
+    :return: a changed copy, or None if the format of the state is unknown
     """
-    source = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
-    found = 0
+    source = np.random.default_rng(np.random.SeedSequence(seed))
 
     def fresh(match: re.Match[bytes]) -> bytes:
-        nonlocal found
-        if int.from_bytes(match[1], "little") != len(match[2]) + len(match[3]):
-            return match[0]
-        found += 1
-        words = source.randint(0, 2**32, size=624, dtype=np.uint32)
-        text = b" ".join(b"%d" % word for word in words.tolist()) + match[3]
-        return len(text).to_bytes(4, "little") + text
+        widths = [len(number) for number in match[0].split()]
+        words = source.integers(2**32, size=len(widths)).tolist()
+        return b"".join(b"%0*d " % (width, word % 10**width) for width, word in zip(widths, words, strict=True))
 
-    content = _EMULATOR_RNG.sub(fresh, state.__getstate__())
+    content = state.__getstate__()
+    if not isinstance(content, bytes):
+        return None
+    content, found = _EMULATOR_RNG.subn(fresh, content)
     if not found:
         return None
-    changed = type(state).__new__(type(state))
+    cls: Any = type(state)
+    changed = cls.__new__(cls)
     changed.__setstate__(content)
     return changed

@@ -1,14 +1,12 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
-import sys
-import warnings
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -202,8 +200,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         if progress_bar:
-            callbacks = callback if isinstance(callback, list) else [] if callback is None else [super()._init_callback(callback)]
-            callback = CallbackList([*callbacks, ClampedProgressBarCallback()])
+            if not isinstance(callback, list):
+                callback = [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
+            callback = [*callback, ClampedProgressBarCallback()]
         return super()._init_callback(callback)
 
     @property
@@ -212,9 +211,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         How far free environment copies may run ahead of the update that waits for its last episodes:
         the groups of the next update, and enough to keep every copy busy until then.
         """
-        import os
-        if os.environ.get("NOAHEAD"):
-            return self._groups.n_wanted
         return self._groups.n_wanted + self.n_groups + -(-self.n_envs // self.group_size)
 
     def _setup_learn(
@@ -264,7 +260,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
 
-    def _note_starts(self, copies: Any) -> None:
+    def _note_starts(self, copies: Iterable[int]) -> None:
         """
         Find out which episodes have just begun.
 
@@ -303,9 +299,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.batch = None
         rollout_buffer.keep(self._groups.open_tickets())
         self._feeder.fill(self._start_rng, self._max_open_groups)
-        import os
-        if os.environ.get("NOAHEAD"):
-            self._last_obs=self.env.reset(); self._note_starts(range(self.n_envs))
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 

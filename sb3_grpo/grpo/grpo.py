@@ -282,8 +282,11 @@ class GRPO(OnGroupAlgorithm):
         if self.ratio_level == "episode":
             log_ratio = episode_log_ratio(log_ratio, batch.episode[steps], batch.lengths.numel())
         policy_loss = clipped_surrogate(log_ratio, advantages, clip_low, clip_high)
-        # Approximate entropy when no analytical form
-        entropy_loss = log_prob if entropy is None else -entropy
+        if entropy is None:
+            # No analytical form: minus the entropy is the mean log probability, i.e. the divergence from a constant density
+            entropy_loss = kl_loss(log_prob, old_log_prob, th.zeros_like(log_prob), "k1")
+        else:
+            entropy_loss = -entropy
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
         stats = {}

@@ -1,0 +1,237 @@
+"""The wrapper that makes episodes begin from queued starts, and its use in a ``VecEnv``."""
+
+import copy
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from stable_baselines3.common.env_util import is_wrapped, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
+
+from sb3_grpo.common.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
+from sb3_grpo.common.starts import OrdinaryReset, Replay, SnapshotStart, Start, StartNotSupportedError
+
+
+class QueuedStart(NamedTuple):
+    """
+    A start that waits for the next reset.
+
+    :param ticket: chosen by whoever queues the start, to recognise the episode
+    :param start: where the episode begins
+    :param noise_seed: see ``begin``
+    """
+
+    ticket: int
+    start: Start
+    noise_seed: int | None = None
+
+
+class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """
+    Begin the next episodes from queued starts; with nothing queued, ``reset`` is the ordinary one.
+
+    It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the episode before.
+    ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
+
+    An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``, with
+    the ticket and a copy of the first observation.
+
+    :param env: the environment with all its other wrappers
+    """
+
+    def __init__(self, env: gym.Env):
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+        self.queue: deque[QueuedStart] = deque()
+        self.current_ticket: int | None = None
+        self._last: tuple[Any, ...] | None = None
+        self._origin: Start | OrdinaryReset | StartNotSupportedError | None = None
+        self._noise_seed: int | None = None
+        self._actions: list[Any] = []
+        self._replayed = needs_replay(env)
+        if self._replayed:
+            # Bound here, because most environments need no record of the actions and should not pay for a check
+            self.step = self._step_and_record  # type: ignore[method-assign]
+
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None) -> None:
+        """
+        Put a start at the end of the queue.
+
+        :param ticket: number by which the episode will be recognised
+        :param start: where the episode begins
+        :param noise_seed: see ``begin``
+        """
+        self.queue.append(QueuedStart(ticket, start, noise_seed))
+
+    def clear_starts(self) -> None:
+        """Drop all queued starts. The present episode goes on."""
+        self.queue.clear()
+
+    def capture_start(self) -> SnapshotStart:
+        """
+        Capture the present state of the episode, without changing it.
+
+        :return: a start for this environment or others of its kind
+        """
+        if self._last is None:
+            raise gym.error.ResetNeeded("There is nothing to capture before the first reset() through StartQueue")
+        if self._last[2] or self._last[3]:
+            raise ValueError("There is nothing to begin from: the episode has ended. Capture before, or after reset().")
+        if not self._replayed:
+            return capture(self.env, self._last[0])
+        if isinstance(self._origin, StartNotSupportedError):
+            raise self._origin
+        if self._origin is None:
+            raise RuntimeError("The start of this episode has not been recorded")
+        return capture(self.env, self._last[0], Replay(self._origin, self._noise_seed, tuple(self._actions)))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """
+        :param action: the action
+        :return: what the wrapped environment returns
+        """
+        self._last = result = self.env.step(action)
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """
+        Begin from the next queued start, or reset the wrapped environment if there is none.
+
+        :param seed: for the ordinary reset
+        :param options: for the ordinary reset
+        :return: the first observation and the info
+        """
+        self._last = self.current_ticket = None
+        if self.queue:
+            observation, info = self._begin_queued(self.queue.popleft())
+        else:
+            if self._replayed:
+                self._record_ordinary_reset(seed, options)
+            observation, info = self.env.reset(**reset_arguments(seed, options))
+        self._last = (observation, 0.0, False, False, info)
+        return observation, info
+
+    def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
+        observation, info = begin(self.env, queued.start, queued.noise_seed)
+        self._record_origin(queued.start, queued.noise_seed)
+        self.current_ticket = queued.ticket
+        return observation, {**info, "group_start": {"ticket": queued.ticket, "observation": copy.deepcopy(observation)}}
+
+    def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
+        self._origin, self._noise_seed, self._actions = origin, noise_seed, []
+
+    def _record_ordinary_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        try:
+            self._record_origin(prepare_ordinary_reset(self.env, seed, options), None)
+        except StartNotSupportedError as error:
+            # No reason to refuse the reset: only capturing is impossible
+            self._record_origin(error, None)
+
+    def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._actions.append(copy.copy(action))
+        self._last = result = self.env.step(action)
+        return result
+
+
+_HOW_TO_ADD = (
+    "build it with make_group_env(env_id, ...) or "
+    "make_vec_env(env_id, ..., wrapper_class=StartQueue, vec_env_cls=SubprocVecEnv)"
+)
+
+
+def ensure_start_queues(vec_env: VecEnv) -> None:
+    """
+    Make sure that every copy of the environment has a ``StartQueue`` as its outermost wrapper.
+
+    A ``DummyVecEnv`` gets them if they are missing, below any ``VecEnvWrapper``. The copies in other processes
+    cannot be wrapped from here.
+
+    :param vec_env: the vectorized environment, with or without wrappers
+    """
+    inner = vec_env.unwrapped
+    if isinstance(inner, DummyVecEnv):
+        if any(is_wrapped(env, StartQueue) and not isinstance(env, StartQueue) for env in inner.envs):
+            raise _not_outermost()
+        inner.envs = [env if isinstance(env, StartQueue) else StartQueue(env) for env in inner.envs]
+        return
+    if not inner.has_attr("queue_start"):
+        raise ValueError(f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}")
+    # The only view at the outermost layer that does not have to send its class through the pipe
+    if isinstance(inner, SubprocVecEnv) and any("queue_start" not in names for names in inner.env_method("__dir__")):
+        raise _not_outermost()
+
+
+def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[SnapshotStart]:
+    """
+    Capture the present state of copies of the environment.
+
+    :param vec_env: the vectorized environment; its copies have a ``StartQueue``
+    :param indices: which copies, None for all
+    :return: one start per copy
+    """
+    if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
+        raise StartNotSupportedError(
+            "VecFrameStack keeps the past frames outside of the copies of the environment, where they cannot be "
+            "captured. Use gymnasium.wrappers.FrameStackObservation in the wrapper_class instead."
+        )
+    if not vec_env.has_attr("queue_start"):
+        raise ValueError(f"The environments in this {type(vec_env.unwrapped).__name__} have no StartQueue: {_HOW_TO_ADD}")
+    return vec_env.env_method("capture_start", indices=indices)
+
+
+def make_group_env(
+    env_id: str | Callable[..., gym.Env],
+    n_envs: int = 16,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[..., gym.Env] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+) -> VecEnv:
+    """
+    SB3's ``make_vec_env`` with a ``StartQueue`` around everything else.
+
+    For Atari: ``make_group_env("PongNoFrameskip-v4", wrapper_class=AtariWrapper)``.
+
+    :param env_id: the env ID, the env class or a callable returning an env
+    :param n_envs: number of copies
+    :param seed: see ``make_vec_env``
+    :param start_index: see ``make_vec_env``
+    :param monitor_dir: see ``make_vec_env``
+    :param wrapper_class: wrapper, or function that wraps, put between Monitor and StartQueue
+    :param env_kwargs: keyword arguments for the environment
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
+    :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
+    :param monitor_kwargs: keyword arguments for ``Monitor``
+    :param wrapper_kwargs: keyword arguments for ``wrapper_class``
+    :return: the vectorized environment
+    """
+    return make_vec_env(
+        env_id,
+        n_envs=n_envs,
+        seed=seed,
+        start_index=start_index,
+        monitor_dir=monitor_dir,
+        wrapper_class=functools.partial(_wrap, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs or {}),
+        env_kwargs=env_kwargs,
+        vec_env_cls=vec_env_cls,
+        vec_env_kwargs=vec_env_kwargs,
+        monitor_kwargs=monitor_kwargs,
+    )
+
+
+def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:
+    return StartQueue(env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs))
+
+
+def _not_outermost() -> ValueError:
+    return ValueError(
+        "StartQueue has to be the outermost wrapper of each environment: the wrappers outside of it would keep their "
+        f"state from the episode before. To wrap in the right order, {_HOW_TO_ADD}"
+    )
