@@ -1,0 +1,26 @@
+"""Critic-free GRPO and DAPO for Stable-Baselines3."""
+
+from pathlib import Path
+
+from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
+from sb3_grpo.common.starts import SeedStart, SnapshotStart
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+
+_package = Path(__file__).resolve().parent
+# A wheel has sb3_grpo/envs. In a source checkout that folder lies beside the package, and Python has to be told.
+if not (_package / "envs").is_dir() and (_package.parent / "envs" / "__init__.py").is_file():
+    __path__.append(str(_package.parent))
+
+__version__ = (_package / "version.txt").read_text().strip()
+
+__all__ = [
+    "DAPO",
+    "GRPO",
+    "SeedStart",
+    "SnapshotStart",
+    "StartQueue",
+    "__version__",
+    "capture_starts",
+    "make_group_env",
+]

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections import deque
 from typing import Any
 
@@ -300,9 +302,20 @@ def test_capture_starts() -> None:
         capture_starts(dummy(Monitor))
 
 
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4"])
+def test_atari_without_importing_ale_py(env_id: str) -> None:
+    pytest.importorskip("ale_py")
+    code = f"""
+from sb3_grpo.common.start_queue import make_group_env
+print(make_group_env({env_id!r}, n_envs=1).get_attr("spec")[0].id)
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert result.stdout.split() == [env_id]
+
+
 def test_frames_stacked_outside_are_refused() -> None:
     pytest.importorskip("cv2")
-    gym.register_envs(pytest.importorskip("ale_py"))
+    pytest.importorskip("ale_py")
     vec = make_group_env("PongNoFrameskip-v4", n_envs=1, wrapper_class=AtariWrapper, wrapper_kwargs={"noop_max": 2})
     names = str(vec.unwrapped.envs[0])  # type: ignore[attr-defined]
     assert names.startswith("<StartQueue<AtariWrapper<") and "<Monitor<" in names

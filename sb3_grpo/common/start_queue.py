@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -212,6 +213,9 @@ def make_group_env(
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
     :return: the vectorized environment
     """
+    if isinstance(env_id, str) and _ATARI_ID.fullmatch(env_id):
+        # Atari games are registered by importing ale_py, and this makes Gymnasium import it in every process
+        env_id = f"ale_py:{env_id}"
     return make_vec_env(
         env_id,
         n_envs=n_envs,
@@ -224,6 +228,9 @@ def make_group_env(
         vec_env_kwargs=vec_env_kwargs,
         monitor_kwargs=monitor_kwargs,
     )
+
+
+_ATARI_ID = re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]")
 
 
 def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:

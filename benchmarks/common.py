@@ -1,0 +1,94 @@
+"""What the benchmark scripts share: the machine's description, configurations in RL Zoo's format, evaluation."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import LinearSchedule
+
+from sb3_grpo import DAPO, GRPO
+
+ROOT = Path(__file__).resolve().parent
+RESULTS = ROOT / "results"
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "grpo": GRPO, "dapo": DAPO}
+
+
+def machine() -> dict[str, Any]:
+    """
+    :return: What a reader needs to place a speed figure
+    """
+    cpu = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    packages = ("torch", "stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {package: version(package) for package in packages},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def command() -> str:
+    """
+    :return: The command line that made a result
+    """
+    return " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+
+
+def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
+    """
+    The entry of an environment in ``zoo_configs/<algo>.yml``, in RL Zoo's format.
+
+    :param algo: "ppo", "grpo" or "dapo"
+    :param env_id: id of a registered environment
+    :return: Keyword arguments of the algorithm, and ``policy``; schedules ``lin_x`` are made into functions.
+        Without an entry: the algorithm's defaults.
+    """
+    entries = yaml.safe_load((ROOT.parent / "zoo_configs" / f"{algo}.yml").read_text())
+    entry = dict(entries.get(env_id, {"policy": "MlpPolicy"}))
+    entry.pop("n_timesteps", None)
+    for key, value in entry.items():
+        if isinstance(value, str) and value.startswith("lin_"):
+            entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+    return entry
+
+
+def evaluate(model: BaseAlgorithm, env_id: str, seed: int, n_episodes: int = 20) -> list[float]:
+    """
+    Deterministic evaluation on seeds that training has not seen.
+
+    :param model: The trained model
+    :param env_id: id of its environment
+    :param seed: Seed of the training run
+    :param n_episodes: How many episodes
+    :return: Their returns
+    """
+    env = make_vec_env(env_id, n_envs=n_episodes, seed=1_000_000 + 1000 * seed)
+    returns, _ = evaluate_policy(model, env, n_eval_episodes=n_episodes, return_episode_rewards=True)
+    env.close()
+    return np.asarray(returns).tolist()

@@ -1,0 +1,203 @@
+"""
+Final returns and learning curves over several seeds: ``python -m benchmarks.learning``.
+
+Every (task, algorithm, seed) is a process of its own with one torch thread, and leaves one JSON file under
+``benchmarks/results/learning``; what is there is not run again. ``--report`` only reads the files.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RUNS = Path(__file__).resolve().parent / "results" / "learning"
+BUDGETS = {"CartPole-v1": 100_000, "Acrobot-v1": 300_000, "LunarLander-v3": 500_000}
+N_POINTS = 100
+
+
+def run(env_id: str, algo: str, seed: int, default: bool) -> dict[str, Any]:
+    """
+    Train and evaluate once.
+
+    :param env_id: id of a registered environment
+    :param algo: "ppo", "grpo" or "dapo"
+    :param seed: Seed of everything
+    :param default: Take the algorithm's defaults instead of the entry in zoo_configs
+    :return: Curve, final returns, speed
+    """
+    import torch as th
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    from benchmarks.common import ALGORITHMS, command, evaluate, hyperparameters, machine
+
+    th.set_num_threads(1)
+
+    class Curve(BaseCallback):
+        """Collect (environment steps, seconds, return) of every training episode."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.points: list[tuple[int, float, float]] = []
+            self.begin = time.perf_counter()
+
+        def _on_step(self) -> bool:
+            if self.locals["dones"].any():
+                seconds = time.perf_counter() - self.begin
+                self.points += [
+                    (self.num_timesteps, seconds, info["episode"]["r"]) for info in self.locals["infos"] if "episode" in info
+                ]
+            return True
+
+    kwargs = {"policy": "MlpPolicy"} if default else hyperparameters(algo, env_id)
+    n_envs = kwargs.pop("n_envs", 16)
+    env = make_vec_env(env_id, n_envs=n_envs, seed=seed)
+    model = ALGORITHMS[algo](env=env, seed=seed, device="cpu", **kwargs)
+    curve = Curve()
+    begin = time.perf_counter()
+    model.learn(BUDGETS[env_id], callback=curve)
+    seconds = time.perf_counter() - begin
+    points = np.array(curve.points)
+    steps = np.linspace(0, BUDGETS[env_id], N_POINTS + 1)[1:]
+    return {
+        "env": env_id,
+        "algo": algo,
+        "seed": seed,
+        "defaults": default,
+        "n_envs": n_envs,
+        "budget": BUDGETS[env_id],
+        "steps": model.num_timesteps,
+        "seconds": round(seconds, 2),
+        "steps_per_second": round(model.num_timesteps / seconds),
+        "final_returns": evaluate(model, env_id, seed),
+        "curve_steps": steps.tolist(),
+        "curve_returns": np.interp(steps, points[:, 0], _smooth(points[:, 2])).round(2).tolist(),
+        "curve_seconds": np.interp(steps, points[:, 0], points[:, 1]).round(2).tolist(),
+        "command": command(),
+        "machine": machine(),
+    }
+
+
+def _smooth(values: np.ndarray, window: int = 20) -> np.ndarray:
+    """Running mean over the last episodes."""
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[begins]) / (ends - begins)
+
+
+def _path(env_id: str, algo: str, seed: int, default: bool) -> Path:
+    return RUNS / f"{env_id}_{algo}{'-defaults' if default else ''}_{seed}.json"
+
+
+def _load(env_id: str, algo: str, default: bool) -> list[dict[str, Any]]:
+    pattern = f"{env_id}_{algo}{'-defaults' if default else ''}_[0-9]*.json"
+    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(pattern))]
+
+
+def iqm_interval(scores: np.ndarray) -> tuple[float, float, float]:
+    """
+    :param scores: (seeds,) one score per run
+    :return: Interquartile mean and its 95% bootstrap interval
+    """
+    from rliable import library, metrics
+
+    aggregate = lambda x: np.array([metrics.aggregate_iqm(x)])  # noqa: E731
+    point, interval = library.get_interval_estimates(
+        {"run": scores[:, None]}, aggregate, reps=5000, random_state=np.random.RandomState(0)
+    )
+    return float(point["run"][0]), float(interval["run"][0, 0]), float(interval["run"][1, 0])
+
+
+def report(env_ids: Iterable[str], algos: Iterable[str]) -> list[dict[str, Any]]:
+    """
+    Summarise all runs that there are, print a table and write ``summary.json``.
+
+    :param env_ids: Which environments
+    :param algos: Which algorithms
+    :return: A row for each (environment, algorithm, configuration)
+    """
+    rows = []
+    for env_id in env_ids:
+        for algo in algos:
+            for default in (False, True):
+                runs = _load(env_id, algo, default)
+                if not runs:
+                    continue
+                finals = np.array([np.mean(result["final_returns"]) for result in runs])
+                iqm, low, high = iqm_interval(finals)
+                rows.append(
+                    {
+                        "env": env_id,
+                        "algo": algo,
+                        "configuration": "defaults" if default else "zoo_configs",
+                        "budget": runs[0]["budget"],
+                        "seeds": [result["seed"] for result in runs],
+                        "final_mean": round(float(finals.mean()), 1),
+                        "final_iqm": round(iqm, 1),
+                        "iqm_95_interval": [round(low, 1), round(high, 1)],
+                        "final_of_each_seed": finals.round(1).tolist(),
+                        "auc": round(float(np.mean([np.mean(result["curve_returns"]) for result in runs])), 1),
+                        "steps_per_second": int(np.median([result["steps_per_second"] for result in runs])),
+                    }
+                )
+    for row in rows:
+        print(
+            f"{row['env']:16} {row['algo']:5} {row['configuration']:11} n={len(row['seeds']):2} "
+            f"mean {row['final_mean']:7.1f}  IQM {row['final_iqm']:7.1f} {row['iqm_95_interval']}  "
+            f"AUC {row['auc']:7.1f}  {row['steps_per_second']} steps/s  {row['final_of_each_seed']}"
+        )
+    (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
+    parser.add_argument("--algo", nargs="+", default=["dapo", "grpo"], choices=["ppo", "grpo", "dapo"])
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to SEEDS-1 (tuning used seeds from 100 on)")
+    parser.add_argument("--defaults", action="store_true", help="the algorithms' defaults instead of zoo_configs")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--report", action="store_true", help="only summarise what is there")
+    parser.add_argument("--one", nargs=3, metavar=("ENV", "ALGO", "SEED"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        env_id, algo, seed = args.one
+        result = run(env_id, algo, int(seed), args.defaults)
+        _path(env_id, algo, int(seed), args.defaults).write_text(json.dumps(result) + "\n")
+        return
+    if not args.report:
+        todo = [
+            (env_id, algo, seed)
+            for env_id in args.env
+            for algo in args.algo
+            for seed in range(args.seeds)
+            if not _path(env_id, algo, seed, args.defaults).exists()
+        ]
+
+        def start(job: tuple[str, str, int]) -> None:
+            options = ["--defaults"] if args.defaults else []
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.learning", *options, "--one", *map(str, job)],
+                check=True,
+                cwd=RUNS.parents[2],
+            )
+
+        from tqdm import tqdm
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            for _ in tqdm(pool.map(start, todo), total=len(todo), desc="runs"):
+                pass
+    report(BUDGETS, ["ppo", "grpo", "dapo"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""
+Environment steps per second of training, against SB3's PPO on the same environment copies: ``python -m benchmarks.speed``.
+
+In turn, several times over, one process each with one torch thread: random stepping, PPO with RL Zoo's hyperparameters,
+GRPO, DAPO. Prints medians and ratios, and writes ``benchmarks/results/speed.json``.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).resolve().parent / "results"
+N_ENVS = 16
+
+
+def random_stepping(env_id: str, steps: int) -> dict[str, float]:
+    """
+    :param env_id: id of a registered environment
+    :param steps: Environment steps of all copies together
+    :return: Rate of the bare ``VecEnv`` with random actions
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+
+    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0)
+    actions = [np.array([env.action_space.sample() for _ in range(N_ENVS)]) for _ in range(1000)]
+    env.reset()
+    begin = time.perf_counter()
+    for i in range(steps // N_ENVS):
+        env.step(actions[i % 1000])
+    return {"steps_per_second": steps / (time.perf_counter() - begin)}
+
+
+def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
+    """
+    :param algo: "ppo", "grpo" or "dapo"
+    :param env_id: id of a registered environment
+    :param steps: Environment steps of all copies together
+    :return: Rates, peak memory in MiB, and the share of the time that each stage takes
+    """
+    import torch as th
+    from stable_baselines3.common.env_util import make_vec_env
+
+    from benchmarks.common import ALGORITHMS, hyperparameters
+
+    th.set_num_threads(1)
+    kwargs = hyperparameters(algo, env_id)
+    kwargs.pop("n_envs", None)
+    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0)
+    model = ALGORITHMS[algo](env=env, seed=0, device="cpu", **kwargs)
+    spent: dict[str, float] = defaultdict(float)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[name] += time.perf_counter() - begin
+
+        return wrapper
+
+    model.collect_rollouts = timed("collect", model.collect_rollouts)  # type: ignore[attr-defined]
+    model.train = timed("train", model.train)  # type: ignore[attr-defined]
+    model.env.step = timed("env", model.env.step)  # type: ignore[union-attr, method-assign]
+    begin = time.perf_counter()
+    model.learn(steps)
+    seconds = time.perf_counter() - begin
+    n_steps = model.num_timesteps
+    return {
+        "steps_per_second": n_steps / seconds,
+        "collect_steps_per_second": n_steps / spent["collect"],
+        "share_env": spent["env"] / seconds,
+        "share_rest_of_collect": (spent["collect"] - spent["env"]) / seconds,
+        "share_train": spent["train"] / seconds,
+        "share_other": (seconds - spent["collect"] - spent["train"]) / seconds,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        measure = random_stepping(args.env, args.steps) if args.one == "random" else training(args.one, args.env, args.steps)
+        print(json.dumps(measure))
+        return
+
+    from benchmarks.common import command, hyperparameters, machine
+
+    subjects = ["random", "ppo", "grpo", "dapo"]
+    runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
+    for repeat in range(args.repeats):
+        for subject in subjects:
+            options = ["--env", args.env, "--steps", str(args.steps), "--one", subject]
+            output = subprocess.run(
+                [sys.executable, "-m", "benchmarks.speed", *options],
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=RESULTS.parents[1],
+            ).stdout
+            runs[subject].append(json.loads(output.splitlines()[-1]))
+            print(f"{repeat + 1}/{args.repeats} {subject:6} {runs[subject][-1]['steps_per_second']:8.0f} steps/s", flush=True)
+
+    median = {
+        subject: {key: float(np.median([run[key] for run in runs[subject]])) for key in runs[subject][0]} for subject in subjects
+    }
+    ratios = {}
+    for algo in ("grpo", "dapo"):
+        pairs = list(zip(runs[algo], runs["ppo"], runs["random"], strict=True))
+        ratios[algo] = {
+            "training_vs_ppo": float(np.median([ours["steps_per_second"] / ppo["steps_per_second"] for ours, ppo, _ in pairs])),
+            "collection_vs_random_stepping": float(
+                np.median([ours["collect_steps_per_second"] / rand["steps_per_second"] for ours, _, rand in pairs])
+            ),
+            "peak_memory_vs_ppo": float(np.median([ours["peak_memory_mib"] / ppo["peak_memory_mib"] for ours, ppo, _ in pairs])),
+        }
+    result = {
+        "env": args.env,
+        "n_envs": N_ENVS,
+        "steps": args.steps,
+        "median": median,
+        "median_of_paired_ratios": ratios,
+        "runs": runs,
+        "hyperparameters": {algo: {k: str(v) for k, v in hyperparameters(algo, args.env).items()} for algo in subjects[1:]},
+        "command": command(),
+        "machine": machine(),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({"median": median, "median_of_paired_ratios": ratios}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Environments that come with sb3-grpo. This folder is imported as ``sb3_grpo.envs``."""

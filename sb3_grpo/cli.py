@@ -1,0 +1,475 @@
+"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``."""
+
+import argparse
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import platform
+import re
+import sys
+import textwrap
+import time
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import gymnasium as gym
+import numpy as np
+import stable_baselines3 as sb3
+import torch as th
+from gymnasium import spaces
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+import sb3_grpo
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback
+
+ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
+
+# Constructor parameters with an option of their own, or that no Python literal can express
+_NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+
+# What the environments of a package need, by the beginning of their entry point
+_EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
+_OK, _USAGE_ERROR, _INTERRUPTED = 0, 2, 130
+
+
+class UsageError(Exception):
+    """A mistake of the user, who needs the message and not the traceback."""
+
+
+class Outcome(NamedTuple):
+    """
+    What came out of the training.
+
+    :param interrupted: Ctrl-C ended it
+    :param seconds: how long it took
+    :param steps: how many steps the environments made
+    :param curve: the number of steps and the return at the end of each episode
+    """
+
+    interrupted: bool
+    seconds: float
+    steps: int
+    curve: list[tuple[int, float]]
+
+
+class EpisodeReturns(BaseCallback):
+    """Keep the return of every training episode, as Monitor measures it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve: list[tuple[int, float]] = []
+
+    def _on_step(self) -> bool:
+        for idx in np.flatnonzero(self.locals["dones"]):
+            # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+            episode = self.locals["infos"][idx].get("episode")
+            if episode is not None:
+                self.curve.append((self.num_timesteps, float(episode["r"])))
+        return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the command line.
+
+    :param argv: the arguments, ``sys.argv[1:]`` if None
+    :return: the exit code
+    """
+    args = _make_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except UsageError as error:
+        _print(Text("Error: ", "bold red"), str(error), stderr=True)
+        return _USAGE_ERROR
+    except KeyboardInterrupt:
+        _print(Text("Interrupted", "bold yellow"), stderr=True)
+        return _INTERRUPTED
+
+
+def _print(*parts: str | Text, stderr: bool = False) -> None:
+    # No markup in strings: "[box2d]" is not a style
+    Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sb3_grpo", description=sb3_grpo.__doc__)
+    parser.add_argument("--version", action="version", version=f"sb3-grpo {sb3_grpo.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_train(commands)
+    return parser
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train an agent, evaluate it, and save it with its learning curve",
+        description="Train an agent, evaluate it on seeds it has not seen, and save it with its learning curve.\n"
+        "Ctrl-C ends the training early and keeps the model.",
+        epilog=_describe_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--algo", required=True, choices=ALGORITHMS, help="the algorithm")
+    parser.add_argument(
+        "--env", required=True, help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first"
+    )
+    parser.add_argument(
+        "--timesteps", type=_positive, default=100_000, help="environment steps to train (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of everything random (default: %(default)s)")
+    parser.add_argument("--n-envs", type=_positive, default=16, help="copies of the environment (default: %(default)s)")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, cuda or auto: cuda if there is one (default: %(default)s). Policies without images use one CPU thread "
+        "on the cpu: splitting their small matrices among several is slower",
+    )
+    parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/ENV_NUMBER)")
+    parser.add_argument(
+        "--eval-episodes", type=_positive, default=100, help="episodes in the evaluation at the end (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated",
+    )
+    parser.set_defaults(run=_train)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
+    return int(text)
+
+
+def _describe_settings() -> str:
+    known = {name: _known_settings(algorithm) for name, algorithm in ALGORITHMS.items()}
+    lines = []
+    for key, parameter in known["grpo"].items():
+        own = known["dapo"][key].default
+        dapo = f" (dapo: {own!r})" if own != parameter.default else ""
+        lines.append(f"  {key}={parameter.default!r}{dapo}")
+    return "hyperparameters for --set, and their defaults:\n" + "\n".join(lines)
+
+
+def _known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
+    """
+    :param algorithm: the algorithm
+    :return: the constructor parameters that ``--set`` can set
+    """
+    known: dict[str, inspect.Parameter] = {}
+    # DAPO's constructor passes on what it does not name
+    for cls in (GRPO, algorithm):
+        known |= inspect.signature(cls).parameters
+    return {
+        name: parameter
+        for name, parameter in known.items()
+        if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
+    """
+    :param algorithm: the algorithm
+    :param assignments: strings ``key=value``
+    :return: keyword arguments for the algorithm
+    """
+    known = _known_settings(algorithm)
+    settings = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
+        if key not in known:
+            close = _close_matches(key, known)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            all_known = textwrap.fill(", ".join(known), 100)
+            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
+        settings[key] = _parse_value(assignment, text, known[key].annotation)
+    if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
+        raise _missing_extra("tensorboard", "tensorboard_log")
+    return settings
+
+
+def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    classes = [get_origin(kind) or kind for kind in kinds]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+        # Quotes would have to be protected from the shell: advantage=outcome is good enough
+        if str in classes and re.fullmatch(r"[\w./-]+", text):
+            return text
+        if text != "None":
+            raise UsageError(
+                f"--set {assignment}: {text!r} is not a Python value (True and False are written like this)"
+            ) from None
+    fits = bool in classes if isinstance(value, bool) else isinstance(value, tuple(classes))
+    if not fits and not (float in classes and type(value) is int):
+        names = " or ".join("None" if cls is type(None) else cls.__name__ for cls in classes if cls.__module__ == "builtins")
+        raise UsageError(f"--set {assignment}: {text} is {type(value).__name__}, expected {names}")
+    return value
+
+
+def _close_matches(word: str, known: Mapping[str, Any]) -> list[str]:
+    spelled = {name.lower(): name for name in known}
+    return [spelled[match] for match in difflib.get_close_matches(word.lower(), spelled, n=4, cutoff=0.6)]
+
+
+def _missing_extra(extra: str, what: str) -> UsageError:
+    return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
+
+
+def _find_env(env_id: str) -> gym.envs.registration.EnvSpec:
+    """
+    :param env_id: as on the command line
+    :return: what Gymnasium knows of the environment
+    """
+    module, _, name = env_id.rpartition(":")
+    atari = "ALE/" in name or "NoFrameskip-v" in name
+    # ale-py registers its environments when it is imported
+    for package in ([module] if module else []) + (["ale_py", "cv2"] if atari else []):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            if atari and package != module:
+                raise _missing_extra("atari", env_id) from error
+            raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
+    try:
+        return gym.spec(name)
+    except gym.error.Error as error:
+        close = _close_matches(name, gym.registry)
+        known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
+        raise UsageError(f"{error}\n{known}") from error
+
+
+def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
+    """
+    :param env_id: as on the command line
+    :param spec: what Gymnasium knows of the environment
+    :param n_envs: number of copies
+    :param seed: of the first copy
+    :return: the vectorized environment, preprocessed as usual if it is an Atari game
+    """
+    entry_point = str(spec.entry_point)
+    atari = entry_point.startswith("ale_py") and spec.kwargs.get("obs_type", "rgb") == "rgb"
+    try:
+        if atari:
+            # AtariWrapper skips frames itself
+            env = make_group_env(env_id, n_envs=n_envs, seed=seed, wrapper_class=AtariWrapper, env_kwargs={"frameskip": 1})
+            return VecFrameStack(env, n_stack=4)
+        return make_group_env(env_id, n_envs=n_envs, seed=seed)
+    except ImportError as error:  # also Gymnasium's DependencyNotInstalled
+        for package, extra in _EXTRAS.items():
+            if entry_point.startswith(package):
+                raise _missing_extra(extra, env_id) from error
+        raise UsageError(f"{env_id}: {error}") from error
+
+
+def _choose_policy(space: spaces.Space) -> str:
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def _limit_threads(space: spaces.Space, device: str) -> None:
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    if get_device(device).type == "cpu" and not any(is_image_space(part) for part in parts):
+        th.set_num_threads(1)
+
+
+def _train(args: argparse.Namespace) -> int:
+    algorithm = ALGORITHMS[args.algo]
+    settings = _parse_settings(algorithm, args.set)
+    spec = _find_env(args.env)
+    env = _make_env(args.env, spec, args.n_envs, args.seed)
+    policy = _choose_policy(env.observation_space)
+    try:
+        _limit_threads(env.observation_space, args.device)
+        model = algorithm(policy, env, seed=args.seed, device=args.device, **settings)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    output = _make_output(args)
+
+    threads = th.get_num_threads()
+    _print(
+        Text(f"{algorithm.__name__} on {args.env}", "bold"),
+        f": {policy}, {args.n_envs} copies, seed {args.seed}, {model.device} ({threads} thread{'s' if threads > 1 else ''})",
+    )
+    outcome = _learn(model, args.timesteps)
+    env.close()
+    model.save(output / "model.zip")
+    evaluation: dict[str, Any] | None = None
+    try:
+        if not outcome.interrupted:
+            evaluation = _evaluate(model, args, spec)
+    finally:
+        # A Ctrl-C during the evaluation loses nothing but the evaluation
+        _save_curve(output / "curve.png", f"{algorithm.__name__} on {args.env}", outcome.curve, spec.reward_threshold)
+        _save_config(output / "config.json", args, settings, model, outcome, evaluation)
+        _report(output, outcome, evaluation, spec.reward_threshold)
+    return _INTERRUPTED if outcome.interrupted else _OK
+
+
+def _make_output(args: argparse.Namespace) -> Path:
+    output: Path = args.output or _new_run(Path("runs") / args.algo, re.sub(r"[^\w.-]+", "-", args.env))
+    if (output / "model.zip").exists():
+        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"Cannot make the folder {output}: {error}") from error
+    return output
+
+
+def _new_run(folder: Path, name: str) -> Path:
+    number = 1
+    while (folder / f"{name}_{number}").exists():
+        number += 1
+    return folder / f"{name}_{number}"
+
+
+def _learn(model: GRPO, timesteps: int) -> Outcome:
+    returns, progress_bar = EpisodeReturns(), ClampedProgressBarCallback()
+    interrupted = False
+    start = time.perf_counter()
+    try:
+        model.learn(timesteps, callback=[returns, progress_bar])
+    except KeyboardInterrupt:
+        interrupted = True
+    except ValueError as error:
+        # The algorithm's own words (an episode that never ends, a spoiled policy) need no traceback, a defect does
+        if not Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(Path(__file__).parent):
+            raise
+        raise UsageError(str(error)) from error
+    finally:
+        seconds = time.perf_counter() - start
+        if not hasattr(progress_bar, "pbar"):
+            pass
+        else:
+            progress_bar.pbar.close()
+    return Outcome(interrupted, seconds, model.num_timesteps, returns.curve)
+
+
+def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:
+    # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random ones of the groups
+    seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
+    env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
+    try:
+        returns, lengths = evaluate_policy(model, env, args.eval_episodes, deterministic=True, return_episode_rewards=True)
+    finally:
+        env.close()
+    return {
+        "episodes": args.eval_episodes,
+        "mean_return": float(np.mean(returns)),
+        "std_return": float(np.std(returns)),
+        "mean_length": float(np.mean(lengths)),
+        "deterministic": True,
+        "seed": seed,
+    }
+
+
+def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshold: float | None) -> None:
+    if not curve:
+        return
+    # Only now, because it takes long to import
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    steps, returns = np.array(curve).T
+    window = max(1, min(100, len(returns) // 10))
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    axes.plot(steps, returns, ".", markersize=2, alpha=0.3, label="training episode")
+    axes.plot(steps[window - 1 :], np.convolve(returns, np.ones(window) / window, "valid"), label=f"mean of the last {window}")
+    if threshold is not None:
+        axes.axhline(threshold, color="gray", linestyle="--", label=f"solved: {threshold:g}")
+    axes.set(title=title, xlabel="environment steps", ylabel="return")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _save_config(
+    path: Path,
+    args: argparse.Namespace,
+    settings: dict[str, Any],
+    model: GRPO,
+    outcome: Outcome,
+    evaluation: dict[str, Any] | None,
+) -> None:
+    arguments = {name: value for name, value in vars(args).items() if name not in ("run", "set")}
+    config = {
+        "arguments": {**arguments, "output": str(path.parent)},
+        "hyperparameters": settings,
+        "policy": type(model.policy).__name__,
+        "versions": {
+            "sb3_grpo": sb3_grpo.__version__,
+            "stable_baselines3": sb3.__version__,
+            "gymnasium": gym.__version__,
+            "torch": th.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "platform": platform.platform(),
+            "cpu_count": os.cpu_count(),
+            "torch_threads": th.get_num_threads(),
+            "device": th.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device),
+        },
+        "training": {
+            "interrupted": outcome.interrupted,
+            "steps": outcome.steps,
+            "episodes": len(outcome.curve),
+            "seconds": outcome.seconds,
+            "steps_per_second": outcome.steps / outcome.seconds,
+        },
+        "evaluation": evaluation,
+    }
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _report(output: Path, outcome: Outcome, evaluation: dict[str, Any] | None, threshold: float | None) -> None:
+    speed = f"{outcome.seconds:.1f} s, {outcome.steps / outcome.seconds:,.0f} steps/s"
+    rows = [("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} steps, {speed}")]
+    if evaluation is not None:
+        mean, std = evaluation["mean_return"], evaluation["std_return"]
+        rows.append(("Evaluation", f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"))
+        if threshold is not None:
+            verdict = "yes" if mean >= threshold else "no"
+            rows.append(("Solved", f"{verdict}: the environment counts as solved from a mean return of {threshold:g}"))
+    rows.append(("Saved", ", ".join(str(path) for path in sorted(output.iterdir()))))
+    table = Table.grid(padding=(0, 2))
+    for label, text in rows:
+        table.add_row(Text(label, "bold"), Text(text, overflow="fold"))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
