@@ -88,7 +88,7 @@ def evaluate(model: BaseAlgorithm, env_id: str, seed: int, n_episodes: int = 20)
     :param n_episodes: How many episodes
     :return: Their returns
     """
-    env = make_vec_env(env_id, n_envs=n_episodes, seed=1_000_000 + 1000 * seed)
+    env = make_vec_env(env_id, n_envs=n_episodes, seed=1_000_000 + 1000 * seed, env_kwargs={"render_mode": None})
     returns, _ = evaluate_policy(model, env, n_eval_episodes=n_episodes, return_episode_rewards=True)
     env.close()
     return np.asarray(returns).tolist()

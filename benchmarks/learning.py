@@ -58,7 +58,7 @@ def run(env_id: str, algo: str, seed: int, default: bool) -> dict[str, Any]:
 
     kwargs = {"policy": "MlpPolicy"} if default else hyperparameters(algo, env_id)
     n_envs = kwargs.pop("n_envs", 16)
-    env = make_vec_env(env_id, n_envs=n_envs, seed=seed)
+    env = make_vec_env(env_id, n_envs=n_envs, seed=seed, env_kwargs={"render_mode": None})
     model = ALGORITHMS[algo](env=env, seed=seed, device="cpu", **kwargs)
     curve = Curve()
     begin = time.perf_counter()

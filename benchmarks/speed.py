@@ -30,7 +30,7 @@ def random_stepping(env_id: str, steps: int) -> dict[str, float]:
     """
     from stable_baselines3.common.env_util import make_vec_env
 
-    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0)
+    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0, env_kwargs={"render_mode": None})
     actions = [np.array([env.action_space.sample() for _ in range(N_ENVS)]) for _ in range(1000)]
     env.reset()
     begin = time.perf_counter()
@@ -54,7 +54,7 @@ def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
     th.set_num_threads(1)
     kwargs = hyperparameters(algo, env_id)
     kwargs.pop("n_envs", None)
-    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0)
+    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0, env_kwargs={"render_mode": None})
     model = ALGORITHMS[algo](env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 
@@ -116,18 +116,22 @@ def main() -> None:
             print(f"{repeat + 1}/{args.repeats} {subject:6} {runs[subject][-1]['steps_per_second']:8.0f} steps/s", flush=True)
 
     median = {
-        subject: {key: float(np.median([run[key] for run in runs[subject]])) for key in runs[subject][0]} for subject in subjects
+        subject: {key: float(np.median([run[key] for run in measures])) for key in measures[0]}
+        for subject, measures in runs.items()
     }
-    ratios = {}
-    for algo in ("grpo", "dapo"):
-        pairs = list(zip(runs[algo], runs["ppo"], runs["random"], strict=True))
-        ratios[algo] = {
-            "training_vs_ppo": float(np.median([ours["steps_per_second"] / ppo["steps_per_second"] for ours, ppo, _ in pairs])),
-            "collection_vs_random_stepping": float(
-                np.median([ours["collect_steps_per_second"] / rand["steps_per_second"] for ours, _, rand in pairs])
-            ),
-            "peak_memory_vs_ppo": float(np.median([ours["peak_memory_mib"] / ppo["peak_memory_mib"] for ours, ppo, _ in pairs])),
+
+    def ratio(algo: str, key: str, peer: str, peer_key: str) -> float:
+        pairs = zip(runs[algo], runs[peer], strict=True)
+        return float(np.median([ours[key] / theirs[peer_key] for ours, theirs in pairs]))
+
+    ratios = {
+        algo: {
+            "training_vs_ppo": ratio(algo, "steps_per_second", "ppo", "steps_per_second"),
+            "collection_vs_random_stepping": ratio(algo, "collect_steps_per_second", "random", "steps_per_second"),
+            "peak_memory_vs_ppo": ratio(algo, "peak_memory_mib", "ppo", "peak_memory_mib"),
         }
+        for algo in ("grpo", "dapo")
+    }
     result = {
         "env": args.env,
         "n_envs": N_ENVS,

@@ -221,14 +221,10 @@ def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        value = None
         # Quotes would have to be protected from the shell: advantage=outcome is good enough
         if str in classes and re.fullmatch(r"[\w./-]+", text):
             return text
-        if text != "None":
-            raise UsageError(
-                f"--set {assignment}: {text!r} is not a Python value (True and False are written like this)"
-            ) from None
+        raise UsageError(f"--set {assignment}: {text} is not a Python value (True and False are written like this)") from None
     fits = bool in classes if isinstance(value, bool) else isinstance(value, tuple(classes))
     if not fits and not (float in classes and type(value) is int):
         names = " or ".join("None" if cls is type(None) else cls.__name__ for cls in classes if cls.__module__ == "builtins")
@@ -369,9 +365,7 @@ def _learn(model: GRPO, timesteps: int) -> Outcome:
         raise UsageError(str(error)) from error
     finally:
         seconds = time.perf_counter() - start
-        if not hasattr(progress_bar, "pbar"):
-            pass
-        else:
+        if hasattr(progress_bar, "pbar"):
             progress_bar.pbar.close()
     return Outcome(interrupted, seconds, model.num_timesteps, returns.curve)
 
@@ -406,7 +400,7 @@ def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshol
     steps, returns = np.array(curve).T
     window = max(1, min(100, len(returns) // 10))
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    axes.plot(steps, returns, ".", markersize=2, alpha=0.3, label="training episode")
+    axes.plot(steps, returns, ".", markersize=3, alpha=0.3, label="training episode")
     axes.plot(steps[window - 1 :], np.convolve(returns, np.ones(window) / window, "valid"), label=f"mean of the last {window}")
     if threshold is not None:
         axes.axhline(threshold, color="gray", linestyle="--", label=f"solved: {threshold:g}")

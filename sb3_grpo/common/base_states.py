@@ -200,7 +200,7 @@ def reseed_generator(generator: Any, seed: int, index: int) -> bool:
     """
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
-        bits.state = type(bits)(np.random.SeedSequence([seed, index])).state  # type: ignore[call-arg]
+        bits.state = type(bits)(np.random.SeedSequence([seed, index])).state
     elif isinstance(generator, np.random.RandomState):
         generator.seed(np.random.SeedSequence([seed, index]).generate_state(4))
     elif isinstance(generator, random.Random):

@@ -76,8 +76,9 @@ class GroupRolloutBuffer:
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
         self.device = device
-        self._obs_spaces: dict[str | None, spaces.Space] = (
-            dict(observation_space.spaces) if isinstance(observation_space, spaces.Dict) else {None: observation_space}
+        self._dict_obs = isinstance(observation_space, spaces.Dict)
+        self._obs_spaces: dict[str, spaces.Space] = (
+            observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"obs": observation_space}
         )
         action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
         # Bernoulli log probabilities want floats
@@ -106,7 +107,7 @@ class GroupRolloutBuffer:
             for key, old in arrays.items():
                 new = np.empty((self._capacity, *old.shape[1:]), old.dtype)
                 new[: self.size] = old[: self.size]
-                arrays[key] = new  # type: ignore[index]
+                arrays[key] = new
 
     def add(
         self,
@@ -130,11 +131,8 @@ class GroupRolloutBuffer:
         if end > self._capacity:
             self._grow(end)
         step = slice(self.size, end)
-        if isinstance(obs, dict):
-            for key, values in self._obs.items():
-                values[step] = obs[key]  # type: ignore[index]
-        else:
-            self._obs[None][step] = obs.reshape(n_envs, *self._obs[None].shape[1:])
+        for key, values in self._obs.items():
+            values[step] = obs[key] if isinstance(obs, dict) else obs
         data = self._data
         data["actions"][step] = actions.reshape(n_envs, *data["actions"].shape[1:])
         data["rewards"][step] = rewards
@@ -146,9 +144,8 @@ class GroupRolloutBuffer:
         return th.as_tensor(array[: self.size], device=self.device)
 
     def _observations(self) -> th.Tensor | TensorDict:
-        if None in self._obs:
-            return self._tensor(self._obs[None])
-        return {str(key): self._tensor(values) for key, values in self._obs.items()}
+        tensors = {key: self._tensor(values) for key, values in self._obs.items()}
+        return tensors if self._dict_obs else tensors["obs"]
 
     def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
         """
@@ -181,11 +178,9 @@ class GroupRolloutBuffer:
         episodes = [episode for group in groups for episode in group.episodes]
         shape = (len(groups), len(groups[0].episodes))
         tickets = self._data["ticket"][: self.size]
-        place = np.full(max(int(tickets.max()), max(episode.ticket for episode in episodes)) + 2, -1, dtype=np.int64)
-        # NO_EPISODE indexes the last entry, which stays -1
-        place[[episode.ticket for episode in episodes]] = np.arange(len(episodes))
-        episode_of_row = place[tickets]
-        rows = np.flatnonzero(episode_of_row >= 0)
+        wanted = np.array([episode.ticket for episode in episodes])  # ascending, as groups were drawn
+        episode_of_row = np.searchsorted(wanted, tickets).clip(max=len(wanted) - 1)
+        rows = np.flatnonzero(wanted[episode_of_row] == tickets)
         # Rows lie in the order of time: a stable sort keeps it within each episode
         rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
 
@@ -211,7 +206,7 @@ class GroupRolloutBuffer:
             truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
         )
 
-    def keep(self, tickets: np.ndarray) -> None:
+    def keep(self, tickets: list[int]) -> None:
         """
         Drop all rows but those of some episodes.
 
@@ -221,7 +216,8 @@ class GroupRolloutBuffer:
         for arrays in (self._obs, self._data):
             for values in arrays.values():
                 values[: len(kept)] = values[kept]
-        self.size = self._n_evaluated = len(kept)
+        self.size = len(kept)
+        self._n_evaluated = int(np.searchsorted(kept, self._n_evaluated))
 
 
 def minibatches(

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from sb3_grpo.common.start_queue import QueuedStart, ensure_start_queues
 from sb3_grpo.common.starts import SeedStart, Start
 
 StartSampler = Callable[[np.random.Generator], Start]
+
+# All queues draw from it, so that an environment that two models use tells their episodes apart
+_tickets = count()
 
 
 class UnequalStartError(ValueError):
@@ -93,7 +96,6 @@ class GroupQueue:
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self._n_tickets = 0
         self.n_wanted = n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
 
@@ -103,8 +105,7 @@ class GroupQueue:
             noise_seeds: list[int | None] = [int(k) for k in rng.integers(2**31, size=self.group_size)]
         else:
             noise_seeds = [None] * self.group_size
-        episodes = [Episode(self._n_tickets + member, member) for member in range(self.group_size)]
-        self._n_tickets += self.group_size
+        episodes = [Episode(next(_tickets), member) for member in range(self.group_size)]
         group = Group(start, episodes, noise_seeds)
         self.groups.append(group)
         for episode in episodes:
@@ -150,7 +151,7 @@ class GroupQueue:
         :param observation: The environment's own first observation
         :return: How they differ, in words; ``None`` if they do not
         """
-        group, episode = self._members[ticket]
+        group, _ = self._members[ticket]
         if group.first_observation is None:
             group.first_observation = observation
             return None
@@ -304,12 +305,24 @@ class StartFeeder:
         They are not if somebody else has reset them since, e.g. an evaluation on the training environment.
 
         :param tickets: The ticket of each copy, -1 for none
-        :return: True if nothing has changed
+        :return: True if nothing has changed; False if it has, or if that cannot be known
         """
         if self.groups.start_sampler is None:
-            return True
+            return False
         current = [-1 if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
         return current == tickets.tolist()
+
+    def disturbed(self, tickets: np.ndarray) -> bool:
+        """
+        What ``in_sync`` finds out, as far as it can be known without asking the copies: for every step.
+
+        :param tickets: The ticket of each copy, -1 for none
+        :return: True if somebody else has reset the environments
+        """
+        if self.groups.start_sampler is None:
+            return False
+        infos = self.env.unwrapped.reset_infos
+        return [info["group_start"]["ticket"] if "group_start" in info else -1 for info in infos] != tickets.tolist()
 
     def clear(self) -> None:
         """Take back all starts that no copy has begun."""

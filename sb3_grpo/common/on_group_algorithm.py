@@ -1,12 +1,15 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
+import warnings
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
@@ -45,39 +48,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     it collects ``n_groups`` groups of ``group_size`` whole episodes each, the members of a group
     from exactly the same start, on any number of environment copies.
 
-    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str)
-    :param learning_rate: The learning rate, it can be a function
-        of the current progress remaining (from 1 to 0)
-    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
-    :param group_size: Number of episodes that share a start (G in the papers)
-    :param n_groups: Number of groups in an update
-    :param gamma: Discount factor
-    :param ent_coef: Entropy coefficient for the loss calculation
-    :param max_grad_norm: The maximum value for the gradient clipping
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place
-        (DAPO, arXiv:2503.14476, eq. 11)
-    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
-        After that the update takes the live groups that there are; with none at all it is skipped.
-    :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
-        (common random numbers), or independent
-    :param unrelated_starts: Opt in to groups whose members do not share a start,
-        for environments that cannot start twice in the same state
-    :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
-        :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
-    :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
-        instead of action noise exploration (default: False)
-    :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
-        Default: -1 (only sample at the beginning of the rollout)
-    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
-        the reported success rate, mean episode length, and mean reward over
-    :param tensorboard_log: the log location for tensorboard (if None, no logging)
-    :param policy_kwargs: additional arguments to be passed to the policy on creation
-    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
-        debug messages
-    :param seed: Seed for the pseudo random generators
-    :param device: Device (cpu, cuda, ...) on which the code should be run.
-        Setting it to auto, the code will be run on the GPU if possible.
+    The parameters are explained at :class:`GRPO`.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -292,7 +263,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param n_rollout_steps: Not used: a rollout ends with the last episode of its groups
         :return: True if the groups are complete, False if callback terminated rollout prematurely.
         """
-        assert self._last_obs is not None, "No previous observation was provided"
+        assert self._last_obs is not None and self._feeder is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
         # Free the groups of the last update; what the copies have begun of the next one stays
@@ -306,6 +277,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
         n_steps = 0
         while not self._groups.ready():
+            if self._feeder.disturbed(self._playing) and not self._begin_again():
+                return False
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
@@ -323,15 +296,38 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             # Give access to local variables
             callback.update_locals(locals())
             if not callback.on_step():
+                self._evaluate_log_probs()
                 return False
 
-        with unchecked_distributions():
-            rollout_buffer.evaluate_log_probs(self.policy, chunk_size=4096)
+        self._evaluate_log_probs()
         self._take_groups()
 
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _evaluate_log_probs(self) -> None:
+        """Before the policy may change."""
+        with unchecked_distributions():
+            self.rollout_buffer.evaluate_log_probs(self.policy, chunk_size=4096)
+
+    def _begin_again(self) -> bool:
+        """
+        Drop the groups under way, because somebody else has reset the environments.
+
+        :return: False if no steps are left for new ones
+        """
+        assert self.env is not None and self._feeder is not None
+        warnings.warn(
+            "The training environment was reset by somebody else in the middle of a rollout (a callback that evaluates "
+            "on it?). The groups under way are dropped: give callbacks an environment of their own.",
+            stacklevel=2,
+        )
+        self._begin_groups()
+        self._feeder.fill(self._start_rng, self._max_open_groups)
+        self._last_obs = self.env.reset()  # type: ignore[assignment]
+        self._note_starts(range(self.n_envs))
+        return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
         """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
@@ -347,6 +343,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
         self.logger.record("group/sampling_rounds", self._sampling_rounds)
         self.logger.record("group/overlong_fraction", float(np.mean(truncated)))
+        if self.unrelated_starts:
+            self.logger.record("group/unrelated_starts", 1)
 
     def learn(
         self: SelfOnGroupAlgorithm,
@@ -358,11 +356,21 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
         try:
-            return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        finally:
-            # Nobody else who resets the environments shall land on the starts of groups
-            if self._feeder is not None:
-                self._feeder.clear()
+            super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+        except BaseException:
+            # Perhaps in the middle of a step: the next learn() begins with new episodes
+            self._last_obs = None
+            # Ctrl-C also ends the processes of a SubprocVecEnv
+            with suppress(OSError, EOFError):
+                self._clear_starts()
+            raise
+        self._clear_starts()
+        return self
+
+    def _clear_starts(self) -> None:
+        """Nobody else who resets the environments shall land on the starts of groups."""
+        if self._feeder is not None:
+            self._feeder.clear()
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:
         """
@@ -396,7 +404,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         rollout_buffer.add(self._last_obs, actions, rewards, self._playing, self._time)  # type: ignore[arg-type]
         self._time += 1
         self._outcome += raw_rewards
-        if self._time[0] % 1000 == 0 and self._time.max() > MAX_EPISODE_LENGTH:
+        if self._time.max() > MAX_EPISODE_LENGTH:
             raise ValueError(
                 f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "
                 "episodes: wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
@@ -411,3 +419,21 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                         int(self._playing[idx]), int(self._time[idx]), float(self._outcome[idx]), truncated
                     )
             self._note_starts(ended)
+            if self.use_sde:
+                self._reset_noise(ended)
+
+    def _reset_noise(self, copies: list[int]) -> None:
+        """
+        Sample new gSDE noise for copies that begin an episode. With the noise of the episode before,
+        the members of a group that one copy plays would all be the same.
+
+        :param copies: Those copies
+        """
+        noise = self.policy.action_dist
+        assert isinstance(noise, StateDependentNoiseDistribution)
+        with th.no_grad():
+            before = noise.exploration_matrices
+            self.policy.reset_noise(self.n_envs)
+            begun = th.zeros((self.n_envs, 1, 1), dtype=th.bool, device=before.device)
+            begun[copies] = True
+            noise.exploration_matrices = th.where(begun, noise.exploration_matrices, before)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch as th
 from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 
@@ -75,7 +75,8 @@ class ActorPolicy(ActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
-        return self.mlp_extractor.forward_actor(self.extract_features(obs, self.pi_features_extractor))
+        features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
+        return self.mlp_extractor.forward_actor(features)
 
     def get_distribution(self, obs: PyTorchObs) -> Distribution:
         """

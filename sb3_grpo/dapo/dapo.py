@@ -14,15 +14,29 @@ class DAPO(GRPO):
 
     Paper: https://arxiv.org/abs/2503.14476
 
-    :class:`GRPO` with other defaults: there is no second training loop.
+    :class:`GRPO` with other defaults: there is no second training loop, and every parameter of GRPO can be given.
+    The KL divergence from a reference policy is off in both. Overlong filtering and the soft overlong penalty
+    (``overlong_filter``, ``overlong_penalty``) are off by default, because in control tasks an episode
+    that the time limit cuts off is often the best one (CartPole) or the only one (Pendulum).
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate, it can be a function
+        of the current progress remaining (from 1 to 0)
+    :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
+    :param loss_average: Average the loss over all steps
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place
+    :param max_sampling_rounds: How many times at the most groups are drawn for an update
+    :param kwargs: See :class:`GRPO`
     """
 
     def __init__(
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
-        *args: Any,
-        clip_range_high: None | float | Schedule = 0.28,
+        learning_rate: float | Schedule = 1e-3,
+        *,
+        clip_range_high: float | Schedule | None = 0.28,
         loss_average: str = "step",
         dynamic_sampling: bool = True,
         max_sampling_rounds: int = 4,
@@ -31,7 +45,7 @@ class DAPO(GRPO):
         super().__init__(
             policy,
             env,
-            *args,
+            learning_rate=learning_rate,
             clip_range_high=clip_range_high,
             loss_average=loss_average,
             dynamic_sampling=dynamic_sampling,

@@ -28,8 +28,75 @@ class GRPO(OnGroupAlgorithm):
 
     Paper: https://arxiv.org/abs/2402.03300 (DeepSeekMath)
 
-    PPO's clipped objective without a critic: ``group_size`` episodes begin in exactly the same state,
-    and what is better than the mean of the group is reinforced.
+    PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
+    and what is better than the mean of the group is reinforced. The defaults were chosen for control tasks;
+    ``advantage="outcome", advantage_scale="group", gamma=1.0`` is the algorithm of the paper.
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate, it can be a function
+        of the current progress remaining (from 1 to 0)
+    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
+    :param group_size: Number of episodes that share a start (G in the papers)
+    :param n_groups: Number of groups in an update
+    :param batch_size: Minibatch size, in steps
+    :param n_epochs: Number of epochs when optimizing the surrogate loss
+    :param gamma: Discount factor
+    :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
+        the ratio may fall to ``1 - clip_range``.
+    :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
+        of the current progress remaining (from 1 to 0); ``None``: the same as ``clip_range``.
+    :param advantage: What is compared within a group: ``"return_to_go"``, the discounted return from each step on with that
+        of the members still alive at the same step; ``"outcome"``, the return of the whole episode;
+        ``"process"``, the sum of the normalised rewards from each step on. See :func:`group_advantages`.
+    :param leave_one_out: Whether a member itself is left out of the mean that it is compared with
+    :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``,
+        or not at all (``"none"``, Dr. GRPO)
+    :param std_ddof: 1 for the sample standard deviation, 0 for the population's
+    :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
+        steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO)
+    :param constant_length: The divisor for ``loss_average="constant"``, in steps
+    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
+    :param ent_coef: Entropy coefficient for the loss calculation
+    :param max_grad_norm: The maximum value for the gradient clipping
+    :param target_kl: Limit the KL divergence between updates: no further epoch once the mean over an epoch
+        exceeds 1.5 times this value. By default, there is no limit on the kl div.
+    :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy.
+        0: there is no reference policy.
+    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``
+    :param kl_target: Adapt ``kl_coef`` after each update: doubled where the KL divergence from the reference
+        exceeds 3/2 of this target, halved where it is below 2/3 of it
+    :param ref_update_interval: The present policy becomes the reference after so many updates (ProRL). ``None``: never
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
+    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
+        After that the update takes the live groups that there are; with none at all it is skipped.
+    :param upweight_live: Average the loss over the live groups. Otherwise the dropped ones count as if they were
+        there with advantage zero, and the fewer are live, the smaller is the update.
+    :param overlong_filter: Leave episodes that a time limit cut off out of the loss (DAPO). For tasks where a truncated
+        episode says nothing; not where lasting until the limit is success.
+    :param overlong_penalty: Added to the last reward of long episodes, times DAPO's soft punishment (eq. 13) from 0 to -1
+    :param overlong_max_length: Episode length from which on the penalty is full, in steps (L_max)
+    :param overlong_cache_length: The penalty grows linearly over so many steps below ``overlong_max_length`` (L_cache)
+    :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
+        (common random numbers), or independent
+    :param unrelated_starts: Opt in to groups whose members do not share a start,
+        for environments that cannot start twice in the same state
+    :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
+        :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
+    :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
+        instead of action noise exploration (default: False)
+    :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
+        Default: -1 (only sample at the beginning of the rollout and of each episode)
+    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
+        the reported success rate, mean episode length, and mean reward over
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
+        debug messages
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run.
+        Setting it to auto, the code will be run on the GPU if possible.
+    :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
     ref_policy: ActorPolicy | None
@@ -46,7 +113,7 @@ class GRPO(OnGroupAlgorithm):
         n_epochs: int = 10,
         gamma: float = 0.99,
         clip_range: float | Schedule = 0.2,
-        clip_range_high: None | float | Schedule = None,
+        clip_range_high: float | Schedule | None = None,
         advantage: str = "return_to_go",
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
@@ -126,7 +193,7 @@ class GRPO(OnGroupAlgorithm):
         self.overlong_penalty = overlong_penalty
         self.overlong_max_length = overlong_max_length
         self.overlong_cache_length = overlong_cache_length
-        self._warned_dead = False
+        self._warned_skip = False
         self._n_reference_updates = 0
 
         if _init_setup_model:
@@ -184,7 +251,11 @@ class GRPO(OnGroupAlgorithm):
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
         if self.batch is None:
-            self._warn_dead()
+            self._skip_update(
+                f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome. "
+                "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
+                "succeeds: more exploration (ent_coef), a larger group_size or a denser reward may help."
+            )
             return
         batch = self.batch
         progress = self._current_progress_remaining
@@ -193,6 +264,9 @@ class GRPO(OnGroupAlgorithm):
 
         advantages = self._advantages(batch)
         weights, kept = self._weights(batch)
+        if len(kept) == 0:
+            self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
+            return
 
         stats: list[dict[str, th.Tensor]] = []
         for _ in range(self.n_epochs):
@@ -245,7 +319,9 @@ class GRPO(OnGroupAlgorithm):
         :return: (N,) the weight of each step in the loss, and which steps take part in it
         """
         n_episodes = batch.lengths.numel()
-        kept = ~batch.truncated.flatten()[batch.episode] if self.overlong_filter else th.ones_like(batch.episode, dtype=th.bool)
+        kept = th.ones_like(batch.episode, dtype=th.bool)
+        if self.overlong_filter:
+            kept = ~batch.truncated.flatten()[batch.episode]
         weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
         if not self.upweight_live:
             # As if the dropped groups were there, with advantage zero
@@ -370,17 +446,18 @@ class GRPO(OnGroupAlgorithm):
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self._reset_reference()
 
-    def _warn_dead(self) -> None:
-        """Say once that an update had nothing to learn from."""
+    def _skip_update(self, reason: str) -> None:
+        """
+        Say once that an update had nothing to learn from.
+
+        :param reason: Why
+        """
         self.logger.record("train/n_live_steps", 0)
-        if not self._warned_dead:
-            self._warned_dead = True
+        if not self._warned_skip:
+            self._warned_skip = True
             warnings.warn(
-                f"No update at {self.num_timesteps} steps: in each of the groups drawn in {self._sampling_rounds} rounds "
-                "all members had the same outcome. Training goes on, and this is not said again; group/dead_fraction shows "
-                "how often it happens. If it stays at 1, the task is solved, or no member ever succeeds: "
-                "more exploration (ent_coef), a larger group_size or a denser reward may help.",
-                stacklevel=2,
+                f"No update at {self.num_timesteps} steps: {reason} Training goes on, and this is not said again.",
+                stacklevel=3,
             )
 
     def set_parameters(
@@ -400,10 +477,10 @@ class GRPO(OnGroupAlgorithm):
             module and each of their parameters, otherwise raises an Exception.
         :param device: Device on which the code should run.
         """
-        params: Any = load_path_or_dict
-        if not isinstance(params, dict):
-            _, params, _ = load_from_zip_file(load_path_or_dict, device=device, load_data=False)
-        params = dict(params)
+        if isinstance(load_path_or_dict, dict):
+            params: dict[str, Any] = dict(load_path_or_dict)
+        else:
+            params = dict(load_from_zip_file(load_path_or_dict, device=device, load_data=False)[1])
         if self.ref_policy is None:
             params.pop("ref_policy", None)
         elif "policy" in params:

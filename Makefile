@@ -1,0 +1,49 @@
+# The virtual environment, and the Python that makes it
+VENV ?= .venv
+PYTHON ?= python3
+
+BIN := $(VENV)/bin
+RUN_INSTALLED := $(VENV)/.installed-run
+DEV_INSTALLED := $(VENV)/.installed-dev
+REQUIREMENTS := pyproject.toml constraints.txt
+
+.PHONY: run test lint type format clean
+
+# From a fresh machine to a trained agent: a model and its learning curve in runs/
+run: $(RUN_INSTALLED)
+	$(BIN)/python -m sb3_grpo train --algo dapo --env CartPole-v1 --timesteps 100000
+
+test: $(DEV_INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(DEV_INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(DEV_INSTALLED)
+	$(BIN)/mypy
+
+format: $(DEV_INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Keeps runs/
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	@touch $@ $(RUN_INSTALLED)
+
+# Debian's python3 comes without what makes virtual environments, and leaves a half-made one behind
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'sb3-grpo needs Python 3.10 or newer: make PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo '$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
