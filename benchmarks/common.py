@@ -16,6 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 
+import sb3_grpo
 from sb3_grpo import DAPO, GRPO
 
 ROOT = Path(__file__).resolve().parent
@@ -33,13 +34,13 @@ def machine() -> dict[str, Any]:
         cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    packages = ("torch", "stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
+    packages = ("torch", "stable_baselines3", "gymnasium", "numpy")
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {package: version(package) for package in packages},
+        "versions": {**{package: version(package) for package in packages}, "sb3_grpo": sb3_grpo.__version__},
         "commit": _commit(),
     }
 
@@ -69,7 +70,7 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
     :return: Keyword arguments of the algorithm, and ``policy``; schedules ``lin_x`` are made into functions.
         Without an entry: the algorithm's defaults.
     """
-    entries = yaml.safe_load((ROOT.parent / "zoo_configs" / f"{algo}.yml").read_text())
+    entries = yaml.safe_load((ROOT.parent / "zoo_configs" / f"{algo}.yml").read_text()) or {}
     entry = dict(entries.get(env_id, {"policy": "MlpPolicy"}))
     entry.pop("n_timesteps", None)
     for key, value in entry.items():

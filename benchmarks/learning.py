@@ -6,6 +6,7 @@ Every (task, algorithm, seed) is a process of its own with one torch thread, and
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -22,14 +23,13 @@ BUDGETS = {"CartPole-v1": 100_000, "Acrobot-v1": 300_000, "LunarLander-v3": 500_
 N_POINTS = 100
 
 
-def run(env_id: str, algo: str, seed: int, default: bool) -> dict[str, Any]:
+def run(env_id: str, algo: str, seed: int) -> dict[str, Any]:
     """
     Train and evaluate once.
 
     :param env_id: id of a registered environment
     :param algo: "ppo", "grpo" or "dapo"
     :param seed: Seed of everything
-    :param default: Take the algorithm's defaults instead of the entry in zoo_configs
     :return: Curve, final returns, speed
     """
     import torch as th
@@ -56,7 +56,8 @@ def run(env_id: str, algo: str, seed: int, default: bool) -> dict[str, Any]:
                 ]
             return True
 
-    kwargs = {"policy": "MlpPolicy"} if default else hyperparameters(algo, env_id)
+    kwargs = hyperparameters(algo, env_id)
+    configuration = {key: str(value) for key, value in kwargs.items()}
     n_envs = kwargs.pop("n_envs", 16)
     env = make_vec_env(env_id, n_envs=n_envs, seed=seed, env_kwargs={"render_mode": None})
     model = ALGORITHMS[algo](env=env, seed=seed, device="cpu", **kwargs)
@@ -70,7 +71,7 @@ def run(env_id: str, algo: str, seed: int, default: bool) -> dict[str, Any]:
         "env": env_id,
         "algo": algo,
         "seed": seed,
-        "defaults": default,
+        "hyperparameters": configuration,
         "n_envs": n_envs,
         "budget": BUDGETS[env_id],
         "steps": model.num_timesteps,
@@ -93,13 +94,13 @@ def _smooth(values: np.ndarray, window: int = 20) -> np.ndarray:
     return (sums[ends] - sums[begins]) / (ends - begins)
 
 
-def _path(env_id: str, algo: str, seed: int, default: bool) -> Path:
-    return RUNS / f"{env_id}_{algo}{'-defaults' if default else ''}_{seed}.json"
+def _path(env_id: str, algo: str, seed: int | str) -> Path:
+    return RUNS / f"{env_id}_{algo}_{seed}.json"
 
 
-def _load(env_id: str, algo: str, default: bool) -> list[dict[str, Any]]:
-    pattern = f"{env_id}_{algo}{'-defaults' if default else ''}_[0-9]*.json"
-    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(pattern))]
+def _load(env_id: str, algo: str) -> list[dict[str, Any]]:
+    runs = [json.loads(path.read_text()) for path in RUNS.glob(_path(env_id, algo, "*").name)]
+    return sorted(runs, key=lambda result: result["seed"])
 
 
 def iqm_interval(scores: np.ndarray) -> tuple[float, float, float]:
@@ -122,37 +123,34 @@ def report(env_ids: Iterable[str], algos: Iterable[str]) -> list[dict[str, Any]]
 
     :param env_ids: Which environments
     :param algos: Which algorithms
-    :return: A row for each (environment, algorithm, configuration)
+    :return: A row for each (environment, algorithm)
     """
     rows = []
-    for env_id in env_ids:
-        for algo in algos:
-            for default in (False, True):
-                runs = _load(env_id, algo, default)
-                if not runs:
-                    continue
-                finals = np.array([np.mean(result["final_returns"]) for result in runs])
-                iqm, low, high = iqm_interval(finals)
-                rows.append(
-                    {
-                        "env": env_id,
-                        "algo": algo,
-                        "configuration": "defaults" if default else "zoo_configs",
-                        "budget": runs[0]["budget"],
-                        "seeds": [result["seed"] for result in runs],
-                        "final_mean": round(float(finals.mean()), 1),
-                        "final_iqm": round(iqm, 1),
-                        "iqm_95_interval": [round(low, 1), round(high, 1)],
-                        "final_of_each_seed": finals.round(1).tolist(),
-                        "auc": round(float(np.mean([np.mean(result["curve_returns"]) for result in runs])), 1),
-                        "steps_per_second": int(np.median([result["steps_per_second"] for result in runs])),
-                    }
-                )
+    for env_id, algo in itertools.product(env_ids, algos):
+        runs = _load(env_id, algo)
+        if not runs:
+            continue
+        finals = np.array([np.mean(result["final_returns"]) for result in runs])
+        iqm, low, high = iqm_interval(finals)
+        rows.append(
+            {
+                "env": env_id,
+                "algo": algo,
+                "hyperparameters": runs[0]["hyperparameters"],
+                "budget": runs[0]["budget"],
+                "seeds": [result["seed"] for result in runs],
+                "final_mean": round(float(finals.mean()), 1),
+                "final_iqm": round(iqm, 1),
+                "iqm_95_interval": [round(low, 1), round(high, 1)],
+                "final_of_each_seed": finals.round(1).tolist(),
+                "auc": round(float(np.mean([np.mean(result["curve_returns"]) for result in runs])), 1),
+            }
+        )
     for row in rows:
         print(
-            f"{row['env']:16} {row['algo']:5} {row['configuration']:11} n={len(row['seeds']):2} "
+            f"{row['env']:16} {row['algo']:5} n={len(row['seeds']):2} "
             f"mean {row['final_mean']:7.1f}  IQM {row['final_iqm']:7.1f} {row['iqm_95_interval']}  "
-            f"AUC {row['auc']:7.1f}  {row['steps_per_second']} steps/s  {row['final_of_each_seed']}"
+            f"AUC {row['auc']:7.1f}  {row['final_of_each_seed']}"
         )
     (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     return rows
@@ -163,7 +161,6 @@ def main() -> None:
     parser.add_argument("--env", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
     parser.add_argument("--algo", nargs="+", default=["dapo", "grpo"], choices=["ppo", "grpo", "dapo"])
     parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to SEEDS-1 (tuning used seeds from 100 on)")
-    parser.add_argument("--defaults", action="store_true", help="the algorithms' defaults instead of zoo_configs")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--report", action="store_true", help="only summarise what is there")
     parser.add_argument("--one", nargs=3, metavar=("ENV", "ALGO", "SEED"), help=argparse.SUPPRESS)
@@ -171,8 +168,7 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     if args.one:
         env_id, algo, seed = args.one
-        result = run(env_id, algo, int(seed), args.defaults)
-        _path(env_id, algo, int(seed), args.defaults).write_text(json.dumps(result) + "\n")
+        _path(env_id, algo, seed).write_text(json.dumps(run(env_id, algo, int(seed))) + "\n")
         return
     if not args.report:
         todo = [
@@ -180,13 +176,12 @@ def main() -> None:
             for env_id in args.env
             for algo in args.algo
             for seed in range(args.seeds)
-            if not _path(env_id, algo, seed, args.defaults).exists()
+            if not _path(env_id, algo, seed).exists()
         ]
 
         def start(job: tuple[str, str, int]) -> None:
-            options = ["--defaults"] if args.defaults else []
             subprocess.run(
-                [sys.executable, "-m", "benchmarks.learning", *options, "--one", *map(str, job)],
+                [sys.executable, "-m", "benchmarks.learning", "--one", *map(str, job)],
                 check=True,
                 cwd=RUNS.parents[2],
             )

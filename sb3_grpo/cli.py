@@ -138,7 +138,7 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--device",
         default="auto",
         help="cpu, cuda or auto: cuda if there is one (default: %(default)s). Policies without images use one CPU thread "
-        "on the cpu: splitting their small matrices among several is slower",
+        "on the cpu: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
     )
     parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/ENV_NUMBER)")
     parser.add_argument(
@@ -280,7 +280,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
             env = make_group_env(env_id, n_envs=n_envs, seed=seed, wrapper_class=AtariWrapper, env_kwargs={"frameskip": 1})
             return VecFrameStack(env, n_stack=4)
         return make_group_env(env_id, n_envs=n_envs, seed=seed)
-    except ImportError as error:  # also Gymnasium's DependencyNotInstalled
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
         for package, extra in _EXTRAS.items():
             if entry_point.startswith(package):
                 raise _missing_extra(extra, env_id) from error
@@ -457,8 +457,8 @@ def _report(output: Path, outcome: Outcome, evaluation: dict[str, Any] | None, t
         rows.append(("Evaluation", f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"))
         if threshold is not None:
             verdict = "yes" if mean >= threshold else "no"
-            rows.append(("Solved", f"{verdict}: the environment counts as solved from a mean return of {threshold:g}"))
-    rows.append(("Saved", ", ".join(str(path) for path in sorted(output.iterdir()))))
+            rows.append(("Solved", f"{verdict}, that takes a mean return of {threshold:g}"))
+    rows.append(("Saved", f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}"))
     table = Table.grid(padding=(0, 2))
     for label, text in rows:
         table.add_row(Text(label, "bold"), Text(text, overflow="fold"))

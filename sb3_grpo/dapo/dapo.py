@@ -17,7 +17,7 @@ class DAPO(GRPO):
     :class:`GRPO` with other defaults: there is no second training loop, and every parameter of GRPO can be given.
     The KL divergence from a reference policy is off in both. Overlong filtering and the soft overlong penalty
     (``overlong_filter``, ``overlong_penalty``) are off by default, because in control tasks an episode
-    that the time limit cuts off is often the best one (CartPole) or the only one (Pendulum).
+    that the time limit cuts off is often among the best (CartPole), or every episode is (Pendulum).
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)

@@ -1,0 +1,63 @@
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import sb3_grpo
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONAL = ("ale_py", "cv2", "Box2D", "mujoco", "pygame", "tensorboard", "rliable", "pandas", "matplotlib")
+
+
+def run_python(code: str, folder: Path) -> str:
+    """Run Python where the source checkout is not the current folder."""
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77")
+    # A copy, because setuptools writes into the source folder
+    source = tmp_path_factory.mktemp("source")
+    for name in ("sb3_grpo", "envs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run_python("from setuptools.build_meta import build_wheel; build_wheel('.')", source)
+    return next(source.glob("*.whl"))
+
+
+def test_wheel_has_every_file(wheel: Path) -> None:
+    expected = {str(path.relative_to(ROOT)) for path in (ROOT / "sb3_grpo").rglob("*.py")}
+    expected |= {f"sb3_grpo/{path.relative_to(ROOT)}" for path in (ROOT / "envs").rglob("*.py")}
+    expected |= {"sb3_grpo/py.typed", "sb3_grpo/version.txt"}
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name for name in names if ".dist-info/" not in name} == expected
+
+
+def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
+        "import sb3_grpo.envs; print(sb3_grpo.__version__, sb3_grpo.__path__, sb3_grpo.envs.__file__)"
+    )
+    site = tmp_path / "site" / "sb3_grpo"
+    assert run_python(code, tmp_path) == f"{sb3_grpo.__version__} {[str(site)]} {site / 'envs' / '__init__.py'}"
+
+
+def test_envs_of_the_checkout_can_be_imported(tmp_path: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import sb3_grpo.envs; print(sb3_grpo.envs.__file__)"
+    assert run_python(code, tmp_path) == str(ROOT / "envs" / "__init__.py")
+
+
+def test_import_needs_no_optional_package(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+        "from sb3_grpo import DAPO\n"
+        "print(DAPO('MlpPolicy', 'CartPole-v1', device='cpu').learn(200).num_timesteps)"
+    )
+    assert int(run_python(code, tmp_path)) >= 200

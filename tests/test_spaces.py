@@ -1,0 +1,220 @@
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage, is_vecenv_wrapped
+from toy_envs import SpacesEnv
+
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+
+SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+OBSERVATION_SPACES = {
+    "vector": VECTOR,
+    "matrix": spaces.Box(-1.0, 1.0, (2, 3), np.float32),
+    "float64": spaces.Box(-1.0, 1.0, (3,), np.float64),
+    "discrete": spaces.Discrete(5),
+    "multi_discrete": spaces.MultiDiscrete([3, 4]),
+    "multi_binary": spaces.MultiBinary(4),
+    "image": IMAGE,
+    "dict": spaces.Dict({"vector": VECTOR, "discrete": spaces.Discrete(3)}),
+    "image_dict": spaces.Dict({"image": IMAGE, "vector": VECTOR, "binary": spaces.MultiBinary(2)}),
+}
+ACTION_SPACES = {
+    "discrete": spaces.Discrete(3),
+    "multi_discrete": spaces.MultiDiscrete([2, 3]),
+    "multi_binary": spaces.MultiBinary(3),
+    "box": spaces.Box(-2.0, 1.0, (2,), np.float32),
+    "box_matrix": spaces.Box(-1.0, 1.0, (2, 2), np.float32),
+    "box_float64": spaces.Box(-1.0, 1.0, (2,), np.float64),
+}
+
+
+def policy_for(space: spaces.Space) -> str:
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if space is IMAGE else "MlpPolicy"
+
+
+def make_model(observation_space: spaces.Space, action_space: spaces.Space, n_envs: int = 2, **kwargs: Any) -> Any:
+    env = DummyVecEnv([lambda: SpacesEnv(observation_space, action_space, length=5)] * n_envs)
+    algo = kwargs.pop("algo", GRPO)
+    policy_kwargs = {"net_arch": [8], **kwargs.pop("policy_kwargs", {})}
+    return algo(policy_for(observation_space), env, policy_kwargs=policy_kwargs, **{**SMALL, **kwargs})
+
+
+@pytest.mark.parametrize("observation", OBSERVATION_SPACES)
+@pytest.mark.parametrize("action", ["discrete", "box"])
+def test_observation_spaces(observation: str, action: str) -> None:
+    check_space(OBSERVATION_SPACES[observation], ACTION_SPACES[action])
+
+
+@pytest.mark.parametrize("observation", ["vector", "dict"])
+@pytest.mark.parametrize("action", ACTION_SPACES)
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_action_spaces(observation: str, action: str, algo: type[GRPO]) -> None:
+    check_space(OBSERVATION_SPACES[observation], ACTION_SPACES[action], algo=algo)
+
+
+def check_space(observation_space: spaces.Space, action_space: spaces.Space, **kwargs: Any) -> None:
+    """The environment itself checks that actions are in their space."""
+    model = make_model(observation_space, action_space, **kwargs)
+    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+    model.learn(60)
+    after = th.nn.utils.parameters_to_vector(model.policy.parameters())
+    assert after.isfinite().all()
+    assert not th.equal(before, after)
+    # The log probabilities of the last rollout are those of the stored actions
+    assert model.batch.old_log_prob[model.batch.rows].isfinite().all()
+    assert model.batch.actions.shape[1:] == (
+        () if isinstance(action_space, spaces.Discrete) else (action_space.sample().size,)
+    )
+
+    env = model.get_env()
+    action, state = model.predict(env.reset(), deterministic=True)
+    assert state is None
+    assert action.shape == (2, *action_space.shape)  # type: ignore[misc]
+    single = SpacesEnv(observation_space, action_space)
+    action, _ = model.predict(single.reset(seed=0)[0] if policy_for(observation_space) == "MlpPolicy" else first_of(env))
+    assert action_space.contains(action)
+    evaluate_policy(model, env, n_eval_episodes=2, warn=False)
+
+
+def first_of(env: Any) -> Any:
+    observation = env.reset()
+    return {key: value[0] for key, value in observation.items()} if isinstance(observation, dict) else observation[0]
+
+
+def test_images_are_transposed() -> None:
+    model = make_model(IMAGE, spaces.Discrete(2))
+    assert is_vecenv_wrapped(model.get_env(), VecTransposeImage)
+    model.learn(1)
+    assert model.batch.observations.shape[1:] == (3, 36, 36)
+    assert model.batch.observations.dtype == th.uint8, "images are not stored as floats"
+
+
+def test_unsupported_action_space() -> None:
+    with pytest.raises(AssertionError, match="only supports"):
+        GRPO("MlpPolicy", SpacesEnv(VECTOR, spaces.Text(3)))
+    with pytest.raises(ValueError, match="MultiInputPolicy"):
+        GRPO("MlpPolicy", SpacesEnv(OBSERVATION_SPACES["dict"], spaces.Discrete(2)))
+
+
+@pytest.mark.parametrize("action", ["box", "box_matrix"])
+def test_actions_are_learned_as_sampled(action: str) -> None:
+    """Clipping is the environment's affair: the ratio must be of the action that the policy has sampled."""
+    model = make_model(VECTOR, ACTION_SPACES[action], policy_kwargs={"log_std_init": 2.0})
+    model.learn(1)
+    played = np.concatenate([copy.unwrapped.actions for copy in model.get_env().envs])
+    assert model.batch.actions.abs().max() > 2.0
+    assert (played >= ACTION_SPACES[action].low).all() and (played <= ACTION_SPACES[action].high).all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sde_sample_freq", [-1, 2])
+@pytest.mark.parametrize("squash_output", [False, True])
+@pytest.mark.parametrize("n_envs", [1, 2, 5])
+def test_sde(sde_sample_freq: int, squash_output: bool, n_envs: int) -> None:
+    space = spaces.Box(-2.0, 5.0, (2,), np.float32)
+    model = make_model(
+        VECTOR,
+        space,
+        n_envs,
+        use_sde=True,
+        sde_sample_freq=sde_sample_freq,
+        policy_kwargs={"squash_output": squash_output, "log_std_init": 0.0},
+    )
+    model.learn(1)
+    # In a group whose members start alike, the noise alone tells them apart
+    actions = model.batch.actions[model.batch.rows].reshape(2, 3, 5, 2)
+    for group in actions:
+        assert len({tuple(member.flatten().tolist()) for member in group}) == 3
+    if squash_output:
+        assert actions.abs().max() <= 1.0
+    played = np.concatenate([copy.unwrapped.actions for copy in model.get_env().envs])
+    assert played.max() > 1.0, "actions are scaled to the bounds of their space"
+    model.learn(100)
+    assert th.nn.utils.parameters_to_vector(model.policy.parameters()).isfinite().all()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
+    class Noise(GRPO):
+        seen: list[Any]
+
+        def _env_actions(self, actions: np.ndarray) -> np.ndarray:
+            noise: Any = self.policy.action_dist
+            matrices = noise.exploration_mat[None] if n_envs == 1 else noise.exploration_matrices
+            times = self._time.tolist()
+            self.seen = [*getattr(self, "seen", []), (times, matrices.detach().clone())]
+            return super()._env_actions(actions)
+
+    model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=Noise, use_sde=True)
+    model.learn(1)
+    for (_, before), (times, now) in zip(model.seen, model.seen[1:], strict=False):
+        for copy, time in enumerate(times):
+            assert th.equal(before[copy], now[copy]) == (time > 0)
+
+
+def test_policy_kwargs() -> None:
+    class Extractor(BaseFeaturesExtractor):
+        def __init__(self, observation_space: gym.Space, features_dim: int = 7):
+            super().__init__(observation_space, features_dim)
+            self.layer = th.nn.Linear(3, features_dim)
+
+        def forward(self, observations: th.Tensor) -> th.Tensor:
+            return self.layer(observations).relu()
+
+    model = make_model(
+        VECTOR,
+        ACTION_SPACES["box"],
+        policy_kwargs={
+            "net_arch": [5, 6],
+            "activation_fn": th.nn.ELU,
+            "optimizer_class": th.optim.AdamW,
+            "optimizer_kwargs": {"weight_decay": 0.125},
+            "features_extractor_class": Extractor,
+            "features_extractor_kwargs": {"features_dim": 4},
+            "log_std_init": -1.0,
+            "ortho_init": False,
+        },
+    )
+    shapes = {name: tuple(value.shape) for name, value in model.policy.named_parameters()}
+    assert shapes["features_extractor.layer.weight"] == (4, 3)
+    assert shapes["mlp_extractor.policy_net.0.weight"] == (5, 4)
+    assert shapes["mlp_extractor.policy_net.2.weight"] == (6, 5)
+    assert shapes["action_net.weight"] == (2, 6)
+    assert any(isinstance(module, th.nn.ELU) for module in model.policy.modules())
+    assert isinstance(model.policy.optimizer, th.optim.AdamW)
+    assert model.policy.optimizer.defaults["weight_decay"] == 0.125
+    assert th.equal(model.policy.log_std.detach(), th.full((2,), -1.0))
+    extractor = model.policy.features_extractor.layer.weight.detach().clone()
+    model.learn(40)
+    assert not th.equal(extractor, model.policy.features_extractor.layer.weight), "the extractor is trained"
+
+
+def test_normalization_layers_change_in_training_only() -> None:
+    class WithBatchNorm(BaseFeaturesExtractor):
+        def __init__(self, observation_space: gym.Space):
+            super().__init__(observation_space, 3)
+            self.norm = th.nn.BatchNorm1d(3)
+
+        def forward(self, observations: th.Tensor) -> th.Tensor:
+            return self.norm(observations)
+
+    model = make_model(VECTOR, spaces.Discrete(2), policy_kwargs={"features_extractor_class": WithBatchNorm})
+    norm = model.policy.features_extractor.norm
+    model.learn(100, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 10)
+    assert norm.num_batches_tracked == 0, "collecting changes nothing"
+    model.learn(1, reset_num_timesteps=False)
+    tracked = int(norm.num_batches_tracked)
+    assert tracked > 0
+    model.predict(np.zeros((4, 3), np.float32))
+    assert norm.num_batches_tracked == tracked

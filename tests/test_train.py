@@ -1,0 +1,306 @@
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo.common.buffers import minibatches
+from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+
+
+class Kept(GRPO):
+    """Keeps what the update has seen."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.minibatches: list[dict[str, Any]] = []
+        self.means: list[dict[str, float]] = []
+        super().__init__(*args, **kwargs)
+
+    def _loss(self, batch: Any, steps: th.Tensor, advantages: th.Tensor, weights: th.Tensor, *clip: Any) -> Any:
+        loss, stats = super()._loss(batch, steps, advantages, weights, *clip)
+        self.minibatches.append({"steps": steps, "advantages": advantages, "weights": weights, "loss": loss.item(), **stats})
+        return loss, stats
+
+    def _update_reference(self, stats: Any) -> None:
+        self.means.append({key: th.stack([each[key] for each in stats]).mean().item() for key in stats[0]})
+        super()._update_reference(stats)
+
+
+def make_model(algo: Any = Kept, env: Any = None, n_envs: int = 3, **kwargs: Any) -> Any:
+    env = env or make_group_env(functools.partial(ToyEnv, length=None), n_envs)
+    small = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    return algo("MlpPolicy", env, **{**small, "gamma": 1.0, "learning_rate": 0.01, **kwargs})
+
+
+def parameters_of(model: GRPO) -> th.Tensor:
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+def collected(**kwargs: Any) -> Any:
+    """A model that has collected its first batch, and not changed its policy."""
+    model = make_model(learning_rate=0.0, **kwargs)
+    model.learn(1)
+    return model
+
+
+def whole_loss(model: Any) -> th.Tensor:
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    advantages = model._advantages(batch)
+    return model._loss(batch, kept, advantages[kept], weights[kept], 0.2, 0.2)[0]
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+@pytest.mark.parametrize("loss_average", ["episode", "step", "constant"])
+@pytest.mark.parametrize("batch_size", [1, 7, 16, 1000])
+@pytest.mark.parametrize("overlong_filter", [False, True])
+def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: str, batch_size: int, overlong_filter: bool) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    for copy in env.envs[1:]:
+        copy.unwrapped.time_limit = True
+    model = collected(
+        env=env,
+        ratio_level=ratio_level,
+        loss_average=loss_average,
+        constant_length=10.0,
+        overlong_filter=overlong_filter,
+        ent_coef=0.1,
+        kl_coef=0.1,
+    )
+    # Away from the policy that has acted, so that ratios and clipping matter
+    with th.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(0.3 * th.randn_like(parameter))
+    gradient = th.cat([each.flatten() for each in th.autograd.grad(whole_loss(model), list(model.policy.parameters()))])
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    advantages = model._advantages(batch)
+    if not overlong_filter:
+        assert len(kept) == len(batch.rows) == int(batch.lengths.sum())
+    pieces = list(minibatches(batch.episode, kept, batch_size, ratio_level == "episode"))
+    assert {n_pieces for _, n_pieces in pieces} == {len(pieces)}
+    assert sorted(th.cat([steps for steps, _ in pieces]).tolist()) == kept.tolist(), "every step is in one minibatch"
+    total = th.zeros_like(gradient)
+    for steps, n_minibatches in pieces:
+        if ratio_level == "step":
+            assert len(steps) <= batch_size
+        else:
+            episodes = batch.episode[steps].unique()
+            assert len(steps) <= batch_size or len(episodes) == 1
+            assert len(steps) == int(batch.lengths.flatten()[episodes].sum()), "episodes are not torn apart"
+        loss, _ = model._loss(batch, steps, advantages[steps], weights[steps], 0.2, 0.2)
+        loss = n_minibatches * loss
+        total += th.cat([each.flatten() for each in th.autograd.grad(loss, list(model.policy.parameters()))]) / len(pieces)
+    th.testing.assert_close(total, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_minibatch_sizes_are_nearly_equal() -> None:
+    episode = th.zeros(103, dtype=th.long)
+    sizes = [len(steps) for steps, _ in minibatches(episode, th.arange(103), 25)]
+    assert sorted(sizes) == [20, 20, 21, 21, 21]
+
+
+def test_loss_averages() -> None:
+    model = collected()
+    lengths = model.batch.lengths.flatten().float()
+    assert len(lengths.unique()) > 2
+    per_step = lengths[model.batch.episode]
+    expected = {
+        "episode": 1.0 / (len(lengths) * per_step),
+        "step": th.full_like(per_step, 1.0 / lengths.sum()),
+        "constant": th.full_like(per_step, 1.0 / (len(lengths) * 10.0)),
+    }
+    for name, weights in expected.items():
+        model.loss_average, model.constant_length = name, 10.0
+        th.testing.assert_close(model._weights(model.batch)[0], weights)
+
+
+def test_dead_groups_and_upweight_live() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=1), 3)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=8, max_sampling_rounds=1, upweight_live=True)
+    model.learn(1)
+    n_live = len(model.batch.lengths)
+    assert 0 < n_live < 8, "half of the groups of two are alike"
+    weights = model._weights(model.batch)[0]
+    assert weights.sum() == pytest.approx(1.0)
+    model.upweight_live = False
+    th.testing.assert_close(model._weights(model.batch)[0], weights * n_live / 8)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 8])
+def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=1), 2)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=rounds, gamma=1.0)
+    model.learn(1)
+    live = model.batch.rewards.sum(-1)
+    assert (live[:, 0] != live[:, 1]).all()
+    assert model._sampling_rounds <= rounds
+    if rounds == 8:
+        assert len(live) == 6
+        assert 1 < model._sampling_rounds
+
+
+def test_first_epoch_has_ratio_one() -> None:
+    for stats in collected(n_epochs=2, batch_size=8).minibatches:
+        assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+        assert stats["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert stats["clip_fraction_low"] == stats["clip_fraction_high"] == 0.0
+
+
+@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_advantages_are_those_of_each_group(advantage: str, scale: str) -> None:
+    model = collected(advantage=advantage, advantage_scale=scale)
+    batch = model.batch
+    advantages = model._advantages(batch)
+    assert advantages.shape == batch.rows.shape
+    padded = th.zeros(batch.rewards.shape).flatten(0, 1)
+    padded[batch.episode, batch.time] = advantages
+    padded = padded.view(batch.rewards.shape)
+    if advantage == "outcome":
+        th.testing.assert_close(padded[..., 0].sum(1), th.zeros(3), atol=1e-5, rtol=0)
+        best = batch.rewards.sum(-1).argmax(1)
+        assert th.equal(padded[..., 0].argmax(1), best)
+    elif advantage == "return_to_go":
+        th.testing.assert_close(padded.sum(1), th.zeros_like(padded[:, 0]), atol=1e-5, rtol=0)
+
+
+def test_overlong_filter() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    env.envs[0].unwrapped.time_limit = True
+    model = make_model(env=env, overlong_filter=True).learn(1)
+    truncated = model.batch.truncated.flatten()
+    assert truncated.any() and not truncated.all()
+    steps = th.cat([each["steps"] for each in model.minibatches])
+    assert sorted(steps.tolist()) == (~truncated[model.batch.episode]).nonzero().flatten().tolist()
+    # They are still compared with
+    assert model._advantages(model.batch)[truncated[model.batch.episode]].abs().sum() > 0
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+@pytest.mark.filterwarnings("error")
+def test_all_episodes_are_overlong(ratio_level: str) -> None:
+    env = make_group_env(functools.partial(ToyEnv, time_limit=True), 2)
+    model = make_model(env=env, overlong_filter=True, ratio_level=ratio_level)
+    before = parameters_of(model)
+    with pytest.warns(UserWarning, match="overlong_filter") as record:
+        model.learn(200)
+    assert len(record) == 1
+    assert th.equal(parameters_of(model), before)
+    assert model._n_updates == 0
+
+
+def test_overlong_penalty() -> None:
+    plain = collected(advantage_scale="none", advantage="outcome")
+    punished = collected(
+        advantage_scale="none", advantage="outcome", overlong_penalty=10.0, overlong_max_length=8, overlong_cache_length=4
+    )
+    lengths = plain.batch.lengths
+    assert th.equal(lengths, punished.batch.lengths)
+    penalty = 10.0 * ((4 - lengths.float()) / 4).clamp(-1, 0)
+    expected = plain._advantages(plain.batch) + plain.batch.flatten(
+        (penalty - penalty.mean(1, keepdim=True))[..., None].expand(plain.batch.rewards.shape)
+    )
+    th.testing.assert_close(punished._advantages(punished.batch), expected)
+
+
+def test_ratio_level_episode_shares_the_ratio() -> None:
+    model = collected(ratio_level="episode")
+    with th.no_grad():
+        model.policy.action_net.bias += th.tensor([1.0, -0.5])
+    batch = model.batch
+    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    advantages, weights = model._advantages(batch), model._weights(batch)[0]
+    expected = 0.0
+    for episode in range(12):
+        steps = batch.episode == episode
+        ratio = (log_prob[steps] - batch.old_log_prob[batch.rows][steps]).mean().exp()
+        gain = th.min(ratio * advantages[steps], ratio.clamp(0.8, 1.2) * advantages[steps])
+        expected -= (weights[steps] * gain).sum().item()
+    assert whole_loss(model).item() == pytest.approx(expected, abs=1e-5)
+    model.ratio_level = "step"
+    assert whole_loss(model).item() != pytest.approx(expected, abs=1e-3)
+
+
+def test_target_kl_stops_early() -> None:
+    def n_epochs(target_kl: float | None) -> int:
+        model = make_model(learning_rate=0.1, n_epochs=20, target_kl=target_kl)
+        model.learn(1)
+        assert model._n_updates == len(model.minibatches)
+        return model._n_updates
+
+    assert n_epochs(None) == n_epochs(1e6) == 20
+    # The first epoch's KL is that of no change at all
+    assert n_epochs(1e-9) == 2
+    assert 2 <= n_epochs(0.01) < 20
+
+
+def test_ent_coef() -> None:
+    def entropy(ent_coef: float) -> float:
+        env = make_group_env(functools.partial(ToyEnv, length=4), 3)
+        model = make_model(env=env, ent_coef=ent_coef, learning_rate=0.03, n_epochs=4).learn(800)
+        return -model.means[-1]["entropy_loss"]
+
+    assert entropy(0.0) < 0.3 < 0.6 < entropy(10.0)
+
+
+@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3"])
+def test_kl_coef_keeps_near_the_reference(kl_estimator: str) -> None:
+    def distance(kl_coef: float) -> float:
+        env = make_group_env(functools.partial(ToyEnv, length=4), 3)
+        model = make_model(env=env, kl_coef=kl_coef, kl_estimator=kl_estimator, learning_rate=0.03, n_epochs=4).learn(800)
+        return float(np.mean([means["kl_ref"] for means in model.means[-5:]]))
+
+    assert distance(10.0) < 0.1 * distance(1e-9)
+
+
+@pytest.mark.parametrize("kl_target", [1e-6, 1e6])
+def test_adaptive_kl_coef(kl_target: float) -> None:
+    model = make_model(kl_coef=0.04, kl_target=kl_target, n_epochs=4).learn(300)
+    n_updates = len(model.means)
+    assert n_updates > 2
+    # Doubled or halved after each update
+    exponents = np.log2(model.kl_coef / 0.04)
+    assert exponents == pytest.approx(n_updates if kl_target < 1 else -n_updates, abs=1)
+    assert exponents == pytest.approx(round(exponents))
+
+
+@pytest.mark.parametrize("interval", [None, 1, 3])
+def test_ref_update_interval(interval: int | None) -> None:
+    model = make_model(kl_coef=0.01, ref_update_interval=interval, n_epochs=2)
+    initial = parameters_of(model)
+    seen = []
+
+    def reference() -> th.Tensor:
+        return th.nn.utils.parameters_to_vector(model.ref_policy.parameters()).detach().clone()
+
+    for n_updates in range(1, 7):
+        model.learn(1)
+        assert not reference().requires_grad
+        if interval is not None and n_updates % interval == 0:
+            assert th.equal(reference(), parameters_of(model))
+            seen.append(reference())
+        else:
+            assert th.equal(reference(), seen[-1] if seen else initial)
+    if interval == 1:
+        assert not th.equal(seen[0], seen[1])
+
+
+def test_clip_range_high() -> None:
+    """Only a raised upper bound lets the ratio of good actions grow."""
+    tight = make_model(n_epochs=30, learning_rate=0.02, clip_range=0.01).learn(1)
+    high = make_model(n_epochs=30, learning_rate=0.02, clip_range=0.01, clip_range_high=5.0).learn(1)
+    assert tight.minibatches[-1]["clip_fraction_high"] > 0.0
+    assert high.minibatches[-1]["clip_fraction_high"] == 0.0
+    assert high.minibatches[-1]["ratio_max"] > tight.minibatches[-1]["ratio_max"]
+
+
+def test_max_grad_norm() -> None:
+    small = make_model(max_grad_norm=1e-12, policy_kwargs={**TINY, "optimizer_class": th.optim.SGD})
+    before = parameters_of(small)
+    small.learn(1)
+    th.testing.assert_close(parameters_of(small), before, rtol=0, atol=1e-10)

@@ -1,0 +1,117 @@
+"""Small environments whose every detail the tests know."""
+
+from itertools import count
+from random import random
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+TINY = {"net_arch": [8]}
+
+
+class ToyEnv(gym.Env):
+    """
+    Action 1 is right, action 0 is wrong. The start and the length of an episode come from the seed.
+
+    :param length: Number of steps of an episode; None: 3 to 11, drawn at each reset, and one less for each wrong action
+    :param reward: The reward of each step; None: 1 for the right action and 0 for the wrong one
+    :param time_limit: Whether the end of an episode is a truncation
+    """
+
+    observation_space: spaces.Space = spaces.Box(-100.0, 100.0, (2,), np.float64)
+    action_space: spaces.Space = spaces.Discrete(2)
+
+    def __init__(self, length: int | None = 4, reward: float | None = None, time_limit: bool = False):
+        self.length, self.reward, self.time_limit = length, reward, time_limit
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.options = options
+        self.start = self.np_random.random()
+        self.end = self.length or int(self.np_random.integers(3, 12))
+        self.t = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.array([self.start, self.t], dtype=np.float64)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        right = bool(np.all(action == 1))
+        reward = float(right) if self.reward is None else self.reward
+        if self.length is None and not right:
+            self.end -= 1
+        ended = self.t >= self.end
+        return self.observe(), reward, ended and not self.time_limit, ended and self.time_limit, {}
+
+
+class NoisyEnv(ToyEnv):
+    """Later observations are noise from the environment's own generator."""
+
+    def observe(self) -> Any:
+        return np.array([self.start, self.np_random.random() if self.t else 0.0])
+
+
+class RecordingEnv(ToyEnv):
+    """
+    No two observations are the same, except for the first ones of the members of a group.
+    ``history`` has, for each episode that has begun, a list of (observation, action, reward).
+    """
+
+    _ids: ClassVar = count(1)
+    observation_space: spaces.Space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, number: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.number = number
+        self.history: list[list[tuple[Any, int, float]]] = []
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        self.history.append([])
+        self.last, info = super().reset(**kwargs)
+        return self.last, info
+
+    def observe(self) -> Any:
+        unique = 1e6 * self.number + next(self._ids) if self.t else 0.0
+        return np.array([self.start, unique])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        self.history[-1].append((tuple(self.last), int(action), result[1]))
+        self.last = result[0]
+        return result
+
+
+class UnseededEnv(ToyEnv):
+    """``reset(seed=...)`` does not determine the start."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        super().reset(**kwargs)
+        self.start = random()
+        return self.observe(), {}
+
+
+class SpacesEnv(ToyEnv):
+    """
+    Any observation and action space. The reward is larger for larger actions.
+
+    :param observation_space: Observations are sampled from it
+    :param action_space: Actions are checked against it
+    """
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.observation_space, self.action_space = observation_space, action_space
+        self.actions: list[Any] = []
+
+    def observe(self) -> Any:
+        self.observation_space.seed(int(1e6 * self.start) + self.t)
+        return self.observation_space.sample()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.actions.append(action)
+        observation, _, *rest = super().step(action)
+        return observation, float(np.sum(action)), *rest
