@@ -66,6 +66,17 @@ def test_same_seed_same_parameters(algo: type[GRPO], vec_env_cls: Any) -> None:
     assert not th.equal(first, run(2))
 
 
+def test_set_random_seed() -> None:
+    def run(seed: int) -> th.Tensor:
+        model = GRPO("MlpPolicy", make_group_env(functools.partial(NoisyEnv, length=None), 3), seed=0, **SMALL).learn(20)
+        model.set_random_seed(seed)
+        return parameters_of(model.learn(100))
+
+    # The starts belong to what is seeded
+    assert th.equal(run(7), run(7))
+    assert not th.equal(run(7), run(8))
+
+
 def test_dapo_without_its_fixes_is_grpo() -> None:
     def run(algo: type[GRPO], **settings: Any) -> th.Tensor:
         model = algo("MlpPolicy", make_group_env(functools.partial(ToyEnv, length=None), 3), seed=3, **settings, **SMALL)

@@ -45,7 +45,8 @@ def policy_for(space: spaces.Space) -> str:
 
 
 def make_model(observation_space: spaces.Space, action_space: spaces.Space, n_envs: int = 2, **kwargs: Any) -> Any:
-    env = DummyVecEnv([lambda: SpacesEnv(observation_space, action_space, length=5)] * n_envs)
+    length = kwargs.pop("length", 5)
+    env = DummyVecEnv([lambda: SpacesEnv(observation_space, action_space, length=length)] * n_envs)
     algo = kwargs.pop("algo", GRPO)
     policy_kwargs = {"net_arch": [8], **kwargs.pop("policy_kwargs", {})}
     return algo(policy_for(observation_space), env, policy_kwargs=policy_kwargs, **{**SMALL, **kwargs})
@@ -156,8 +157,9 @@ def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
             self.seen = [*getattr(self, "seen", []), (times, matrices.detach().clone())]
             return super()._env_actions(actions)
 
-    model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=Noise, use_sde=True)
+    model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=Noise, length=None, use_sde=True, group_size=2)
     model.learn(1)
+    assert n_envs == 1 or any(0 in times and any(times) for times, _ in model.seen)
     for (_, before), (times, now) in zip(model.seen, model.seen[1:], strict=False):
         for copy, time in enumerate(times):
             assert th.equal(before[copy], now[copy]) == (time > 0)
@@ -218,3 +220,18 @@ def test_normalization_layers_change_in_training_only() -> None:
     assert tracked > 0
     model.predict(np.zeros((4, 3), np.float32))
     assert norm.num_batches_tracked == tracked
+
+
+@pytest.mark.parametrize("action", ACTION_SPACES)
+def test_sampled_actions_follow_the_distribution(action: str) -> None:
+    policy = make_model(VECTOR, ACTION_SPACES[action]).policy
+    with th.no_grad():
+        policy.action_net.bias += th.linspace(-1.0, 1.0, len(policy.action_net.bias))
+        observations = th.full((20_000, 3), 0.5)
+        sampled = policy.sample_actions(observations)
+        expected = policy.get_distribution(observations).sample().reshape(sampled.shape)
+    assert sampled.shape[1:] == ACTION_SPACES[action].shape
+    assert sampled.dtype == expected.dtype
+    for moment in (1, 2):
+        expected_mean = (expected.double() ** moment).mean(0)
+        th.testing.assert_close((sampled.double() ** moment).mean(0), expected_mean, rtol=0.05, atol=0.05)

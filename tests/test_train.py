@@ -206,6 +206,10 @@ def test_overlong_penalty() -> None:
         (penalty - penalty.mean(1, keepdim=True))[..., None].expand(plain.batch.rewards.shape)
     )
     th.testing.assert_close(punished._advantages(punished.batch), expected)
+    # It is a reward of the last step, and so belongs to the return from every step on
+    plain.advantage = punished.advantage = "return_to_go"
+    changed = punished._advantages(punished.batch) - plain._advantages(plain.batch)
+    assert changed[punished.batch.time == 2].abs().max() > 0.1
 
 
 def test_ratio_level_episode_shares_the_ratio() -> None:

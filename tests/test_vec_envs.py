@@ -86,6 +86,10 @@ def test_vec_env_whose_copies_nobody_can_wrap() -> None:
 
         env_method = get_attr  # type: ignore[assignment]
 
+        @property
+        def unwrapped(self) -> Any:
+            return object()
+
     model = GRPO("MlpPolicy", Foreign([ToyEnv] * 2), unrelated_starts=True, **SMALL).learn(100)
     model.learn(100, reset_num_timesteps=False)
     assert model._n_updates >= 2

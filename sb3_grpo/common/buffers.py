@@ -28,7 +28,7 @@ class GroupBatch:
     :param rows: (N,) where each step lies in the rollout
     :param episode: (N,) the episode 0..E-1 of each step
     :param time: (N,) the step's place in its episode
-    :param rewards: (B, G, T) as the algorithm sees them (normalised by ``VecNormalize`` if there is one), zero-padded
+    :param rewards: (B, G, T) zero-padded
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
     :param truncated: (B, G) True where a time limit cut the episode off
@@ -122,7 +122,7 @@ class GroupRolloutBuffer:
 
         :param obs: (n_envs, \\*obs_shape) or a dict of such
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param rewards: (n_envs,)
+        :param rewards: (n_envs,) the environment's own
         :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
         :param time: (n_envs,) steps that this episode had before this one
         """
@@ -140,25 +140,12 @@ class GroupRolloutBuffer:
         data["time"][step] = time
         self.size = end
 
-    def _tensor(self, array: np.ndarray) -> th.Tensor:
-        return th.as_tensor(array[: self.size], device=self.device)
+    def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
+        return th.as_tensor(array[rows], device=self.device)
 
-    def _observations(self) -> th.Tensor | TensorDict:
-        tensors = {key: self._tensor(values) for key, values in self._obs.items()}
+    def _observations(self, rows: slice) -> th.Tensor | TensorDict:
+        tensors = {key: self._tensor(values, rows) for key, values in self._obs.items()}
         return tensors if self._dict_obs else tensors["obs"]
-
-    @property
-    def actions(self) -> np.ndarray:
-        """The actions of the rollout as sampled, one row per step of a copy, as are ``rewards`` and ``log_probs``."""
-        return self._data["actions"][: self.size]
-
-    @property
-    def rewards(self) -> np.ndarray:
-        return self._data["rewards"][: self.size]
-
-    @property
-    def log_probs(self) -> np.ndarray:
-        return self._data["log_prob"][: self.size]
 
     def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
         """
@@ -167,19 +154,32 @@ class GroupRolloutBuffer:
 
         :param policy: The policy that chose the actions
         :param chunk_size: Rows per forward pass
+        :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
         """
-        observations, actions = self._observations(), self._tensor(self._data["actions"])
         with th.inference_mode():
             for begin in range(self._n_evaluated, self.size, chunk_size):
                 rows = slice(begin, min(begin + chunk_size, self.size))
-                chunk = (
-                    {key: value[rows] for key, value in observations.items()}
-                    if isinstance(observations, dict)
-                    else observations[rows]
-                )
-                log_prob = policy.get_distribution(chunk).log_prob(actions[rows])
-                self._data["log_prob"][rows] = log_prob.cpu().numpy()
+                distribution = policy.get_distribution(self._observations(rows))
+                log_prob = distribution.log_prob(self._tensor(self._data["actions"], rows)).cpu().numpy()
+                if not np.isfinite(log_prob).all():
+                    raise ValueError(self._describe_not_finite(begin + int(np.argmin(np.isfinite(log_prob)))))
+                self._data["log_prob"][rows] = log_prob
         self._n_evaluated = self.size
+
+    def _describe_not_finite(self, row: int) -> str:
+        """
+        :param row: A step whose action has no finite log probability
+        :return: Where, and why
+        """
+        where = f"at step {self._data['time'][row]} of an episode"
+        for key, values in self._obs.items():
+            if not np.isfinite(values[row]).all():
+                name = f"observation[{key!r}]" if self._dict_obs else "the observation"
+                return f"{name} {where} is not finite: {values[row]}. Correct the environment."
+        return (
+            f"The policy gives its action {where} no finite log probability. Go on from an earlier checkpoint with a smaller "
+            "learning_rate, a target_kl, or normalised observations (VecNormalize)."
+        )
 
     def batch(self, groups: list[Group]) -> GroupBatch:
         """
@@ -197,20 +197,19 @@ class GroupRolloutBuffer:
         # Rows lie in the order of time: a stable sort keeps it within each episode
         rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
 
-        as_tensor = {name: self._tensor(values) for name, values in self._data.items()}
-        row_index = th.as_tensor(rows, device=self.device)
+        everything = slice(0, self.size)
         episode_index = th.as_tensor(episode_of_row[rows], device=self.device)
-        time = as_tensor["time"][row_index].long()
+        time = self._tensor(self._data["time"], rows).long()
         lengths = th.as_tensor([episode.length for episode in episodes], device=self.device)
         longest = max(episode.length for episode in episodes)
         rewards = th.zeros((len(episodes), longest), device=self.device)
-        rewards[episode_index, time] = as_tensor["rewards"][row_index]
+        rewards[episode_index, time] = self._tensor(self._data["rewards"], rows)
         mask = th.arange(longest, device=self.device) < lengths[:, None]
         return GroupBatch(
-            observations=self._observations(),
-            actions=as_tensor["actions"],
-            old_log_prob=as_tensor["log_prob"],
-            rows=row_index,
+            observations=self._observations(everything),
+            actions=self._tensor(self._data["actions"], everything),
+            old_log_prob=self._tensor(self._data["log_prob"], everything),
+            rows=th.as_tensor(rows, device=self.device),
             episode=episode_index,
             time=time,
             rewards=rewards.view(*shape, longest),
@@ -250,15 +249,15 @@ def minibatches(
         for steps in th.tensor_split(kept[th.randperm(len(kept), device=kept.device)], n_minibatches):
             yield steps, n_minibatches
         return
-    lengths = th.bincount(episode[kept]).tolist()
-    chunks: list[list[int]] = [[]]
+    # Steps are in the order of episodes: each is a run of its own. One transfer per epoch, none per minibatch.
+    runs = [run for run in th.split(kept, th.bincount(episode[kept]).tolist()) if len(run) > 0]
+    chunks: list[list[th.Tensor]] = [[]]
     size = 0
-    for index in np.flatnonzero(lengths)[th.randperm(int(np.count_nonzero(lengths))).numpy()]:
-        if chunks[-1] and size + lengths[index] > batch_size:
+    for index in th.randperm(len(runs)).tolist():
+        if chunks[-1] and size + len(runs[index]) > batch_size:
             chunks.append([])
             size = 0
-        chunks[-1].append(int(index))
-        size += lengths[index]
+        chunks[-1].append(runs[index])
+        size += len(runs[index])
     for chunk in chunks:
-        members = th.isin(episode[kept], th.as_tensor(chunk, device=kept.device))
-        yield kept[members], len(chunks)
+        yield th.cat(chunk), len(chunks)

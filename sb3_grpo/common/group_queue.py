@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.start_queue import QueuedStart, ensure_start_queues
-from sb3_grpo.common.starts import SeedStart, Start
+from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
 
 StartSampler = Callable[[np.random.Generator], Start]
 
@@ -68,9 +68,9 @@ def outcomes(groups: list[Group]) -> th.Tensor:
     return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
 
 
-class GroupQueue:
+class GroupSettings(NamedTuple):
     """
-    Draws groups, hands out their members one by one in order, and keeps account of the open groups.
+    What groups are drawn.
 
     :param group_size: Episodes per group
     :param n_groups: Groups per update
@@ -80,32 +80,37 @@ class GroupQueue:
     :param common_noise: Whether the environment's noise after the start is the same for all members
     """
 
-    def __init__(
-        self,
-        group_size: int,
-        n_groups: int,
-        max_sampling_rounds: int,
-        start_sampler: StartSampler | None,
-        common_noise: bool,
-    ):
-        self.group_size = group_size
-        self.n_groups = n_groups
-        self.max_sampling_rounds = max_sampling_rounds
-        self.start_sampler = start_sampler
-        self.common_noise = common_noise
+    group_size: int
+    n_groups: int
+    max_sampling_rounds: int
+    start_sampler: StartSampler | None
+    common_noise: bool
+
+
+class GroupQueue:
+    """
+    Draws groups, hands out their members one by one in order, and keeps account of the open groups.
+
+    :param settings: What groups are drawn
+    """
+
+    def __init__(self, settings: GroupSettings):
+        self.settings = settings
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self.n_wanted = n_groups  # how many of the open groups, from the left, make the present update
+        self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
 
     def _draw_group(self, rng: np.random.Generator) -> None:
-        start = None if self.start_sampler is None else self.start_sampler(rng)
-        if not self.common_noise:
-            noise_seeds: list[int | None] = [int(k) for k in rng.integers(2**31, size=self.group_size)]
-        else:
-            noise_seeds = [None] * self.group_size
-        episodes = [Episode(next(_tickets), member) for member in range(self.group_size)]
+        start = None if self.settings.start_sampler is None else self.settings.start_sampler(rng)
+        noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
+        if not self.settings.common_noise:
+            noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
+        elif isinstance(start, SnapshotStart):
+            # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
+            noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
+        episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
         group = Group(start, episodes, noise_seeds)
         self.groups.append(group)
         for episode in episodes:
@@ -188,7 +193,7 @@ class GroupQueue:
             self.groups.popleft()
             for episode in group.episodes:
                 del self._members[episode.ticket]
-        self.n_wanted = self.n_groups
+        self.n_wanted = self.settings.n_groups
         self.n_sampling_rounds = 1
         return wanted
 
@@ -203,8 +208,8 @@ class GroupQueue:
             wanted = self.wanted()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
-            n_missing = self.n_groups - int(live_groups(outcomes(wanted)).sum())
-            if n_missing == 0 or self.n_sampling_rounds == self.max_sampling_rounds:
+            n_missing = self.settings.n_groups - int(live_groups(outcomes(wanted)).sum())
+            if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
@@ -232,7 +237,7 @@ class StartFeeder:
         self.groups = groups
         self._shared: deque[QueuedStart] | None = None
         self._ahead: list[deque[int]] = [deque() for _ in range(env.num_envs)]
-        if groups.start_sampler is None:
+        if groups.settings.start_sampler is None:
             return
         ensure_start_queues(env)
         copies = env.unwrapped
@@ -248,7 +253,7 @@ class StartFeeder:
         :param rng: Generator from which new starts are drawn
         :param max_open_groups: Draw no further group if this many are open
         """
-        if self.groups.start_sampler is None:
+        if self.groups.settings.start_sampler is None:
             return
         if self._shared is not None:
             # All copies can end in the same step
@@ -266,18 +271,18 @@ class StartFeeder:
                 self.env.env_method("queue_start", *self.groups.queued_start(ticket), indices=idx)
                 ahead.append(ticket)
 
-    def started(self, idx: int, reset_info: dict[str, Any], rng: np.random.Generator, max_open_groups: int) -> int | None:
+    def started(self, idx: int, rng: np.random.Generator, max_open_groups: int) -> int | None:
         """
         Find out which member an environment copy has begun with its last reset.
 
         :param idx: The environment copy
-        :param reset_info: What its ``reset()`` returned beside the observation
         :param rng: Generator from which new starts are drawn
         :param max_open_groups: Draw no further group if this many are open
         :return: The member's ticket; ``None`` if the copy had no work and began an episode of its own
         """
-        if self.groups.start_sampler is None:
+        if self.groups.settings.start_sampler is None:
             return self.groups.next_ticket(rng, max_open_groups)
+        reset_info = self.env.unwrapped.reset_infos[idx]  # wrappers keep an empty list of their own
         if "group_start" in reset_info:
             begun = reset_info["group_start"]
             if self._shared is None:
@@ -307,7 +312,7 @@ class StartFeeder:
         :param tickets: The ticket of each copy, -1 for none
         :return: True if nothing has changed; False if it has, or if that cannot be known
         """
-        if self.groups.start_sampler is None:
+        if self.groups.settings.start_sampler is None:
             return False
         current = [-1 if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
         return current == tickets.tolist()
@@ -319,7 +324,7 @@ class StartFeeder:
         :param tickets: The ticket of each copy, -1 for none
         :return: True if somebody else has reset the environments
         """
-        if self.groups.start_sampler is None:
+        if self.groups.settings.start_sampler is None:
             return False
         infos = self.env.unwrapped.reset_infos
         return [info["group_start"]["ticket"] if "group_start" in info else -1 for info in infos] != tickets.tolist()

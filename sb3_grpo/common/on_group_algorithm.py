@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import NO_EPISODE, GroupBatch, GroupRolloutBuffer
-from sb3_grpo.common.group_queue import GroupQueue, StartFeeder, StartSampler, outcomes, random_seed_start
+from sb3_grpo.common.group_queue import GroupQueue, GroupSettings, StartFeeder, StartSampler, outcomes, random_seed_start
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
@@ -68,6 +68,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_envs: int,
         group_size: int,
         n_groups: int,
+        batch_size: int,
         gamma: float,
         ent_coef: float,
         max_grad_norm: float,
@@ -110,6 +111,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         )
         self.group_size = group_size
         self.n_groups = n_groups
+        self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
         self.common_noise = common_noise
@@ -123,12 +125,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         :raises ValueError: if a parameter is impossible, whatever the environment
         """
+        if not issubclass(self.policy_class, ActorPolicy):
+            raise ValueError(
+                f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
+                f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
+            )
         if self.group_size < 2:
             raise ValueError(
                 f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
                 "the others of its group, and a group of one gives no signal."
             )
-        for name in ("n_groups", "max_sampling_rounds"):
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
+        for name in ("n_groups", "batch_size", "max_sampling_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
@@ -198,6 +207,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             or reset_num_timesteps
             or self._feeder is None
             or self._feeder.env is not self.env
+            or self._groups.settings != self._group_settings
             or not self._feeder.in_sync(self._playing)
         ):
             self._last_obs = None  # makes SB3 reset the environments
@@ -210,19 +220,22 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._note_starts(range(self.n_envs))
         return result
 
+    @property
+    def _group_settings(self) -> GroupSettings:
+        return GroupSettings(
+            group_size=self.group_size,
+            n_groups=self.n_groups,
+            max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
+            start_sampler=None if self.unrelated_starts else self.start_sampler or random_seed_start,
+            common_noise=self.common_noise,
+        )
+
     def _begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
         if self._feeder is not None and self._feeder.env is self.env:
             self._feeder.clear()
-        sampler = None if self.unrelated_starts else self.start_sampler or random_seed_start
-        self._groups = GroupQueue(
-            self.group_size,
-            self.n_groups,
-            self.max_sampling_rounds if self.dynamic_sampling else 1,
-            sampler,
-            self.common_noise,
-        )
+        self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
         self._time = np.zeros(self.n_envs, dtype=np.int64)
@@ -237,10 +250,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
         :param copies: Environment copies that were reset
         """
-        assert self.env is not None and self._feeder is not None
-        reset_infos = self.env.unwrapped.reset_infos  # wrappers keep an empty list of their own
+        assert self._feeder is not None
         for idx in copies:
-            ticket = self._feeder.started(idx, reset_infos[idx], self._start_rng, self._max_open_groups)
+            ticket = self._feeder.started(idx, self._start_rng, self._max_open_groups)
             self._playing[idx] = NO_EPISODE if ticket is None else ticket
             self._time[idx] = 0
             self._outcome[idx] = 0.0
@@ -309,7 +321,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _evaluate_log_probs(self) -> None:
         """Before the policy may change."""
         with unchecked_distributions():
-            self.rollout_buffer.evaluate_log_probs(self.policy, chunk_size=4096)
+            self.rollout_buffer.evaluate_log_probs(self.policy, chunk_size=self.batch_size)
 
     def _begin_again(self) -> bool:
         """
@@ -337,6 +349,10 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         live = live_groups(raw_outcomes)
         kept = [group for group, is_live in zip(drawn, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
+        if self.batch is not None and self._vec_normalize_env is not None:
+            # One scale for all: equal returns stay equal
+            scaled = self._vec_normalize_env.normalize_reward(self.batch.rewards.cpu().numpy())
+            self.batch.rewards = th.as_tensor(scaled, dtype=th.float32, device=self.device)
 
         truncated = [episode.truncated for group in drawn for episode in group.episodes]
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
@@ -393,17 +409,18 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         infos: list[dict[str, Any]],
     ) -> None:
         """Store one step of all copies; where an episode has ended, note its outcome and which one began."""
-        # Equal outcomes must be equal exactly, so they are sums of the environment's own rewards
-        raw_rewards = rewards if self._vec_normalize_env is None else self._vec_normalize_env.get_original_reward()
-        if not np.isfinite(raw_rewards).all():
-            idx = int(np.argmin(np.isfinite(raw_rewards)))
+        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
+        if self._vec_normalize_env is not None:
+            rewards = self._vec_normalize_env.get_original_reward()
+        if not np.isfinite(rewards).all():
+            idx = int(np.argmin(np.isfinite(rewards)))
             raise ValueError(
-                f"Environment copy {idx} returned the reward {raw_rewards[idx]} at step {self._time[idx]} of an episode, "
+                f"Environment copy {idx} returned the reward {rewards[idx]} at step {self._time[idx]} of an episode, "
                 "and it would spoil its whole group: rewards must be finite. Correct the environment's reward function."
             )
         rollout_buffer.add(self._last_obs, actions, rewards, self._playing, self._time)  # type: ignore[arg-type]
         self._time += 1
-        self._outcome += raw_rewards
+        self._outcome += rewards
         if self._time.max() > MAX_EPISODE_LENGTH:
             raise ValueError(
                 f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "

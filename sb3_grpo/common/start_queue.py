@@ -215,11 +215,12 @@ def make_group_env(
     :return: the vectorized environment
     """
     if isinstance(env_id, str):
-        # SB3 asks for "rgb_array", with which LunarLander simulates its exhaust fumes and is 3 to 6 times slower
-        env_kwargs = {"render_mode": None, **(env_kwargs or {})}
         if _ATARI_ID.fullmatch(env_id):
             # Atari games are registered by importing ale_py, and this makes Gymnasium import it in every process
             env_id = f"ale_py:{env_id}"
+        # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
+        # and is 3 to 6 times slower
+        env_id = functools.partial(gym.make, env_id)
     return make_vec_env(
         env_id,
         n_envs=n_envs,
