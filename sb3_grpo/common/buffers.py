@@ -147,6 +147,21 @@ class GroupRolloutBuffer:
         tensors = {key: self._tensor(values, rows) for key, values in self._obs.items()}
         return tensors if self._dict_obs else tensors["obs"]
 
+    @property
+    def actions(self) -> np.ndarray:
+        """The actions of the rollout as sampled, one row per step of a copy, as are ``rewards`` and ``log_probs``."""
+        return self._data["actions"][: self.size]
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """The environment's own rewards."""
+        return self._data["rewards"][: self.size]
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        """Log probabilities of the actions under the policy that chose them, known at the end of the rollout."""
+        return self._data["log_prob"][: self.size]
+
     def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
         """
         Compute the log probabilities of all actions added since the last call.

@@ -56,7 +56,7 @@ def episode_log_ratio(log_ratio: th.Tensor, episode: th.Tensor, n_episodes: int)
     """
     Log of the sequence-level ratio, [GSPO] eq. 7: mean of the log ratios of an episode, given to each of its steps.
 
-    Gradients reach every step of the episode, so what is passed in has to contain whole episodes.
+    The mean is over the steps that are passed in, which have to be whole episodes.
 
     :param log_ratio: (N,)
     :param episode: (N,) long, index of the episode of each step, below ``n_episodes``

@@ -97,6 +97,7 @@ def begin(env: gym.Env, start: Start, noise_seed: int | None = None) -> tuple[An
         raise TypeError(f"Expected a SeedStart or a SnapshotStart, not {type(start).__name__}")
     if noise_seed is not None:
         _reseed(env, noise_seed)
+        _seed_spaces(env.unwrapped, noise_seed)
         state = base_state(env.unwrapped)
         if state is not None:
             state.reseed(env.unwrapped, noise_seed)
@@ -201,9 +202,17 @@ def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any
             )
     # Generators of wrappers that reset(seed) does not reach
     _reseed(env, start.seed)
+    _seed_spaces(env.unwrapped, start.seed)
     if state is not None:
         state.before_reset(env.unwrapped)
     return env.reset(**reset_arguments(start.seed, copy.deepcopy(start.options)))
+
+
+def _seed_spaces(base: gym.Env, seed: int) -> None:
+    """Many environments sample from their spaces, whose generators reset(seed) does not reach. Gymnasium's own do not."""
+    if not type(base).__module__.startswith(("gymnasium.envs.", "ale_py.")):
+        base.observation_space.seed(seed)
+        base.action_space.seed(seed)
 
 
 def _replay(env: gym.Env, replay: Replay, observation: Any) -> None:

@@ -20,6 +20,8 @@ from sb3_grpo.common.rewards import soft_overlong_penalty
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
 RATIO_LEVELS = ("step", "episode")
+# Bounds of the adaptive coefficient
+MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
 
 
 class GRPO(OnGroupAlgorithm):
@@ -30,7 +32,8 @@ class GRPO(OnGroupAlgorithm):
 
     PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
     and what is better than the mean of the group is reinforced. The defaults were chosen for control tasks;
-    ``advantage="outcome", advantage_scale="group", gamma=1.0`` is the algorithm of the paper.
+    ``advantage="outcome", advantage_scale="group", gamma=1.0, kl_coef=0.04, kl_estimator="k3"`` are the settings of the paper
+    (where k3 is used with a gradient that is not quite that of the KL divergence, see :func:`kl_loss`).
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
@@ -56,25 +59,28 @@ class GRPO(OnGroupAlgorithm):
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
         steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO)
     :param constant_length: The divisor for ``loss_average="constant"``, in steps
-    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
+    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter takes
+        clip ranges that are much smaller (3e-4 in the paper).
     :param ent_coef: Entropy coefficient for the loss calculation
     :param max_grad_norm: The maximum value for the gradient clipping
-    :param target_kl: Limit the KL divergence between updates: no further epoch once the mean over an epoch
+    :param target_kl: Limit the KL divergence from the policy that acted: no further epoch once the mean over an epoch
         exceeds 1.5 times this value. By default, there is no limit on the kl div.
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy.
         0: there is no reference policy.
     :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``
     :param kl_target: Adapt ``kl_coef`` after each update: doubled where the KL divergence from the reference
         exceeds 3/2 of this target, halved where it is below 2/3 of it
-    :param ref_update_interval: The present policy becomes the reference after so many updates (ProRL). ``None``: never
+    :param ref_update_interval: The present policy becomes the reference after so many updates (ProRL; the optimizer is not
+        reset). ``None``: never
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped.
-    :param upweight_live: Average the loss over the live groups. Otherwise the dropped ones count as if they were
-        there with advantage zero, and the fewer are live, the smaller is the update.
+    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
+        the fewer are live, the smaller is the update.
     :param overlong_filter: Leave episodes that a time limit cut off out of the loss (DAPO). For tasks where a truncated
         episode says nothing; not where lasting until the limit is success.
-    :param overlong_penalty: Added to the last reward of long episodes, times DAPO's soft punishment (eq. 13) from 0 to -1
+    :param overlong_penalty: Times DAPO's soft punishment (eq. 13), which is from 0 to -1, this is added to the last reward of
+        long episodes. In units of the reward, after ``VecNormalize`` if there is one
     :param overlong_max_length: Episode length from which on the penalty is full, in steps (L_max)
     :param overlong_cache_length: The penalty grows linearly over so many steps below ``overlong_max_length`` (L_cache)
     :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
@@ -155,6 +161,7 @@ class GRPO(OnGroupAlgorithm):
             n_envs=n_envs,
             group_size=group_size,
             n_groups=n_groups,
+            batch_size=batch_size,
             gamma=gamma,
             ent_coef=ent_coef,
             max_grad_norm=max_grad_norm,
@@ -172,7 +179,6 @@ class GRPO(OnGroupAlgorithm):
             seed=seed,
             device=device,
         )
-        self.batch_size = batch_size
         self.n_epochs = n_epochs
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
@@ -211,20 +217,37 @@ class GRPO(OnGroupAlgorithm):
         for name, known in known_names.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
-        for name in ("batch_size", "n_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.loss_average == "constant" and self.constant_length is None:
-            raise ValueError('loss_average="constant" needs constant_length: by how many steps an episode\'s sum is divided.')
-        if self.kl_coef < 0.0:
-            raise ValueError(f"kl_coef must not be negative, got {self.kl_coef}.")
+        if self.n_epochs < 1:
+            raise ValueError(f"n_epochs must be at least 1, got {self.n_epochs}.")
+        if self.std_ddof not in (0, 1):
+            raise ValueError(f"std_ddof must be 0 (population) or 1 (sample), got {self.std_ddof}.")
+        for name in ("clip_range", "clip_range_high", "kl_coef", "overlong_penalty"):
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and value < 0.0:
+                raise ValueError(f"{name} must not be negative, got {value}.")
+        if self.loss_average == "constant" and (self.constant_length is None or self.constant_length <= 0.0):
+            raise ValueError(
+                'loss_average="constant" needs a positive constant_length, by which the sum over an episode is divided, '
+                f"got {self.constant_length}."
+            )
+        self._check_reference_parameters()
+        if self.overlong_penalty > 0.0 and not 0 < (self.overlong_cache_length or 0) <= (self.overlong_max_length or 0):
+            raise ValueError(
+                "overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps, the second not above "
+                f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
+            )
+
+    def _check_reference_parameters(self) -> None:
         if self.kl_target is not None and not (self.kl_coef > 0.0 and self.kl_target > 0.0):
             raise ValueError(
                 f"kl_target={self.kl_target} adapts kl_coef, which must be positive to begin with (e.g. 0.04), "
                 f"got kl_coef={self.kl_coef}."
             )
-        if self.overlong_penalty > 0.0 and (self.overlong_max_length is None or self.overlong_cache_length is None):
-            raise ValueError("overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps.")
+        if self.ref_update_interval is not None and not (self.kl_coef > 0.0 and self.ref_update_interval >= 1):
+            raise ValueError(
+                f"ref_update_interval={self.ref_update_interval} must be at least 1, and needs a reference policy: "
+                f"kl_coef > 0 (e.g. 0.04), got kl_coef={self.kl_coef}."
+            )
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -272,11 +295,13 @@ class GRPO(OnGroupAlgorithm):
         for _ in range(self.n_epochs):
             epoch_stats = []
             for steps, n_minibatches in minibatches(batch.episode, kept, self.batch_size, self.ratio_level == "episode"):
+                # The mean over minibatches is the loss of the whole batch
+                step_weights = n_minibatches * weights[steps]
                 with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], weights[steps], clip_low, clip_high)
-                # Optimization step; the mean over minibatches is the loss of the whole batch
+                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], step_weights, clip_low, clip_high)
+                # Optimization step
                 self.policy.optimizer.zero_grad()
-                (n_minibatches * loss).backward()
+                loss.backward()
                 # Clip grad norm
                 th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
                 self.policy.optimizer.step()
@@ -289,19 +314,20 @@ class GRPO(OnGroupAlgorithm):
 
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
-        self._update_reference(stats)
+        self._update_reference(epoch_stats)
 
     def _advantages(self, batch: GroupBatch) -> th.Tensor:
         """
         :param batch: The groups of the update
         :return: (N,) the advantage of each step
         """
-        rewards = batch.rewards
+        # Exact sums: members with equal outcomes must be equal in whatever order their rewards came
+        rewards = batch.rewards.double()
         if self.overlong_penalty > 0.0:
             assert self.overlong_max_length is not None and self.overlong_cache_length is not None
             penalty = soft_overlong_penalty(batch.lengths, self.overlong_max_length, self.overlong_cache_length)
             last_step = batch.lengths[..., None] - 1
-            rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None])
+            rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
         advantages = group_advantages(
             rewards,
             batch.mask,
@@ -311,7 +337,7 @@ class GRPO(OnGroupAlgorithm):
             scale=self.advantage_scale,
             ddof=self.std_ddof,
         )
-        return batch.flatten(advantages)
+        return batch.flatten(advantages).float()
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
         """
@@ -324,7 +350,6 @@ class GRPO(OnGroupAlgorithm):
             kept = ~batch.truncated.flatten()[batch.episode]
         weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
         if not self.upweight_live:
-            # As if the dropped groups were there, with advantage zero
             weights = weights * (len(batch.lengths) / self.n_groups)
         return weights, kept.nonzero().squeeze(1)
 
@@ -353,10 +378,13 @@ class GRPO(OnGroupAlgorithm):
         distribution = self.policy.get_distribution(observations)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
-        # ratio between old and new policy, should be one at the first iteration
+        # Ratio between the policy and the one that acted. At the first minibatch it is one,
+        # but for the steps that were made ahead, before the last update.
         log_ratio = log_prob - old_log_prob
         if self.ratio_level == "episode":
-            log_ratio = episode_log_ratio(log_ratio, batch.episode[steps], batch.lengths.numel())
+            # GSPO-token (arXiv:2507.18071, sec. 4.3): the episode's ratio, and the gradient of each step's own probability
+            shared = episode_log_ratio(log_ratio.detach(), batch.episode[steps], batch.lengths.numel())
+            log_ratio = shared + log_prob - log_prob.detach()
         policy_loss = clipped_surrogate(log_ratio, advantages, clip_low, clip_high)
         if entropy is None:
             # No analytical form: minus the entropy is the mean log probability, i.e. the divergence from a constant density
@@ -436,12 +464,18 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/clip_range_high", clip_high)
 
     def _update_reference(self, stats: list[dict[str, th.Tensor]]) -> None:
-        """After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864)."""
+        """
+        After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864).
+
+        :param stats: Of the minibatches of the last epoch
+        """
         if self.ref_policy is None:
             return
         self._n_reference_updates += 1
         if self.kl_target is not None:
-            self.kl_coef = adapt_kl_coef(self.kl_coef, self._mean(stats, "kl_ref"), self.kl_target)
+            adapted = adapt_kl_coef(self.kl_coef, self._mean(stats, "kl_ref"), self.kl_target)
+            # Or it would take as many updates to come back as it took to leave
+            self.kl_coef = min(max(adapted, MIN_KL_COEF), MAX_KL_COEF)
         self.logger.record("train/kl_coef", self.kl_coef)
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self._reset_reference()
