@@ -91,7 +91,7 @@ class OldReset(gym.Env):
 def test_reset_without_options() -> None:
     env = StartQueue(Monitor(OldReset()))
     env.queue_start(1, SeedStart(0))
-    assert env.reset()[1]["group_start"]["ticket"] == 1
+    assert env.reset()[1]["group_start"] == 1
     assert env.reset()[1] == {}
 
 
@@ -104,9 +104,9 @@ def test_queued_starts_come_in_order() -> None:
         observation, info = env.reset(seed=99)
         assert same(observation, first_of(seed))
         assert info.keys() == {"key", "group_start"}
-        assert info["group_start"]["ticket"] == env.current_ticket == ticket
-        assert same(info["group_start"]["observation"], observation)
-        assert info["group_start"]["observation"] is not observation
+        assert info["group_start"] == env.current_ticket == ticket
+        assert same(env.first_observation, observation)
+        assert env.first_observation is not observation
     env.clear_starts()
     observation, info = env.reset(seed=5)
     assert same(observation, first_of(5)) and info is SameInfo.info and env.current_ticket is None
@@ -153,10 +153,10 @@ def test_starts_land_through_auto_reset(vec_env_cls: Any) -> None:
             if dones[i]:
                 ended.add(before[i])
                 start = vec.unwrapped.reset_infos[i].get("group_start")
-                assert (start and start["ticket"]) == after[i]
+                assert start == after[i]
                 if start is not None:
                     episodes[after[i]] = []
-                    assert same(start["observation"], observations[i])
+                    assert same(vec.get_attr("first_observation", indices=i)[0], observations[i])
                     expected = middle.observation if after[i] < 20 else first_of(6)
                     assert same(observations[i], expected)
     assert {10, 11, 20, 21} <= ended

@@ -134,8 +134,10 @@ def return_to_go_advantages(
 
     A baseline that depends on time only, hence one that knows nothing of where a member is by then. Members that have ended
     are left out rather than counted as 0, so surviving is not rewarded at the late steps, only (through the larger return)
-    at the early ones; the last member alive gets 0. With scaling the standard deviation is over all existing steps of the
-    group. Parameters, return value and errors: :func:`group_advantages`.
+    at the early ones; the last member alive gets 0. With n members alive, the expected gradient of a step is (n - 1) / n
+    of the unbiased one (all of it with leave-one-out, if n > 1): the late steps of long episodes weigh less. With scaling
+    the standard deviation is over all existing steps of the group. Parameters, return value and errors:
+    :func:`group_advantages`.
     """
     advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=1)
     if leave_one_out:

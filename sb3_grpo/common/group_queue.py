@@ -284,10 +284,11 @@ class StartFeeder:
             return self.groups.next_ticket(rng, max_open_groups)
         reset_info = self.env.unwrapped.reset_infos[idx]  # wrappers keep an empty list of their own
         if "group_start" in reset_info:
-            begun = reset_info["group_start"]
+            ticket = reset_info["group_start"]
             if self._shared is None:
                 self._ahead[idx].popleft()
-            difference = self.groups.compare_first_observation(begun["ticket"], begun["observation"])
+            observation = self.env.get_attr("first_observation", indices=idx)[0]
+            difference = self.groups.compare_first_observation(ticket, observation)
             if difference is not None:
                 raise UnequalStartError(
                     f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
@@ -295,7 +296,7 @@ class StartFeeder:
                     "a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a robot), "
                     "opt in to groups of unrelated starts with unrelated_starts=True."
                 )
-            return begun["ticket"]
+            return ticket
         if self._shared is None and self._ahead[idx]:
             raise RuntimeError(
                 f"Environment copy {idx} was reset but did not begin the start that was queued for it. "
@@ -327,7 +328,7 @@ class StartFeeder:
         if self.groups.settings.start_sampler is None:
             return False
         infos = self.env.unwrapped.reset_infos
-        return [info["group_start"]["ticket"] if "group_start" in info else -1 for info in infos] != tickets.tolist()
+        return [info.get("group_start", -1) for info in infos] != tickets.tolist()
 
     def clear(self) -> None:
         """Take back all starts that no copy has begun."""

@@ -36,8 +36,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the episode before.
     ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
 
-    An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``, with
-    the ticket and a copy of the first observation.
+    An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
+    ticket. ``first_observation`` is a copy of the observation it began with.
 
     :param env: the environment with all its other wrappers
     """
@@ -47,6 +47,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         self.queue: deque[QueuedStart] = deque()
         self.current_ticket: int | None = None
+        # Not in the info: a SubprocVecEnv sends the info of the last reset along with every step
+        self.first_observation: Any = None
         self._last: tuple[Any, ...] | None = None
         self._origin: Start | OrdinaryReset | StartNotSupportedError | None = None
         self._noise_seed: int | None = None
@@ -118,7 +120,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
-        return observation, {**info, "group_start": {"ticket": queued.ticket, "observation": copy.deepcopy(observation)}}
+        self.first_observation = copy.deepcopy(observation)
+        return observation, {**info, "group_start": queued.ticket}
 
     def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
         self._origin, self._noise_seed, self._actions = origin, noise_seed, []
