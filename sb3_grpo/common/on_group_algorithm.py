@@ -117,6 +117,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.common_noise = common_noise
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
+        self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
         self._feeder: StartFeeder | None = None
         self._sampling_rounds = 0
@@ -144,9 +145,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_parameters()
         self._setup_lr_schedule()
-        start_rng = self._start_rng  # a loaded model goes on where it was
+        start_rng = self._start_rng
         self.set_random_seed(self.seed)
-        self._start_rng = start_rng
+        if self.seed == self._start_seed:
+            self._start_rng = start_rng  # a loaded model goes on where it was
+        self._start_seed = self.seed
         self.rollout_buffer = GroupRolloutBuffer(self.observation_space, self.action_space, self.device)
         self.batch = None
         self._feeder = None

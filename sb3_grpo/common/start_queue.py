@@ -161,7 +161,10 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
         inner.envs = [env if isinstance(env, StartQueue) else StartQueue(env) for env in inner.envs]
         return
     if not inner.has_attr("queue_start"):
-        raise ValueError(f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}")
+        raise ValueError(
+            f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "
+            "or opt in to groups of unrelated starts with unrelated_starts=True"
+        )
     # The only view at the outermost layer that does not have to send its class through the pipe
     if isinstance(inner, SubprocVecEnv) and any("queue_start" not in names for names in inner.env_method("__dir__")):
         raise _not_outermost()
