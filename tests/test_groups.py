@@ -3,6 +3,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -11,7 +12,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, NoisyEnv, RecordingEnv, ToyEnv
 
-from sb3_grpo.common.start_queue import StartQueue, make_group_env
+from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.common.starts import SeedStart
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
@@ -259,6 +260,16 @@ def test_log_probs_of_every_batch(n_envs: int) -> None:
     assert model._n_updates > 10
 
 
+@pytest.mark.parametrize("reset_num_timesteps", [False, True])
+def test_other_groups_between_two_learns(reset_num_timesteps: bool) -> None:
+    model = RecordingGRPO("MlpPolicy", recording_env(3), group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0)
+    assert model.learn(1).batch.lengths.shape == (2, 2)  # type: ignore[union-attr]
+    model.group_size, model.n_groups = 3, 4
+    model.learn(1, reset_num_timesteps=reset_num_timesteps)
+    assert model.batch.lengths.shape == (4, 3)  # type: ignore[union-attr]
+    check_groups(model, 6)
+
+
 @pytest.mark.parametrize("common_noise", [True, False])
 def test_common_noise(common_noise: bool) -> None:
     class NoiseGRPO(Batches, GRPO):
@@ -271,6 +282,72 @@ def test_common_noise(common_noise: bool) -> None:
         assert len({episode[0][0] for episode in group}) == 1
         noise = {tuple(observation for observation, _, _ in episode) for episode in group}
         assert len(noise) == (1 if common_noise else 3)
+
+
+class NoisySnapshotEnv(NoisyEnv):
+    """A snapshot of it holds the state of its noise."""
+
+    def get_state(self) -> dict[str, Any]:
+        names = ("start", "end", "t", "options")
+        return {"generator": self.np_random.bit_generator.state, **{name: getattr(self, name) for name in names}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: value for name, value in state.items() if name != "generator"})
+        self.np_random.bit_generator.state = state["generator"]
+
+
+@pytest.mark.parametrize("common_noise", [True, False])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_noise_after_a_snapshot(common_noise: bool, steps: int) -> None:
+    """Common to a group, but not the same in all groups that begin there."""
+    env = make_group_env(NoisySnapshotEnv, 2)
+    env.seed(0)
+    env.reset()
+    for _ in range(steps):
+        env.step(np.zeros(2, dtype=int))
+    snapshot = capture_starts(env)[0]
+    model = RecordingGRPO(
+        "MlpPolicy",
+        env,
+        group_size=3,
+        n_groups=4,
+        common_noise=common_noise,
+        start_sampler=lambda _: snapshot,
+        policy_kwargs=TINY,
+        seed=0,
+    ).learn(1)
+    assert {episode[0][0] for group in model.seen for episode in group} == {tuple(snapshot.observation.tolist())}
+    noise = [[tuple(observation for observation, _, _ in episode) for episode in group] for group in model.seen]
+    assert {len(episode) for group in noise for episode in group} == {4 - steps}
+    assert [len(set(group)) for group in noise] == [1 if common_noise else 3] * 4
+    assert len({episode for group in noise for episode in group}) == (4 if common_noise else 12)
+
+
+class SamplingEnv(ToyEnv):
+    """It draws its start from one of its spaces, which ``reset(seed=...)`` does not seed."""
+
+    def __init__(self, space: str):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self.sampled: gym.Space = getattr(self, space)
+
+    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        super().reset(**kwargs)
+        self.start = self.sampled.sample()[0]
+        return self.observe(), {}
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_starts_that_are_sampled_from_a_space(space: str) -> None:
+    env = make_group_env(functools.partial(SamplingEnv, space), 3)
+    model = GRPO("MlpPolicy", env, group_size=3, n_groups=4, n_epochs=1, policy_kwargs=TINY, seed=0)
+    for _ in range(2):
+        batch = model.learn(1, reset_num_timesteps=False).batch
+        assert batch is not None
+        starts = batch.observations_at(batch.rows[batch.time == 0])[:, 0].view(4, 3)  # type: ignore[index]
+        assert (starts == starts[:, :1]).all()
+        assert len(starts.unique()) == 4
 
 
 def test_start_sampler_with_seeds_and_options() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv
 
@@ -104,6 +105,15 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         ({"ratio_level": "sequence"}, "step, episode"),
         ({"kl_estimator": "k4", "kl_coef": 0.1}, "k4"),
         ({"loss_average": "constant"}, "constant_length"),
+        ({"loss_average": "constant", "constant_length": -1}, "constant_length"),
+        ({"std_ddof": 3}, "std_ddof"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"clip_range": -0.1}, "clip_range must"),
+        ({"clip_range_high": -0.1}, "clip_range_high must"),
+        ({"overlong_penalty": -1.0, "overlong_max_length": 8, "overlong_cache_length": 4}, "overlong_penalty must"),
+        ({"overlong_penalty": 1.0, "overlong_max_length": 4, "overlong_cache_length": 8}, "overlong_cache_length"),
+        ({"kl_coef": 0.1, "ref_update_interval": 0}, "ref_update_interval=0"),
+        ({"ref_update_interval": 5}, "kl_coef > 0"),
         ({"kl_coef": -0.1}, "kl_coef"),
         ({"kl_target": 0.1}, "kl_coef"),
         ({"overlong_penalty": 1.0}, "overlong_max_length"),
@@ -120,6 +130,12 @@ def test_impossible_parameters(wrong: dict[str, Any], match: str) -> None:
         model.learn(1)
 
 
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_policies_with_a_critic_are_refused(algo: type[GRPO]) -> None:
+    with pytest.raises(ValueError, match=r"ActorCriticPolicy.*MlpPolicy, CnnPolicy, MultiInputPolicy.*ActorPolicy"):
+        algo(ActorCriticPolicy, ToyEnv())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) -> None:
@@ -132,6 +148,49 @@ def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) ->
     model = GRPO("MlpPolicy", VecNormalize(env) if normalized else env, **SMALL)
     with pytest.raises(ValueError, match=rf"copy 1 returned the reward {value} at step 2"):
         model.learn(100)
+
+
+@pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
+@pytest.mark.parametrize(("step", "value"), [(0, np.nan), (2, np.nan), (2, np.inf)])
+def test_error_of_an_observation_that_is_not_finite(action_space: gym.Space, step: int, value: float) -> None:
+    class Broken(ToyEnv):
+        def observe(self) -> Any:
+            return np.array([value if self.t == step else 0.0, self.t])
+
+    Broken.action_space = action_space
+    model = GRPO("MlpPolicy", DummyVecEnv([Broken]), **SMALL)
+    before = parameters_of(model)
+    with pytest.raises(ValueError, match=rf"observation at step {step} of an episode is not finite: \[{value}"):
+        model.learn(100)
+    assert th.equal(parameters_of(model), before)
+
+
+def test_error_of_an_observation_in_a_dict_that_is_not_finite() -> None:
+    class Broken(ToyEnv):
+        observation_space = gym.spaces.Dict({key: gym.spaces.Box(-1.0, 1.0, (1,)) for key in ("good", "bad")})
+
+        def observe(self) -> Any:
+            return {"good": np.zeros(1, np.float32), "bad": np.full(1, np.nan if self.t == 1 else 0.0, np.float32)}
+
+    model = GRPO("MultiInputPolicy", DummyVecEnv([Broken]), **SMALL)
+    with pytest.raises(ValueError, match=r"observation\['bad'\] at step 1 of an episode is not finite"):
+        model.learn(100)
+
+
+@pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
+def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) -> None:
+    class Env(ToyEnv):
+        pass
+
+    Env.action_space = action_space
+    model = GRPO("MlpPolicy", DummyVecEnv([Env]), **SMALL).learn(1)
+    with th.no_grad():
+        model.policy.action_net.bias[0] = th.nan
+    before, n_updates = parameters_of(model), model._n_updates
+    with pytest.raises(ValueError, match=r"at step 0 of an episode no finite log probability.*learning_rate"):
+        model.learn(100)
+    th.testing.assert_close(parameters_of(model), before, rtol=0, atol=0, equal_nan=True)
+    assert model._n_updates == n_updates
 
 
 @pytest.mark.parametrize("never", [0, 1])

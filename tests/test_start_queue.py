@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -18,9 +19,11 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
     VecTransposeImage,
 )
+from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, StartMismatchError, StartNotSupportedError
+from sb3_grpo.grpo import GRPO
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -300,6 +303,33 @@ def test_capture_starts() -> None:
     assert len(capture_starts(vec)) == 3
     with pytest.raises(ValueError, match="have no StartQueue"):
         capture_starts(dummy(Monitor))
+
+
+@pytest.fixture
+def toy_id() -> Iterator[str]:
+    """The id of an environment whose constructor has no ``render_mode``."""
+    gym.register("Toy-v0", ToyEnv)
+    yield "Toy-v0"
+    del gym.registry["Toy-v0"]
+
+
+def test_environment_without_render_mode(toy_id: str) -> None:
+    vec = make_group_env(toy_id, n_envs=2, seed=0, env_kwargs={"length": 3})
+    assert isinstance(vec, DummyVecEnv)
+    vec.env_method("queue_start", 0, SeedStart(4), indices=1)
+    assert same(vec.reset()[1], first_of(4, toy_id))
+    assert vec.get_attr("length") == [3, 3]
+    model = GRPO("MlpPolicy", toy_id, n_envs=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, device="cpu").learn(1)
+    assert model.num_timesteps == 2 * 4 * 4
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
+def test_nothing_is_rendered_unless_asked_for(env_id: str) -> None:
+    if env_id == "LunarLander-v3":
+        pytest.importorskip("Box2D")
+    assert make_group_env(env_id, n_envs=2).get_attr("render_mode") == [None, None]
+    vec = make_group_env(env_id, n_envs=2, env_kwargs={"render_mode": "rgb_array"})
+    assert vec.get_attr("render_mode") == ["rgb_array", "rgb_array"]
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4"])

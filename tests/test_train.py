@@ -7,6 +7,7 @@ import torch as th
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.common.buffers import minibatches
+from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
@@ -230,6 +231,50 @@ def test_ratio_level_episode_shares_the_ratio() -> None:
     assert whole_loss(model).item() != pytest.approx(expected, abs=1e-3)
 
 
+def policy_gradient(model: Any, loss: th.Tensor) -> th.Tensor:
+    return th.cat([each.flatten() for each in th.autograd.grad(loss, list(model.policy.parameters()))])
+
+
+def test_ratio_level_episode_gives_each_step_its_own_advantage() -> None:
+    model = collected(ratio_level="episode")
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    # (3, 0, 0, ...) in every episode: at ratio one only the first action is to become more likely
+    advantages = 3.0 * (batch.time == 0)
+    loss, _ = model._loss(batch, kept, advantages, weights, 0.2, 0.2)
+    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    first = batch.time == 0
+    expected = policy_gradient(model, -(3.0 * weights[first] * log_prob[first]).sum())
+    th.testing.assert_close(policy_gradient(model, loss), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_average", ["episode", "step"])
+def test_ratio_level_episode_has_the_gradient_of_the_sequence_ratio(loss_average: str) -> None:
+    """Where the advantage is the same at all steps of an episode, also away from ratio one."""
+    model = collected(ratio_level="episode", advantage="outcome", loss_average=loss_average)
+    with th.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(0.3 * th.randn_like(parameter))
+    batch = model.batch
+    weights, advantages = model._weights(batch)[0], model._advantages(batch)
+    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    log_ratio = episode_log_ratio(log_prob - batch.old_log_prob[batch.rows], batch.episode, batch.lengths.numel())
+    expected = policy_gradient(model, (weights * clipped_surrogate(log_ratio, advantages, 0.2, 0.2)).sum())
+    assert expected.abs().max() > 1e-3
+    th.testing.assert_close(policy_gradient(model, whole_loss(model)), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None:
+    def loss(batch_size: int) -> float:
+        model = collected(group_size=8, ent_coef=1.0, ratio_level=ratio_level, batch_size=batch_size, n_epochs=2)
+        assert len(model.batch.rows) > 2 * 64
+        assert (len(model.minibatches) == 2) == (batch_size > 64)
+        return model.logger.name_to_value["train/loss"]
+
+    assert loss(64) == pytest.approx(loss(100_000), rel=1e-4)
+
+
 def test_target_kl_stops_early() -> None:
     def n_epochs(target_kl: float | None) -> int:
         model = make_model(learning_rate=0.1, n_epochs=20, target_kl=target_kl)
@@ -271,6 +316,36 @@ def test_adaptive_kl_coef(kl_target: float) -> None:
     exponents = np.log2(model.kl_coef / 0.04)
     assert exponents == pytest.approx(n_updates if kl_target < 1 else -n_updates, abs=1)
     assert exponents == pytest.approx(round(exponents))
+
+
+def test_adaptive_kl_coef_is_bounded_and_comes_back() -> None:
+    model = make_model(kl_coef=4e-6, kl_target=1e6).learn(500)
+    assert len(model.means) > 4
+    smallest = model.kl_coef
+    assert 0.0 < smallest <= 4e-6
+    model.learn(200)
+    assert model.kl_coef == smallest
+    model.kl_target = 1e-9
+    model.learn(1)
+    assert model.kl_coef == 2 * smallest
+    model.kl_coef = 1e30
+    model.learn(1)
+    assert model.kl_coef < 1e6
+
+
+def test_adaptive_kl_coef_looks_at_the_last_epoch() -> None:
+    def run(kl_target: float | None) -> tuple[float, list[float]]:
+        model = make_model(kl_coef=0.04, kl_target=kl_target, n_epochs=10).learn(1)
+        assert len(model.minibatches) == 10
+        return model.kl_coef, [each["kl_ref"].item() for each in model.minibatches]
+
+    coefficient, divergences = run(None)
+    assert coefficient == 0.04
+    # It grows from 0: in the end it is too large, on the average of the epochs it is not
+    target = divergences[-1] / 1.6
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert np.mean(divergences) < 1.4 * target
+    assert run(target) == (0.08, divergences)
 
 
 @pytest.mark.parametrize("interval", [None, 1, 3])

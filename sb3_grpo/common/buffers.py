@@ -28,7 +28,8 @@ class GroupBatch:
     :param rows: (N,) where each step lies in the rollout
     :param episode: (N,) the episode 0..E-1 of each step
     :param time: (N,) the step's place in its episode
-    :param rewards: (B, G, T) zero-padded
+    :param rewards: (B, G, T) zero-padded, in double precision: members with equal outcomes must be equal
+        in whatever order their rewards came
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
     :param truncated: (B, G) True where a time limit cut the episode off
@@ -176,8 +177,12 @@ class GroupRolloutBuffer:
                 rows = slice(begin, min(begin + chunk_size, self.size))
                 distribution = policy.get_distribution(self._observations(rows))
                 log_prob = distribution.log_prob(self._tensor(self._data["actions"], rows)).cpu().numpy()
-                if not np.isfinite(log_prob).all():
-                    raise ValueError(self._describe_not_finite(begin + int(np.argmin(np.isfinite(log_prob)))))
+                finite = np.isfinite(log_prob)
+                for values in self._obs.values():
+                    # A squashing network can hide an infinite observation from the log probability, but not from the gradient
+                    finite &= np.isfinite(values[rows]).reshape(len(log_prob), -1).all(axis=1)
+                if not finite.all():
+                    raise ValueError(self._describe_not_finite(begin + int(np.argmin(finite))))
                 self._data["log_prob"][rows] = log_prob
         self._n_evaluated = self.size
 
@@ -217,8 +222,8 @@ class GroupRolloutBuffer:
         time = self._tensor(self._data["time"], rows).long()
         lengths = th.as_tensor([episode.length for episode in episodes], device=self.device)
         longest = max(episode.length for episode in episodes)
-        rewards = th.zeros((len(episodes), longest), device=self.device)
-        rewards[episode_index, time] = self._tensor(self._data["rewards"], rows)
+        rewards = th.zeros((len(episodes), longest), dtype=th.float64, device=self.device)
+        rewards[episode_index, time] = self._tensor(self._data["rewards"], rows).double()
         mask = th.arange(longest, device=self.device) < lengths[:, None]
         return GroupBatch(
             observations=self._observations(everything),

@@ -352,10 +352,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         live = live_groups(raw_outcomes)
         kept = [group for group, is_live in zip(drawn, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
-        if self.batch is not None and self._vec_normalize_env is not None:
-            # One scale for all: equal returns stay equal
-            scaled = self._vec_normalize_env.normalize_reward(self.batch.rewards.cpu().numpy())
-            self.batch.rewards = th.as_tensor(scaled, dtype=th.float32, device=self.device)
+        normalizer = self._vec_normalize_env
+        if self.batch is not None and normalizer is not None and normalizer.norm_reward:
+            # One scale for all, in double precision, which normalize_reward() would round: equal returns stay equal
+            scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
+            self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
 
         truncated = [episode.truncated for group in drawn for episode in group.episodes]
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())

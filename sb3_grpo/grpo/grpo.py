@@ -321,8 +321,7 @@ class GRPO(OnGroupAlgorithm):
         :param batch: The groups of the update
         :return: (N,) the advantage of each step
         """
-        # Exact sums: members with equal outcomes must be equal in whatever order their rewards came
-        rewards = batch.rewards.double()
+        rewards = batch.rewards
         if self.overlong_penalty > 0.0:
             assert self.overlong_max_length is not None and self.overlong_cache_length is not None
             penalty = soft_overlong_penalty(batch.lengths, self.overlong_max_length, self.overlong_cache_length)
