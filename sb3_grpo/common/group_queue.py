@@ -204,7 +204,8 @@ class GroupQueue:
 
         :return: True if the update can begin
         """
-        while True:
+        # Asked at every step, and mostly the first group is still under way
+        while self.groups and self.groups[0].complete:
             wanted = self.wanted()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
@@ -213,6 +214,7 @@ class GroupQueue:
                 return True
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
+        return False
 
     def open_tickets(self) -> list[int]:
         """
