@@ -421,7 +421,7 @@ def _save_config(
     arguments = {name: value for name, value in vars(args).items() if name not in ("run", "set")}
     config = {
         "arguments": {**arguments, "output": str(path.parent)},
-        "hyperparameters": settings,
+        "hyperparameters": {name: parameter.default for name, parameter in _known_settings(type(model)).items()} | settings,
         "policy": type(model.policy).__name__,
         "versions": {
             "sb3_grpo": sb3_grpo.__version__,
@@ -454,7 +454,12 @@ def _report(output: Path, outcome: Outcome, evaluation: dict[str, Any] | None, t
     rows = [("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} steps, {speed}")]
     if evaluation is not None:
         mean, std = evaluation["mean_return"], evaluation["std_return"]
-        rows.append(("Evaluation", f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"))
+        rows.append(
+            (
+                "Evaluation",
+                f"deterministic actions: mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes",
+            )
+        )
         if threshold is not None:
             verdict = "yes" if mean >= threshold else "no"
             rows.append(("Solved", f"{verdict}, that takes a mean return of {threshold:g}"))

@@ -121,6 +121,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._start_rng = np.random.default_rng(seed)
         self._feeder: StartFeeder | None = None
         self._sampling_rounds = 0
+        self._outcome_range = (0.0, 0.0)
 
     def _check_parameters(self) -> None:
         """
@@ -359,6 +360,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
 
         truncated = [episode.truncated for group in drawn for episode in group.episodes]
+        self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
         self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
         self.logger.record("group/sampling_rounds", self._sampling_rounds)

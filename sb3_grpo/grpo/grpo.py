@@ -274,8 +274,10 @@ class GRPO(OnGroupAlgorithm):
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
         if self.batch is None:
+            low, high = self._outcome_range
             self._skip_update(
-                f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome. "
+                f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome "
+                f"({low:g}{'' if low == high else f' to {high:g}'}). "
                 "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
                 "succeeds: more exploration (ent_coef), a larger group_size or a denser reward may help."
             )
