@@ -454,12 +454,8 @@ def _report(output: Path, outcome: Outcome, evaluation: dict[str, Any] | None, t
     rows = [("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} steps, {speed}")]
     if evaluation is not None:
         mean, std = evaluation["mean_return"], evaluation["std_return"]
-        rows.append(
-            (
-                "Evaluation",
-                f"deterministic actions: mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes",
-            )
-        )
+        summary = f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"
+        rows.append(("Evaluation", f"deterministic actions: {summary}"))
         if threshold is not None:
             verdict = "yes" if mean >= threshold else "no"
             rows.append(("Solved", f"{verdict}, that takes a mean return of {threshold:g}"))
