@@ -298,9 +298,9 @@ class GRPO(OnGroupAlgorithm):
             epoch_stats = []
             for steps, n_minibatches in minibatches(batch.episode, kept, self.batch_size, self.ratio_level == "episode"):
                 # The mean over minibatches is the loss of the whole batch
-                step_weights = n_minibatches * weights[steps]
+                scaled = n_minibatches * weights[steps]
                 with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], step_weights, clip_low, clip_high)
+                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], scaled, clip_low, clip_high)
                 # Optimization step
                 self.policy.optimizer.zero_grad()
                 loss.backward()
