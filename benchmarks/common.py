@@ -1,5 +1,6 @@
 """What the benchmark scripts share: the machine's description, configurations in RL Zoo's format, evaluation."""
 
+import importlib
 import os
 import platform
 import subprocess
@@ -10,18 +11,23 @@ from typing import Any
 
 import numpy as np
 import yaml
-from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 
-import sb3_grpo
-from sb3_grpo import DAPO, GRPO
-
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "grpo": GRPO, "dapo": DAPO}
+ALGORITHMS = {"ppo": "stable_baselines3:PPO", "grpo": "sb3_grpo:GRPO", "dapo": "sb3_grpo:DAPO"}
+
+
+def algorithm(name: str) -> type[BaseAlgorithm]:
+    """
+    :param name: "ppo", "grpo" or "dapo"
+    :return: Its class. Imported here, so that no process holds more than its own in memory
+    """
+    module, class_name = ALGORITHMS[name].split(":")
+    return getattr(importlib.import_module(module), class_name)
 
 
 def machine() -> dict[str, Any]:
@@ -40,7 +46,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {**{package: version(package) for package in packages}, "sb3_grpo": sb3_grpo.__version__},
+        "versions": {**{package: version(package) for package in packages}, "sb3_grpo": version("sb3_grpo")},
         "commit": _commit(),
     }
 

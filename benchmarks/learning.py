@@ -36,7 +36,7 @@ def run(env_id: str, algo: str, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
 
-    from benchmarks.common import ALGORITHMS, command, evaluate, hyperparameters, machine
+    from benchmarks.common import algorithm, command, evaluate, hyperparameters, machine
 
     th.set_num_threads(1)
 
@@ -60,7 +60,7 @@ def run(env_id: str, algo: str, seed: int) -> dict[str, Any]:
     configuration = {key: str(value) for key, value in kwargs.items()}
     n_envs = kwargs.pop("n_envs", 16)
     env = make_vec_env(env_id, n_envs=n_envs, seed=seed, env_kwargs={"render_mode": None})
-    model = ALGORITHMS[algo](env=env, seed=seed, device="cpu", **kwargs)
+    model = algorithm(algo)(env=env, seed=seed, device="cpu", **kwargs)
     curve = Curve()
     begin = time.perf_counter()
     model.learn(BUDGETS[env_id], callback=curve)

@@ -49,13 +49,13 @@ def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
     import torch as th
     from stable_baselines3.common.env_util import make_vec_env
 
-    from benchmarks.common import ALGORITHMS, hyperparameters
+    from benchmarks.common import algorithm, hyperparameters
 
     th.set_num_threads(1)
     kwargs = hyperparameters(algo, env_id)
     kwargs.pop("n_envs", None)
     env = make_vec_env(env_id, n_envs=N_ENVS, seed=0, env_kwargs={"render_mode": None})
-    model = ALGORITHMS[algo](env=env, seed=0, device="cpu", **kwargs)
+    model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -146,7 +146,7 @@ def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) ->
 
     env = DummyVecEnv([ToyEnv, Broken])
     model = GRPO("MlpPolicy", VecNormalize(env) if normalized else env, **SMALL)
-    with pytest.raises(ValueError, match=rf"copy 1 returned the reward {value} at step 2"):
+    with pytest.raises(ValueError, match=rf"copy 1: the reward {value} at step 2 of an episode"):
         model.learn(100)
 
 

@@ -228,10 +228,35 @@ def test_sampled_actions_follow_the_distribution(action: str) -> None:
     with th.no_grad():
         policy.action_net.bias += th.linspace(-1.0, 1.0, len(policy.action_net.bias))
         observations = th.full((20_000, 3), 0.5)
-        sampled = policy.sample_actions(observations)
+        sampled = policy.action_sampler()(observations)
         expected = policy.get_distribution(observations).sample().reshape(sampled.shape)
     assert sampled.shape[1:] == ACTION_SPACES[action].shape
     assert sampled.dtype == expected.dtype
     for moment in (1, 2):
         expected_mean = (expected.double() ** moment).mean(0)
         th.testing.assert_close((sampled.double() ** moment).mean(0), expected_mean, rtol=0.05, atol=0.05)
+
+
+def test_sampled_actions_follow_the_weights_and_pass_the_hooks() -> None:
+    policy = make_model(VECTOR, gym.spaces.Discrete(3)).policy
+    observations = th.randn(5, 3)
+    before = policy.action_sampler()
+    with th.no_grad():
+        policy.mlp_extractor.policy_net[0].weight.add_(1.0)
+        policy.action_net.bias.copy_(th.tensor([0.0, 100.0, 0.0]))
+    assert before(observations).tolist() == [1] * 5
+
+    calls = []
+    policy.mlp_extractor.policy_net[0].register_forward_hook(lambda *_: calls.append("hidden"))
+    policy.action_net.register_forward_pre_hook(lambda *_: calls.append("logits"))
+    policy.action_sampler()(observations)
+    assert calls == ["hidden", "logits"]
+
+    class Doubled(type(policy)):  # type: ignore[misc]
+        def _latent(self, obs: Any) -> th.Tensor:
+            calls.append("latent")
+            return super()._latent(obs)
+
+    policy.__class__ = Doubled
+    policy.action_sampler()(observations)
+    assert "latent" in calls, "a subclass's own network is asked"

@@ -26,8 +26,8 @@ class Kept(GRPO):
         self.minibatches.append({"steps": steps, "advantages": advantages, "weights": weights, "loss": loss.item(), **stats})
         return loss, stats
 
-    def _update_reference(self, stats: Any) -> None:
-        self.means.append({key: th.stack([each[key] for each in stats]).mean().item() for key in stats[0]})
+    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
+        self.means.append({key: value.item() for key, value in stats.items()})
         super()._update_reference(stats)
 
 
@@ -143,6 +143,7 @@ def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
     if rounds == 8:
         assert len(live) == 6
         assert 1 < model._sampling_rounds
+        assert model.rollout_buffer.size < model.num_timesteps, "the steps of replaced groups are dropped"
 
 
 def test_first_epoch_has_ratio_one() -> None:

@@ -201,6 +201,16 @@ class GroupRolloutBuffer:
             "learning_rate, a target_kl, or normalised observations (VecNormalize)."
         )
 
+    def describe_bad_rewards(self, ticket: int) -> str:
+        """
+        :param ticket: An episode whose rewards have no finite sum
+        :return: Where, and why
+        """
+        rewards = self.rewards[self._data["ticket"][: self.size] == ticket]
+        bad = np.flatnonzero(~np.isfinite(rewards))
+        what = f"the reward {rewards[bad[0]]} at step {bad[0]} of" if len(bad) else "rewards with too large a sum in"
+        return f"{what} an episode would spoil its group: rewards must be finite. Correct the environment's reward function."
+
     def batch(self, groups: list[Group]) -> GroupBatch:
         """
         Collect the steps of complete groups.

@@ -54,6 +54,7 @@ class Group:
     noise_seeds: list[int | None]
     first_observation: Any = None
     n_ended: int = 0
+    replaced: bool = False  # dead, and another one was drawn for it
 
     @property
     def complete(self) -> bool:
@@ -204,23 +205,24 @@ class GroupQueue:
 
         :return: True if the update can begin
         """
-        # Asked at every step, and mostly the first group is still under way
-        while self.groups and self.groups[0].complete:
+        while True:
             wanted = self.wanted()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
-            n_missing = self.settings.n_groups - int(live_groups(outcomes(wanted)).sum())
+            live = live_groups(outcomes(wanted)).tolist()
+            n_missing = self.settings.n_groups - sum(live)
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
+            for group, is_live in zip(wanted, live, strict=True):
+                group.replaced = not is_live
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
-        return False
 
     def open_tickets(self) -> list[int]:
         """
-        :return: The members of all open groups
+        :return: The members of all open groups whose steps may be learned from
         """
-        return list(self._members)
+        return [ticket for ticket, (group, _) in self._members.items() if not group.replaced]
 
 
 class StartFeeder:

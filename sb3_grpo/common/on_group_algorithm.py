@@ -291,23 +291,35 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
         callback.on_rollout_start()
 
+        sample_actions = self.policy.action_sampler()
         n_steps = 0
-        while not self._groups.ready():
+        ready = self._groups.ready()
+        while not ready:
             if self._feeder.disturbed(self._playing) and not self._begin_again():
                 return False
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
-            with th.inference_mode(), unchecked_distributions():
+            with th.inference_mode():
                 obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
-                actions = self.policy.sample_actions(obs_tensor).cpu().numpy()
+                actions = sample_actions(obs_tensor).cpu().numpy()
 
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            self._add_step(rollout_buffer, actions, rewards, dones, infos)
+            if self._add_step(rollout_buffer, actions, rewards, dones, infos):
+                n_rounds = self._groups.n_sampling_rounds
+                ready = self._groups.ready()
+                if self._groups.n_sampling_rounds > n_rounds:
+                    # Of the dead groups only the outcomes are needed any more
+                    rollout_buffer.keep(self._groups.open_tickets())
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
+            if n_steps > MAX_EPISODE_LENGTH and self._time.max() > MAX_EPISODE_LENGTH:
+                raise ValueError(
+                    f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "
+                    "episodes: wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
+                )
 
             # Give access to local variables
             callback.update_locals(locals())
@@ -413,30 +425,25 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
-    ) -> None:
-        """Store one step of all copies; where an episode has ended, note its outcome and which one began."""
+    ) -> bool:
+        """
+        Store one step of all copies; where an episode has ended, note its outcome and which one began.
+
+        :return: Whether an episode has ended
+        """
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
             rewards = self._vec_normalize_env.get_original_reward()
-        if not np.isfinite(rewards).all():
-            idx = int(np.argmin(np.isfinite(rewards)))
-            raise ValueError(
-                f"Environment copy {idx} returned the reward {rewards[idx]} at step {self._time[idx]} of an episode, "
-                "and it would spoil its whole group: rewards must be finite. Correct the environment's reward function."
-            )
         rollout_buffer.add(self._last_obs, actions, rewards, self._playing, self._time)  # type: ignore[arg-type]
         self._time += 1
         self._outcome += rewards
-        if self._time.max() > MAX_EPISODE_LENGTH:
-            raise ValueError(
-                f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "
-                "episodes: wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
-            )
-        if dones.any():
+        ended = dones.nonzero()[0].tolist()
+        if ended:
             self._update_info_buffer(infos, dones)
-            ended = np.flatnonzero(dones).tolist()
             for idx in ended:
                 if self._playing[idx] != NO_EPISODE:
+                    if not np.isfinite(self._outcome[idx]):
+                        raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(self._playing[idx])}")
                     truncated = bool(infos[idx].get("TimeLimit.truncated", False))
                     self._groups.end_episode(
                         int(self._playing[idx]), int(self._time[idx]), float(self._outcome[idx]), truncated
@@ -444,6 +451,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._note_starts(ended)
             if self.use_sde:
                 self._reset_noise(ended)
+        return bool(ended)
 
     def _reset_noise(self, copies: list[int]) -> None:
         """

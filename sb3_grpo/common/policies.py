@@ -1,14 +1,25 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    MlpExtractor,
+    NatureCNN,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import nn
+
+NOISE_STEPS = 64
 
 
 @contextmanager
@@ -25,6 +36,20 @@ def unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         th.distributions.Distribution.set_default_validate_args(checked)
+
+
+def _bare(module: nn.Module) -> list[Callable[[Any], th.Tensor]]:
+    """
+    The forward functions of a network's layers without ``nn.Module.__call__``, which takes half of the time of a small one.
+
+    :param module: The network
+    :return: Functions to be called one after the other
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        return [module]
+    if type(module) is nn.Sequential:
+        return [function for child in module for function in _bare(child)]
+    return [module.forward]
 
 
 class ActorPolicy(ActorCriticPolicy):
@@ -100,21 +125,52 @@ class ActorPolicy(ActorCriticPolicy):
         log_prob = distribution.log_prob(actions)
         return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
 
-    def sample_actions(self, obs: PyTorchObs) -> th.Tensor:
+    def action_sampler(self) -> Callable[[PyTorchObs], th.Tensor]:
         """
-        Sample actions without their log probabilities: the hot path of the rollout.
+        The hot path of the rollout: a function that samples actions without their log probabilities.
+        It holds for as long as no module of the policy is replaced, whatever becomes of the weights,
+        and for one number of observations.
 
-        :param obs: Observation
-        :return: action
+        :return: function from observations to actions
         """
-        latent = self._latent(obs)
+        layers = self._actor_layers()
+        log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
+
+        def sample(obs: PyTorchObs) -> th.Tensor:
+            latent: Any = obs
+            for layer in layers:
+                latent = layer(latent)
+            if isinstance(self.action_dist, CategoricalDistribution):
+                # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
+                # the distribution of a categorical sample, without building the distribution's tables.
+                if not log_exponentials:
+                    log_exponentials.extend(latent.new_empty((NOISE_STEPS, *latent.shape)).exponential_().log_())
+                return latent.sub_(log_exponentials.pop()).argmax(dim=-1)
+            with unchecked_distributions():
+                actions = self._get_action_dist_from_latent(latent).sample()
+            return actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+
+        return sample
+
+    def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
+        """
+        :return: What to call, one after the other, to come from observations to the latent code of the policy,
+            or to the logits where the actions are categorical
+        """
+        layers: list[Callable[[Any], th.Tensor]] = [self._latent]
+        plain_mlp = (
+            type(self)._latent is ActorPolicy._latent
+            and type(self.pi_features_extractor) is FlattenExtractor
+            and type(self.mlp_extractor) is MlpExtractor
+            and isinstance(self.observation_space, spaces.Box)
+            and self.observation_space.dtype == np.float32
+            and len(self.observation_space.shape) == 1  # nothing to preprocess, nothing to flatten
+        )
+        if plain_mlp:
+            layers = _bare(self.mlp_extractor.policy_net)
         if isinstance(self.action_dist, CategoricalDistribution):
-            # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
-            # the distribution of a categorical sample, without building the distribution's tables.
-            logits = self.action_net(latent)
-            return (logits - th.empty_like(logits).exponential_().log_()).argmax(dim=-1)
-        actions = self._get_action_dist_from_latent(latent).sample()
-        return actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+            layers += _bare(self.action_net)
+        return layers
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
         """

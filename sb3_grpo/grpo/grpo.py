@@ -24,6 +24,15 @@ RATIO_LEVELS = ("step", "episode")
 MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
 
 
+def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
+    """
+    :param stats: Of each minibatch of an epoch, or of each epoch of an update
+    :return: Their means; of ``ratio_max`` the maximum
+    """
+    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
+    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
+
+
 class GRPO(OnGroupAlgorithm):
     """
     Group Relative Policy Optimization (GRPO)
@@ -293,9 +302,9 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
             return
 
-        stats: list[dict[str, th.Tensor]] = []
+        stats: list[dict[str, th.Tensor]] = []  # of each epoch
         for _ in range(self.n_epochs):
-            epoch_stats = []
+            epoch_stats = []  # of each minibatch
             for steps, n_minibatches in minibatches(batch.episode, kept, self.batch_size, self.ratio_level == "episode"):
                 # The mean over minibatches is the loss of the whole batch
                 scaled = n_minibatches * weights[steps]
@@ -308,15 +317,15 @@ class GRPO(OnGroupAlgorithm):
                 th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
                 self.policy.optimizer.step()
                 epoch_stats.append(minibatch_stats)
-            stats += epoch_stats
+            stats.append(_summary(epoch_stats))
             self._n_updates += 1
             # Looking at the KL means to wait for the device: once per epoch
-            if self.target_kl is not None and self._mean(epoch_stats, "approx_kl") > 1.5 * self.target_kl:
+            if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
-        self._update_reference(epoch_stats)
+        self._update_reference(stats[-1])
 
     def _advantages(self, batch: GroupBatch) -> th.Tensor:
         """
@@ -436,24 +445,19 @@ class GRPO(OnGroupAlgorithm):
         ref_log_prob = reference.log_prob(actions)
         return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
 
-    @staticmethod
-    def _mean(stats: list[dict[str, th.Tensor]], key: str) -> float:
-        return th.stack([minibatch_stats[key] for minibatch_stats in stats]).mean().item()
-
     def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
         """
-        :param stats: Of all minibatches of the update
+        :param stats: Of all epochs of the update
         :param clip_low: As used
         :param clip_high: As used
         :raises ValueError: if the loss is not finite any more
         """
-        means = {key: self._mean(stats, key) for key in stats[0]}
+        means = {key: value.item() for key, value in _summary(stats).items()}
         if not np.isfinite(means["loss"]):
             raise ValueError(
                 f"The loss became {means['loss']} after {self.num_timesteps} steps. The policy is spoiled: go on from an "
                 "earlier checkpoint with a smaller learning_rate, a target_kl, or normalised observations (VecNormalize)."
             )
-        means["ratio_max"] = th.stack([minibatch_stats["ratio_max"] for minibatch_stats in stats]).max().item()
         means["entropy"] = -means["entropy_loss"]
         means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():
@@ -464,17 +468,17 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/clip_range", clip_low)
         self.logger.record("train/clip_range_high", clip_high)
 
-    def _update_reference(self, stats: list[dict[str, th.Tensor]]) -> None:
+    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
         """
         After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864).
 
-        :param stats: Of the minibatches of the last epoch
+        :param stats: Of the last epoch
         """
         if self.ref_policy is None:
             return
         self._n_reference_updates += 1
         if self.kl_target is not None:
-            adapted = adapt_kl_coef(self.kl_coef, self._mean(stats, "kl_ref"), self.kl_target)
+            adapted = adapt_kl_coef(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
             # Or it would take as many updates to come back as it took to leave
             self.kl_coef = min(max(adapted, MIN_KL_COEF), MAX_KL_COEF)
         self.logger.record("train/kl_coef", self.kl_coef)
