@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
-from toy_envs import TINY, NoisyEnv, RecordingEnv, ToyEnv
+from toy_envs import TINY, NoisyEnv, RecordingEnv, ToyEnv, observations_of
 
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.common.starts import SeedStart
@@ -54,7 +54,7 @@ class Batches:
         rows, length = batch.rows[steps], int(batch.lengths[group, member])
         assert batch.time[steps].tolist() == list(range(length))
         assert batch.mask[group, member].sum() == length
-        observations = [tuple(each) for each in batch.observations_at(rows).tolist()]
+        observations = [tuple(each) for each in observations_of(batch, steps.nonzero().squeeze(1)).tolist()]
         return list(
             zip(observations, batch.actions[rows].tolist(), batch.rewards[group, member, :length].tolist(), strict=True)
         )
@@ -241,14 +241,18 @@ class CheckLogProbs(BaseCallback):
 
     def _on_step(self) -> bool:
         actions = th.as_tensor(self.locals["actions"])
-        log_probs = self.model.policy.get_distribution(self.locals["obs_tensor"]).log_prob(actions)  # type: ignore[union-attr]
-        for observation, action, log_prob in zip(self.locals["obs_tensor"].tolist(), actions.tolist(), log_probs, strict=True):
+        obs = th.as_tensor(self.locals["obs"])
+        log_probs = self.model.policy.get_distribution(obs).log_prob(actions)  # type: ignore[union-attr]
+        for observation, action, log_prob in zip(obs.tolist(), actions.tolist(), log_probs, strict=True):
             self.known.setdefault((*observation, action), []).append(log_prob.item())
         return True
 
     def _on_rollout_end(self) -> None:
         batch = self.model.batch  # type: ignore[attr-defined]
-        observations, actions = batch.observations_at(batch.rows).tolist(), batch.actions[batch.rows].tolist()
+        observations, actions = (
+            observations_of(batch).tolist(),
+            batch.actions[batch.rows].tolist(),
+        )
         for observation, action, log_prob in zip(observations, actions, batch.old_log_prob[batch.rows].tolist(), strict=True):
             assert np.isclose(log_prob, self.known[(*observation, action)], atol=1e-5).any()
 
@@ -345,7 +349,7 @@ def test_starts_that_are_sampled_from_a_space(space: str) -> None:
     for _ in range(2):
         batch = model.learn(1, reset_num_timesteps=False).batch
         assert batch is not None
-        starts = batch.observations_at(batch.rows[batch.time == 0])[:, 0].view(4, 3)  # type: ignore[index]
+        starts = observations_of(batch)[batch.time == 0][:, 0].view(4, 3)
         assert (starts == starts[:, :1]).all()
         assert len(starts.unique()) == 4
 

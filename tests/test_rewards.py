@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
-from toy_envs import TINY, ToyEnv
+from toy_envs import TINY, ToyEnv, observations_of
 
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.start_queue import make_group_env
@@ -76,7 +76,7 @@ def test_one_scale_of_rewards_per_batch() -> None:
     model, vec_env = normalized_model(functools.partial(GrowingReward, length=None))
     batch = model.batch
     assert batch is not None
-    raw = batch.observations_at(batch.rows).sum(1) + 1  # type: ignore[union-attr]
+    raw = observations_of(batch).sum(1) + 1  # type: ignore[union-attr]
     factor = 1 / (vec_env.ret_rms.var + vec_env.epsilon) ** 0.5
     th.testing.assert_close(batch.flatten(batch.rewards), factor * raw.double())
 

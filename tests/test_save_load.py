@@ -17,7 +17,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.common.starts import SeedStart
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.grpo import GRPO, CnnPolicy, MlpPolicy, MultiInputPolicy
+from sb3_grpo.grpo import GRPO, CnnPolicy, MlpPolicy, MultiInputPolicy, TokenPolicy
 
 OBSERVATIONS = np.random.default_rng(0).random((20, 2))
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -72,6 +72,7 @@ def test_no_critic(policy: str, observation_space: spaces.Space, share: bool, tm
 
 def test_policy_aliases() -> None:
     aliases = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy, "MultiInputPolicy": MultiInputPolicy}
+    aliases["TokenPolicy"] = TokenPolicy
     for algo in (GRPO, DAPO):
         assert algo.policy_aliases == aliases
     assert isinstance(GRPO(MlpPolicy, ToyEnv(), device="cpu").policy, ActorPolicy)

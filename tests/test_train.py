@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from toy_envs import TINY, ToyEnv
+from toy_envs import TINY, ToyEnv, observations_of
 
-from sb3_grpo.common.buffers import minibatches
+from sb3_grpo.common.buffers import Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.dapo import DAPO
@@ -21,9 +21,10 @@ class Kept(GRPO):
         self.means: list[dict[str, float]] = []
         super().__init__(*args, **kwargs)
 
-    def _loss(self, batch: Any, steps: th.Tensor, advantages: th.Tensor, weights: th.Tensor, *clip: Any) -> Any:
-        loss, stats = super()._loss(batch, steps, advantages, weights, *clip)
-        self.minibatches.append({"steps": steps, "advantages": advantages, "weights": weights, "loss": loss.item(), **stats})
+    def _loss(self, batch: Any, minibatch: Minibatch, advantages: th.Tensor, weights: th.Tensor, *clip: Any) -> Any:
+        loss, stats = super()._loss(batch, minibatch, advantages, weights, *clip)
+        seen = {"steps": minibatch.steps, "advantages": advantages, "weights": weights, "loss": loss.item()}
+        self.minibatches.append({**seen, **stats})
         return loss, stats
 
     def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
@@ -52,7 +53,7 @@ def whole_loss(model: Any) -> th.Tensor:
     batch = model.batch
     weights, kept = model._weights(batch)
     advantages = model._advantages(batch)
-    return model._loss(batch, kept, advantages[kept], weights[kept], 0.2, 0.2)[0]
+    return model._loss(batch, Minibatch(kept, None, 1), advantages[kept], weights[kept], 0.2, 0.2)[0]
 
 
 @pytest.mark.parametrize("ratio_level", ["step", "episode"])
@@ -83,25 +84,27 @@ def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: str, ba
     if not overlong_filter:
         assert len(kept) == len(batch.rows) == int(batch.lengths.sum())
     pieces = list(minibatches(batch.episode, kept, batch_size, ratio_level == "episode"))
-    assert {n_pieces for _, n_pieces in pieces} == {len(pieces)}
-    assert sorted(th.cat([steps for steps, _ in pieces]).tolist()) == kept.tolist(), "every step is in one minibatch"
+    assert {piece.n_minibatches for piece in pieces} == {len(pieces)}
+    assert sorted(th.cat([piece.steps for piece in pieces]).tolist()) == kept.tolist(), "every step is in one minibatch"
     total = th.zeros_like(gradient)
-    for steps, n_minibatches in pieces:
+    for piece in pieces:
+        steps = piece.steps
         if ratio_level == "step":
             assert len(steps) <= batch_size
         else:
             episodes = batch.episode[steps].unique()
+            assert sorted(piece.episodes.tolist()) == episodes.tolist()
             assert len(steps) <= batch_size or len(episodes) == 1
             assert len(steps) == int(batch.lengths.flatten()[episodes].sum()), "episodes are not torn apart"
-        loss, _ = model._loss(batch, steps, advantages[steps], weights[steps], 0.2, 0.2)
-        loss = n_minibatches * loss
+        loss, _ = model._loss(batch, piece, advantages[steps], weights[steps], 0.2, 0.2)
+        loss = piece.n_minibatches * loss
         total += th.cat([each.flatten() for each in th.autograd.grad(loss, list(model.policy.parameters()))]) / len(pieces)
     th.testing.assert_close(total, gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_minibatch_sizes_are_nearly_equal() -> None:
     episode = th.zeros(103, dtype=th.long)
-    sizes = [len(steps) for steps, _ in minibatches(episode, th.arange(103), 25)]
+    sizes = [len(piece.steps) for piece in minibatches(episode, th.arange(103), 25)]
     assert sorted(sizes) == [20, 20, 21, 21, 21]
 
 
@@ -219,7 +222,7 @@ def test_ratio_level_episode_shares_the_ratio() -> None:
     with th.no_grad():
         model.policy.action_net.bias += th.tensor([1.0, -0.5])
     batch = model.batch
-    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
     advantages, weights = model._advantages(batch), model._weights(batch)[0]
     expected = 0.0
     for episode in range(12):
@@ -242,8 +245,8 @@ def test_ratio_level_episode_gives_each_step_its_own_advantage() -> None:
     weights, kept = model._weights(batch)
     # (3, 0, 0, ...) in every episode: at ratio one only the first action is to become more likely
     advantages = 3.0 * (batch.time == 0)
-    loss, _ = model._loss(batch, kept, advantages, weights, 0.2, 0.2)
-    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    loss, _ = model._loss(batch, Minibatch(kept, None, 1), advantages, weights, 0.2, 0.2)
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
     first = batch.time == 0
     expected = policy_gradient(model, -(3.0 * weights[first] * log_prob[first]).sum())
     th.testing.assert_close(policy_gradient(model, loss), expected, rtol=1e-4, atol=1e-6)
@@ -258,7 +261,7 @@ def test_ratio_level_episode_has_the_gradient_of_the_sequence_ratio(loss_average
             parameter.add_(0.3 * th.randn_like(parameter))
     batch = model.batch
     weights, advantages = model._weights(batch)[0], model._advantages(batch)
-    log_prob = model.policy.get_distribution(batch.observations_at(batch.rows)).log_prob(batch.actions[batch.rows])
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
     log_ratio = episode_log_ratio(log_prob - batch.old_log_prob[batch.rows], batch.episode, batch.lengths.numel())
     expected = policy_gradient(model, (weights * clipped_surrogate(log_ratio, advantages, 0.2, 0.2)).sum())
     assert expected.abs().max() > 1e-3

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
 )
-from toy_envs import TINY, NoisyEnv, SpacesEnv, ToyEnv
+from toy_envs import TINY, NoisyEnv, SpacesEnv, ToyEnv, observations_of
 
 from sb3_grpo.common.group_queue import Group
 from sb3_grpo.common.start_queue import StartQueue, make_group_env
@@ -158,7 +158,7 @@ def test_vec_frame_stack() -> None:
     env = VecFrameStack(make_group_env(ToyEnv, 2), 3)
     model = GRPO("MlpPolicy", env, **SMALL).learn(100)
     batch = model.batch
-    observations = batch.observations_at(batch.rows).numpy().reshape(-1, 3, 2)
+    observations = observations_of(batch).numpy().reshape(-1, 3, 2)
     first = batch.time == 0
     assert (observations[first, :2] == 0.0).all(), "nothing of the episode before is left in the first frames"
     later = batch.time >= 2

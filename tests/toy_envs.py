@@ -6,9 +6,21 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch as th
 from gymnasium import spaces
 
+from sb3_grpo.common.buffers import Minibatch
+
 TINY = {"net_arch": [8]}
+
+
+def observations_of(batch: Any, steps: th.Tensor | None = None) -> Any:
+    """
+    :param batch: A batch
+    :param steps: Some of its steps, ``None`` for all
+    :return: Their observations
+    """
+    return batch.observations_at(Minibatch(th.arange(len(batch.rows)) if steps is None else steps, None, 1))
 
 
 class ToyEnv(gym.Env):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -10,10 +10,38 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_grpo.common.group_queue import Group
+from sb3_grpo.common.group_queue import Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.tokens import TokenSteps
 
 NO_EPISODE = -1
+
+
+@dataclass
+class EpisodeTexts:
+    """
+    The observations of episodes that are one growing text each: every observation is the beginning of the last one.
+
+    :param texts: (E, L) the last observation of each episode
+    :param last: (N,) the place of the last token that each step's observation has
+    """
+
+    texts: th.Tensor
+    last: th.Tensor
+
+
+class Minibatch(NamedTuple):
+    """
+    A part of the batch.
+
+    :param steps: (M,) the steps in it, of 0..N-1
+    :param episodes: The episodes they belong to, where whole episodes stay together
+    :param n_minibatches: How many such parts the batch has
+    """
+
+    steps: th.Tensor
+    episodes: th.Tensor | None
+    n_minibatches: int
 
 
 @dataclass
@@ -22,7 +50,8 @@ class GroupBatch:
     The groups of one update. B groups of G members make E = B * G episodes with N steps in all;
     T is the length of the longest episode. Steps are in the order of (group, member, time).
 
-    :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``
+    :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``.
+        Or the texts of the episodes
     :param actions: (rows, \\*action_shape), index with ``rows``
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
     :param rows: (N,) where each step lies in the rollout
@@ -35,7 +64,7 @@ class GroupBatch:
     :param truncated: (B, G) True where a time limit cut the episode off
     """
 
-    observations: th.Tensor | TensorDict
+    observations: th.Tensor | TensorDict | EpisodeTexts
     actions: th.Tensor
     old_log_prob: th.Tensor
     rows: th.Tensor
@@ -53,11 +82,21 @@ class GroupBatch:
         """
         return padded.flatten(0, 1)[self.episode, self.time]
 
-    def observations_at(self, rows: th.Tensor) -> th.Tensor | TensorDict:
+    def observations_at(self, minibatch: Minibatch) -> th.Tensor | TensorDict | TokenSteps:
         """
-        :param rows: Places in the rollout
-        :return: The observations there
+        :param minibatch: Part of the batch
+        :return: The observations of its steps
         """
+        rows = self.rows[minibatch.steps]
+        if isinstance(self.observations, EpisodeTexts):
+            assert minibatch.episodes is not None
+            place = th.zeros_like(self.lengths.flatten())
+            place[minibatch.episodes] = th.arange(len(minibatch.episodes), device=place.device)
+            return TokenSteps(
+                texts=self.observations.texts[minibatch.episodes],
+                text=place[self.episode[minibatch.steps]],
+                last=self.observations.last[minibatch.steps],
+            )
         if isinstance(self.observations, dict):
             return {key: value[rows] for key, value in self.observations.items()}
         return self.observations[rows]
@@ -114,6 +153,7 @@ class GroupRolloutBuffer:
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         actions: np.ndarray,
+        log_prob: th.Tensor | None,
         rewards: np.ndarray,
         ticket: np.ndarray,
         time: np.ndarray,
@@ -123,6 +163,7 @@ class GroupRolloutBuffer:
 
         :param obs: (n_envs, \\*obs_shape) or a dict of such
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
+        :param log_prob: Not used: ``evaluate_log_probs`` computes them all at once
         :param rewards: (n_envs,) the environment's own
         :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
         :param time: (n_envs,) steps that this episode had before this one
@@ -227,7 +268,6 @@ class GroupRolloutBuffer:
         # Rows lie in the order of time: a stable sort keeps it within each episode
         rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
 
-        everything = slice(0, self.size)
         episode_index = th.as_tensor(episode_of_row[rows], device=self.device)
         time = self._tensor(self._data["time"], rows).long()
         lengths = th.as_tensor([episode.length for episode in episodes], device=self.device)
@@ -236,9 +276,9 @@ class GroupRolloutBuffer:
         rewards[episode_index, time] = self._tensor(self._data["rewards"], rows).double()
         mask = th.arange(longest, device=self.device) < lengths[:, None]
         return GroupBatch(
-            observations=self._observations(everything),
-            actions=self._tensor(self._data["actions"], everything),
-            old_log_prob=self._tensor(self._data["log_prob"], everything),
+            observations=self._batch_observations(episodes, rows),
+            actions=self._tensor(self._data["actions"], slice(0, self.size)),
+            old_log_prob=self._tensor(self._data["log_prob"], slice(0, self.size)),
             rows=th.as_tensor(rows, device=self.device),
             episode=episode_index,
             time=time,
@@ -247,6 +287,14 @@ class GroupRolloutBuffer:
             lengths=lengths.view(shape),
             truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
         )
+
+    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | EpisodeTexts:
+        """
+        :param episodes: The episodes of a batch
+        :param rows: Where their steps lie
+        :return: The observations of the batch
+        """
+        return self._observations(slice(0, self.size))
 
     def keep(self, tickets: list[int]) -> None:
         """
@@ -262,9 +310,7 @@ class GroupRolloutBuffer:
         self._n_evaluated = int(np.searchsorted(kept, self._n_evaluated))
 
 
-def minibatches(
-    episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False
-) -> Iterator[tuple[th.Tensor, int]]:
+def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False) -> Iterator[Minibatch]:
     """
     Split the steps of a batch at random into minibatches of nearly equal size.
 
@@ -272,22 +318,25 @@ def minibatches(
     :param kept: (N,) long, the steps that take part in the loss
     :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode)
     :param whole_episodes: Keep the steps of an episode together, for ratios per episode
-    :return: For each minibatch the steps in it, and the number of minibatches
+    :return: The minibatches
     """
     if not whole_episodes:
         n_minibatches = -(-len(kept) // batch_size)
         for steps in th.tensor_split(kept[th.randperm(len(kept), device=kept.device)], n_minibatches):
-            yield steps, n_minibatches
+            yield Minibatch(steps, None, n_minibatches)
         return
     # Steps are in the order of episodes: each is a run of its own. One transfer per epoch, none per minibatch.
-    runs = [run for run in th.split(kept, th.bincount(episode[kept]).tolist()) if len(run) > 0]
-    chunks: list[list[th.Tensor]] = [[]]
+    lengths = th.bincount(episode[kept]).tolist()
+    runs = th.split(kept, lengths)
+    order = [index for index in th.randperm(len(lengths)).tolist() if lengths[index] > 0]
+    n_episodes = [0]  # of each minibatch
     size = 0
-    for index in th.randperm(len(runs)).tolist():
-        if chunks[-1] and size + len(runs[index]) > batch_size:
-            chunks.append([])
+    for index in order:
+        if n_episodes[-1] > 0 and size + lengths[index] > batch_size:
+            n_episodes.append(0)
             size = 0
-        chunks[-1].append(runs[index])
-        size += len(runs[index])
-    for chunk in chunks:
-        yield th.cat(chunk), len(chunks)
+        n_episodes[-1] += 1
+        size += lengths[index]
+    for episodes in th.tensor(order).split(n_episodes):
+        steps = th.cat([runs[index] for index in episodes.tolist()])
+        yield Minibatch(steps, episodes.to(kept.device, non_blocking=True), len(n_episodes))

@@ -229,7 +229,8 @@ class StartFeeder:
     """
     Keeps the start queues of the environment copies filled, so that SB3's automatic reset lands on the next start.
 
-    The copies of a ``DummyVecEnv`` share one queue: whichever ends first takes the next start.
+    The copies of a ``DummyVecEnv`` share one queue: whichever ends first takes the next start. So do those of a
+    ``VecEnv`` that is one object and has an attribute ``queue`` of its own.
     A copy in another process has a queue of its own that holds one start ahead.
 
     :param env: The training environment
@@ -249,6 +250,8 @@ class StartFeeder:
             self._shared = deque()
             for copy in copies.envs:
                 copy.queue = self._shared  # type: ignore[attr-defined]
+        elif isinstance(getattr(copies, "queue", None), deque):
+            self._shared = copies.queue  # type: ignore[attr-defined]
 
     def fill(self, rng: np.random.Generator, max_open_groups: int) -> None:
         """

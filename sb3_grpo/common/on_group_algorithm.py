@@ -13,7 +13,6 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
@@ -26,6 +25,8 @@ from sb3_grpo.common.policies import (
     unchecked_distributions,
 )
 from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.common.token_buffer import TokenRolloutBuffer
+from sb3_grpo.common.token_policies import TokenPolicy
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
@@ -55,6 +56,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         "MlpPolicy": ActorPolicy,
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
+        "TokenPolicy": TokenPolicy,
     }
     policy: ActorPolicy
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
@@ -151,7 +153,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.seed == self._start_seed:
             self._start_rng = start_rng  # a loaded model goes on where it was
         self._start_seed = self.seed
-        self.rollout_buffer = GroupRolloutBuffer(self.observation_space, self.action_space, self.device)
+        reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
+        buffer_class = TokenRolloutBuffer if reads_texts else GroupRolloutBuffer
+        self.rollout_buffer = buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
         self._feeder = None
         self.policy = self._make_policy()
@@ -300,14 +304,14 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
+            obs = self._last_obs
             with th.inference_mode():
-                obs_tensor = obs_as_tensor(self._last_obs, self.device)  # type: ignore[arg-type]
-                actions = sample_actions(obs_tensor).cpu().numpy()
+                actions, log_prob = sample_actions(obs)
 
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            if self._add_step(rollout_buffer, actions, rewards, dones, infos):
+            if self._add_step(rollout_buffer, obs, actions, log_prob, rewards, dones, infos):
                 n_rounds = self._groups.n_sampling_rounds
                 ready = self._groups.ready()
                 if self._groups.n_sampling_rounds > n_rounds:
@@ -421,7 +425,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _add_step(
         self,
         rollout_buffer: GroupRolloutBuffer,
+        obs: Any,
         actions: np.ndarray,
+        log_prob: th.Tensor | None,
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
@@ -434,7 +440,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
             rewards = self._vec_normalize_env.get_original_reward()
-        rollout_buffer.add(self._last_obs, actions, rewards, self._playing, self._time)  # type: ignore[arg-type]
+        rollout_buffer.add(obs, actions, log_prob, rewards, self._playing, self._time)
         self._time += 1
         self._outcome += rewards
         ended = dones.nonzero()[0].tolist()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -17,7 +17,10 @@ from stable_baselines3.common.torch_layers import (
     NatureCNN,
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
+
+from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
 
@@ -69,6 +72,9 @@ class ActorPolicy(ActorCriticPolicy):
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
     """
 
+    # Whether the observations of an episode are one growing text, which it reads in one forward pass for all steps
+    reads_texts: ClassVar[bool] = False
+
     def __init__(
         self,
         observation_space: Any,
@@ -103,14 +109,14 @@ class ActorPolicy(ActorCriticPolicy):
         features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
         return self.mlp_extractor.forward_actor(features)
 
-    def get_distribution(self, obs: PyTorchObs) -> Distribution:
+    def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
         """
         Get the current policy distribution given the observations.
 
-        :param obs: Observation
+        :param obs: Observation (:class:`TokenSteps` only where ``reads_texts`` is True)
         :return: the action distribution.
         """
-        return self._get_action_dist_from_latent(self._latent(obs))
+        return self._get_action_dist_from_latent(self._latent(obs))  # type: ignore[arg-type]
 
     def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, None, th.Tensor]:  # type: ignore[override]
         """
@@ -125,19 +131,19 @@ class ActorPolicy(ActorCriticPolicy):
         log_prob = distribution.log_prob(actions)
         return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
 
-    def action_sampler(self) -> Callable[[PyTorchObs], th.Tensor]:
+    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
         """
-        The hot path of the rollout: a function that samples actions without their log probabilities.
-        It holds for as long as no module of the policy is replaced, whatever becomes of the weights,
-        and for one number of observations.
+        The hot path of the rollout: a function that samples actions, for the observations of one and the same number of
+        environment copies. It holds for as long as the policy is not changed.
 
-        :return: function from observations to actions
+        :return: function from observations (array, or dict of arrays) to actions, and to their log probabilities;
+            ``None`` if it is cheaper to compute these all at once when the rollout is over
         """
         layers = self._actor_layers()
         log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
 
-        def sample(obs: PyTorchObs) -> th.Tensor:
-            latent: Any = obs
+        def sample(observations: Any) -> tuple[np.ndarray, th.Tensor | None]:
+            latent: Any = obs_as_tensor(observations, self.device)
             for layer in layers:
                 latent = layer(latent)
             if isinstance(self.action_dist, CategoricalDistribution):
@@ -145,10 +151,10 @@ class ActorPolicy(ActorCriticPolicy):
                 # the distribution of a categorical sample, without building the distribution's tables.
                 if not log_exponentials:
                     log_exponentials.extend(latent.new_empty((NOISE_STEPS, *latent.shape)).exponential_().log_())
-                return latent.sub_(log_exponentials.pop()).argmax(dim=-1)
+                return latent.sub_(log_exponentials.pop()).argmax(dim=-1).cpu().numpy(), None
             with unchecked_distributions():
                 actions = self._get_action_dist_from_latent(latent).sample()
-            return actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
 
         return sample
 

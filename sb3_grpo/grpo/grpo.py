@@ -9,13 +9,14 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.common.advantages import KINDS, SCALES, group_advantages
-from sb3_grpo.common.buffers import GroupBatch, minibatches
+from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.group_queue import StartSampler
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
 from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.tokens import TokenSteps
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
@@ -302,14 +303,16 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
             return
 
+        whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
         stats: list[dict[str, th.Tensor]] = []  # of each epoch
         for _ in range(self.n_epochs):
             epoch_stats = []  # of each minibatch
-            for steps, n_minibatches in minibatches(batch.episode, kept, self.batch_size, self.ratio_level == "episode"):
+            for minibatch in minibatches(batch.episode, kept, self.batch_size, whole_episodes):
+                steps = minibatch.steps
                 # The mean over minibatches is the loss of the whole batch
-                scaled = n_minibatches * weights[steps]
+                scaled = minibatch.n_minibatches * weights[steps]
                 with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, steps, advantages[steps], scaled, clip_low, clip_high)
+                    loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
                 # Optimization step
                 self.policy.optimizer.zero_grad()
                 loss.backward()
@@ -366,7 +369,7 @@ class GRPO(OnGroupAlgorithm):
     def _loss(
         self,
         batch: GroupBatch,
-        steps: th.Tensor,
+        minibatch: Minibatch,
         advantages: th.Tensor,
         weights: th.Tensor,
         clip_low: float,
@@ -376,15 +379,15 @@ class GRPO(OnGroupAlgorithm):
         The loss of a minibatch, and what is worth knowing of it, all of it still on the device.
 
         :param batch: The groups of the update
-        :param steps: (M,) the steps in the minibatch
+        :param minibatch: M steps of them
         :param advantages: (M,)
         :param weights: (M,) the weights of the steps in the loss
         :param clip_low: How far the ratio may fall below 1
         :param clip_high: How far the ratio may rise above 1
         :return: The weighted sum of the losses of the steps, and statistics
         """
-        rows = batch.rows[steps]
-        observations, actions, old_log_prob = batch.observations_at(rows), batch.actions[rows], batch.old_log_prob[rows]
+        rows = batch.rows[minibatch.steps]
+        observations, actions, old_log_prob = batch.observations_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
         distribution = self.policy.get_distribution(observations)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
@@ -393,7 +396,7 @@ class GRPO(OnGroupAlgorithm):
         log_ratio = log_prob - old_log_prob
         if self.ratio_level == "episode":
             # GSPO-token (arXiv:2507.18071, sec. 4.3): the episode's ratio, and the gradient of each step's own probability
-            shared = episode_log_ratio(log_ratio.detach(), batch.episode[steps], batch.lengths.numel())
+            shared = episode_log_ratio(log_ratio.detach(), batch.episode[minibatch.steps], batch.lengths.numel())
             log_ratio = shared + log_prob - log_prob.detach()
         policy_loss = clipped_surrogate(log_ratio, advantages, clip_low, clip_high)
         if entropy is None:
@@ -427,7 +430,7 @@ class GRPO(OnGroupAlgorithm):
     def _kl_ref(
         self,
         distribution: Distribution,
-        observations: th.Tensor | TensorDict,
+        observations: th.Tensor | TensorDict | TokenSteps,
         actions: th.Tensor,
         log_prob: th.Tensor,
         old_log_prob: th.Tensor,

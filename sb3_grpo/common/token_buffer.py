@@ -1,0 +1,104 @@
+"""Storage of grouped rollouts of text: each text once, not once per token."""
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+from sb3_grpo.common.buffers import NO_EPISODE, EpisodeTexts, GroupRolloutBuffer
+from sb3_grpo.common.group_queue import Episode
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.tokens import token_lengths
+
+
+class TokenRolloutBuffer(GroupRolloutBuffer):
+    """
+    :class:`GroupRolloutBuffer` for observations that are one growing text per episode: of each step only the length
+    of the text is stored, and of each episode only its longest observation, which contains all the others.
+    Log probabilities come from the sampling itself, and stay on the device until the rollout is over.
+
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param device: PyTorch device that the batches live on
+    """
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
+        super().__init__(spaces.Dict(), action_space, device)
+        self._columns["n_tokens"] = ((), np.int32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self._texts: dict[int, np.ndarray] = {}  # of episodes that have ended
+        self._newest = np.empty((0, 0), np.int64)  # (n_envs, L) the last observation of each copy
+        self._newest_ticket = np.empty(0, np.int64)
+        self._log_probs: list[th.Tensor] = []
+
+    def add(
+        self,
+        obs: np.ndarray | dict[str, np.ndarray],
+        actions: np.ndarray,
+        log_prob: th.Tensor | None,
+        rewards: np.ndarray,
+        ticket: np.ndarray,
+        time: np.ndarray,
+    ) -> None:
+        """
+        Add one step of all environment copies.
+
+        :param obs: (n_envs, L)
+        :param actions: (n_envs,)
+        :param log_prob: (n_envs,) of the actions
+        :param rewards: (n_envs,) the environment's own
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
+        :param time: (n_envs,) steps that this episode had before this one
+        """
+        assert isinstance(obs, np.ndarray) and log_prob is not None
+        begin = self.size
+        super().add({}, actions, log_prob, rewards, ticket, time)
+        self._data["n_tokens"][begin : self.size] = token_lengths(obs)
+        self._log_probs.append(log_prob)
+        if len(self._newest) == len(obs):
+            for idx in np.flatnonzero(self._newest_ticket != ticket):
+                self._texts[int(self._newest_ticket[idx])] = self._newest[idx]
+        self._newest, self._newest_ticket = obs, ticket.copy()
+
+    def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
+        """
+        Fetch the log probabilities of all actions added since the last call.
+
+        :param policy: Not used: it has already said them
+        :param chunk_size: Not used
+        :raises ValueError: if the policy is not finite
+        """
+        if self._log_probs:
+            log_prob = th.cat(self._log_probs).cpu().numpy()
+            finite = np.isfinite(log_prob)
+            if not finite.all():
+                raise ValueError(self._describe_not_finite(self._n_evaluated + int(np.argmin(finite))))
+            self._data["log_prob"][self._n_evaluated : self.size] = log_prob
+            self._log_probs.clear()
+        self._n_evaluated = self.size
+
+    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
+        newest = {int(ticket): text for ticket, text in zip(self._newest_ticket, self._newest, strict=True)}
+        texts = np.stack([self._texts[e.ticket] if e.ticket in self._texts else newest[e.ticket] for e in episodes])
+        longest = int(token_lengths(texts).max())
+        return EpisodeTexts(
+            texts=th.as_tensor(texts[:, :longest], device=self.device),
+            last=self._tensor(self._data["n_tokens"], rows).long() - 1,
+        )
+
+    def keep(self, tickets: list[int]) -> None:
+        """
+        Drop all rows but those of some episodes.
+
+        :param tickets: The episodes that are still wanted
+        """
+        if self._log_probs:
+            # Those that are not fetched yet belong to the rows that are not evaluated yet
+            kept = np.flatnonzero(np.isin(self._data["ticket"][self._n_evaluated : self.size], tickets))
+            self._log_probs = [th.cat(self._log_probs)[th.as_tensor(kept, device=self.device)]]
+        super().keep(tickets)
+        wanted = {*tickets} - {NO_EPISODE}
+        self._texts = {ticket: text for ticket, text in self._texts.items() if ticket in wanted}

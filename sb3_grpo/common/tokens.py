@@ -1,0 +1,71 @@
+"""What environments and policies of text agree on: observations are token ids to which tokens are only ever appended."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+# Observations of text are padded on the right with this. It is no token, so no tokenizer can collide with it.
+PAD = -1
+
+
+class Tokenizer(Protocol):
+    """Between texts and token ids."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are; ids are from 0 to ``vocab_size - 1``."""
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends a text."""
+
+    def encode(self, text: str) -> list[int]:
+        """
+        :param text: A text
+        :return: Its tokens, without the one that ends it
+        """
+
+    def decode(self, ids: Any) -> str:
+        """
+        :param ids: Tokens
+        :return: Their text, up to the token that ends it
+        """
+
+
+class TokenSpace(spaces.Box):
+    """
+    Observations of text: token ids padded with ``PAD``, each observation of an episode an extension of the one before.
+
+    :param length: Tokens at the most
+    :param tokenizer: What the ids mean
+    """
+
+    def __init__(self, length: int, tokenizer: Tokenizer):
+        super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
+        self.tokenizer = tokenizer
+
+
+def token_lengths(observations: np.ndarray) -> np.ndarray:
+    """
+    :param observations: (..., L) token ids padded on the right
+    :return: (...) how many tokens there are
+    """
+    return (observations != PAD).sum(axis=-1)
+
+
+@dataclass
+class TokenSteps:
+    """
+    Steps of several texts, in a form that needs one forward pass per text and none per token: M steps in S texts.
+
+    :param texts: (S, L) token ids padded on the right
+    :param text: (M,) the text in which the step is taken
+    :param last: (M,) the place of the last token that had been written by then; what comes after was not yet there
+    """
+
+    texts: th.Tensor
+    text: th.Tensor
+    last: th.Tensor

@@ -1,0 +1,191 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+
+from sb3_grpo.common.decoding import CachedReader
+from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
+
+DIGITS = "0123456789+="
+LENGTH = 12
+
+
+class Digits:
+    """Characters as tokens; the last one is the end."""
+
+    vocab_size = len(DIGITS) + 1
+    eos_id = len(DIGITS)
+
+    def encode(self, text: str) -> list[int]:
+        return [DIGITS.index(character) for character in text]
+
+    def decode(self, ids: Any) -> str:
+        text = ""
+        for token in ids:
+            if token == self.eos_id:
+                break
+            text += DIGITS[token] if token != PAD else ""
+        return text
+
+
+def make_policy(policy_class: Any = TokenPolicy, **kwargs: Any) -> Any:
+    th.manual_seed(0)
+    space = TokenSpace(LENGTH, Digits())
+    policy = policy_class(space, spaces.Discrete(Digits.vocab_size), lambda _: 1e-3, width=16, **kwargs)
+    with th.no_grad():
+        policy.action_net.weight.mul_(100.0)  # far from uniform
+    policy.set_training_mode(False)
+    return policy
+
+
+def growing_texts(n: int, steps: int, seed: int = 0) -> list[np.ndarray]:
+    """Observations of ``n`` texts that grow, end at different times and begin anew, one array per step."""
+    rng = np.random.default_rng(seed)
+    texts = [list(rng.integers(Digits.vocab_size, size=rng.integers(1, 6))) for _ in range(n)]
+    observations = []
+    for _ in range(steps):
+        padded = np.full((n, LENGTH), PAD)
+        for row, text in zip(padded, texts, strict=True):
+            row[: len(text)] = text
+        observations.append(padded)
+        for idx, text in enumerate(texts):
+            n_new = 3 if rng.random() < 0.1 else 1
+            if rng.random() < 0.2 or len(text) + n_new > LENGTH:
+                texts[idx] = list(rng.integers(Digits.vocab_size, size=rng.integers(1, 6)))
+            else:
+                texts[idx] = [*text, *rng.integers(Digits.vocab_size, size=n_new)]
+    return observations
+
+
+@th.no_grad()
+def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
+    policy = make_policy()
+    reader = CachedReader(policy.read, policy.device)
+    for observations in growing_texts(7, 40):
+        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        uncached = policy.get_distribution(th.as_tensor(observations)).distribution.logits
+        th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
+
+        lengths = (observations != PAD).sum(1)
+        steps = [(text, last) for text, length in enumerate(lengths) for last in range(length)]
+        text, last = th.tensor(steps).T
+        forced = policy.get_distribution(TokenSteps(th.as_tensor(observations), text, last)).distribution.logits
+        th.testing.assert_close(forced[last == th.as_tensor(lengths - 1)[text]], cached, rtol=0, atol=1e-5)
+        prefix = np.where(np.arange(LENGTH) <= last.numpy()[:, None], observations[text], PAD)
+        expected = policy.get_distribution(th.as_tensor(prefix)).distribution.logits
+        th.testing.assert_close(forced, expected, rtol=0, atol=1e-5)
+
+
+def test_the_cache_reads_each_token_once() -> None:
+    policy = make_policy()
+    n_read = []
+
+    def counting(tokens: th.Tensor, *args: Any) -> th.Tensor:
+        n_read.append(tokens.numel())
+        return policy.read(tokens, *args)
+
+    reader = CachedReader(counting, policy.device)
+    text = np.full((2, LENGTH), PAD)
+    text[:, :3] = 1
+    for length in range(3, 8):
+        text[:, length - 1] = length
+        reader(text.copy())
+    assert n_read == [6, 2, 2, 2, 2]
+    text[1, 0] = 2  # another text in the second place
+    reader(text)
+    assert n_read[5:] == [1, 7]
+
+
+@th.no_grad()
+def test_padding_and_what_comes_later_change_nothing() -> None:
+    policy = make_policy()
+    observation = th.full((1, LENGTH), PAD)
+    observation[0, :3] = th.tensor([1, 2, 3])
+    expected = policy.get_distribution(observation).distribution.logits
+    later = observation.clone()
+    later[0, 3:] = 5
+    forced = policy.get_distribution(TokenSteps(later, th.tensor([0]), th.tensor([2]))).distribution.logits
+    th.testing.assert_close(forced, expected, rtol=0, atol=1e-6)
+
+
+def test_sampling_follows_the_distribution() -> None:
+    policy = make_policy()
+    observations = np.full((20_000, LENGTH), PAD)
+    observations[:, :2] = [1, 2]
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        probs = policy.get_distribution(th.as_tensor(observations[:1])).distribution.probs[0]
+    frequencies = np.bincount(actions, minlength=Digits.vocab_size) / len(actions)
+    np.testing.assert_allclose(frequencies, probs.numpy(), atol=0.02)
+    th.testing.assert_close(log_prob, probs[th.as_tensor(actions)].log(), rtol=0, atol=1e-5)
+
+
+def test_greedy_generation_is_prediction_token_by_token() -> None:
+    policy = make_policy()
+    prompts = ["1+2=", "7", "33+4="]
+    expected = []
+    for prompt in prompts:
+        text = [*Digits().encode(prompt)]
+        while len(text) < LENGTH and text[-1] != Digits.eos_id:
+            observation = np.full(LENGTH, PAD)
+            observation[: len(text)] = text
+            text.append(int(policy.predict(observation, deterministic=True)[0]))
+        expected.append(Digits().decode(text[len(prompt) :]))
+    room = LENGTH - max(len(prompt) for prompt in prompts)
+    assert policy.generate(prompts, batch_size=1) == expected
+    assert [answer[:room] for answer in policy.generate(prompts)] == [answer[:room] for answer in expected]
+    assert all(len(answer) <= 2 for answer in policy.generate(prompts, max_new_tokens=2, deterministic=False))
+
+
+def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
+    policy = make_policy()
+    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
+    assert losses[-1] < 0.05 < losses[0]
+    assert policy.generate(["1+2=", "2+2=", "9+9="]) == ["3", "4", "18"]
+    assert policy.optimizer.state == {}, "the optimizer of the training is as it was"
+
+    policy = make_policy()
+    policy.pretrain(["123"], n_epochs=200, learning_rate=1e-2)
+    assert policy.generate(["1"]) == ["23"]
+
+
+def test_pretrain_leaves_prompts_alone() -> None:
+    policy = make_policy()
+    policy.pretrain([("1+2=", "3")] * 8, n_epochs=100, learning_rate=1e-2)
+    assert policy.generate(["1"]) != ["+2=3"]
+
+
+def test_errors() -> None:
+    space, actions = TokenSpace(LENGTH, Digits()), spaces.Discrete(Digits.vocab_size)
+    with pytest.raises(ValueError, match=r"TokenPolicy reads token ids.*TokenSpace"):
+        TokenPolicy(spaces.Box(-1, 12, (LENGTH,), np.int64), actions, lambda _: 1e-3)
+    with pytest.raises(ValueError, match=r"must be Discrete\(13\)"):
+        TokenPolicy(space, spaces.Discrete(5), lambda _: 1e-3)
+    with pytest.raises(ValueError, match="context=5 is shorter"):
+        TokenPolicy(space, actions, lambda _: 1e-3, context=5)
+    with pytest.raises(ValueError, match="multiple of n_heads"):
+        TokenPolicy(space, actions, lambda _: 1e-3, width=10, n_heads=4)
+    policy = make_policy()
+    with pytest.raises(ValueError, match=r"from 1 to 12 tokens.*has 13"):
+        policy.generate(["1" * 13])
+    with pytest.raises(ValueError, match="at least one example"):
+        policy.pretrain([])
+
+
+@th.no_grad()
+def test_critic_reads_with_the_cache_until_the_weights_change() -> None:
+    policy = make_policy(TokenActorCriticPolicy)
+    for step, observations in enumerate(growing_texts(5, 30)):
+        if step == 15:
+            for parameter in policy.parameters():
+                parameter.add_(0.1 * th.randn_like(parameter))
+        obs = th.as_tensor(observations)
+        actions, values, log_prob = policy(obs)
+        expected_values, expected_log_prob, entropy = policy.evaluate_actions(obs, actions)
+        th.testing.assert_close(values, expected_values, rtol=0, atol=1e-5)
+        th.testing.assert_close(values, policy.predict_values(obs), rtol=0, atol=1e-5)
+        th.testing.assert_close(log_prob, expected_log_prob, rtol=0, atol=1e-5)
+        assert (entropy >= 0).all()
