@@ -97,6 +97,7 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         ({"group_size": 1}, "group of one"),
         ({"n_groups": 0}, "n_groups"),
         ({"n_epochs": 0}, "n_epochs"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_sampling_rounds": 0}, "max_sampling_rounds"),
         ({"advantage": "gae"}, "outcome, process, return_to_go"),

@@ -387,3 +387,18 @@ def test_max_grad_norm() -> None:
     before = parameters_of(small)
     small.learn(1)
     th.testing.assert_close(parameters_of(small), before, rtol=0, atol=1e-10)
+
+
+def test_accumulated_gradients_are_those_of_a_larger_minibatch() -> None:
+    def after_update(**kwargs: Any) -> th.Tensor:
+        # Not Adam, which makes the same step of gradients of any size
+        sgd = {**TINY, "optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
+        model = collected(policy_kwargs=sgd, max_grad_norm=1e9, **kwargs)
+        model.learning_rate = 0.1
+        model.lr_schedule = lambda _: 0.1
+        model.train()
+        return parameters_of(model)
+
+    large = after_update(batch_size=10_000)
+    th.testing.assert_close(after_update(batch_size=7, gradient_accumulation_steps=1000), large, rtol=0, atol=1e-6)
+    assert not th.allclose(after_update(batch_size=7), large, rtol=0, atol=1e-4)

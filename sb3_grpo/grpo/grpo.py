@@ -53,6 +53,8 @@ class GRPO(OnGroupAlgorithm):
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_groups: Number of groups in an update
     :param batch_size: Minibatch size, in steps
+    :param gradient_accumulation_steps: Sum the gradients of so many minibatches before each step of the optimizer:
+        for networks whose memory has no room for as large a minibatch as one would like
     :param n_epochs: Number of epochs when optimizing the surrogate loss
     :param gamma: Discount factor
     :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
@@ -126,6 +128,7 @@ class GRPO(OnGroupAlgorithm):
         group_size: int = 4,
         n_groups: int = 4,
         batch_size: int = 512,
+        gradient_accumulation_steps: int = 1,
         n_epochs: int = 10,
         gamma: float = 0.99,
         clip_range: float | Schedule = 0.2,
@@ -189,6 +192,7 @@ class GRPO(OnGroupAlgorithm):
             seed=seed,
             device=device,
         )
+        self.gradient_accumulation_steps = gradient_accumulation_steps
         self.n_epochs = n_epochs
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
@@ -227,8 +231,9 @@ class GRPO(OnGroupAlgorithm):
         for name, known in known_names.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
-        if self.n_epochs < 1:
-            raise ValueError(f"n_epochs must be at least 1, got {self.n_epochs}.")
+        for name in ("n_epochs", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.std_ddof not in (0, 1):
             raise ValueError(f"std_ddof must be 0 (population) or 1 (sample), got {self.std_ddof}.")
         for name in ("clip_range", "clip_range_high", "kl_coef", "overlong_penalty"):
@@ -307,19 +312,22 @@ class GRPO(OnGroupAlgorithm):
         stats: list[dict[str, th.Tensor]] = []  # of each epoch
         for _ in range(self.n_epochs):
             epoch_stats = []  # of each minibatch
-            for minibatch in minibatches(batch.episode, kept, self.batch_size, whole_episodes):
-                steps = minibatch.steps
-                # The mean over minibatches is the loss of the whole batch
-                scaled = minibatch.n_minibatches * weights[steps]
-                with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
-                # Optimization step
+            parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes))
+            for begin in range(0, len(parts), self.gradient_accumulation_steps):
+                accumulated = parts[begin : begin + self.gradient_accumulation_steps]
                 self.policy.optimizer.zero_grad()
-                loss.backward()
+                for minibatch in accumulated:
+                    steps = minibatch.steps
+                    # The mean over minibatches is the loss of the whole batch
+                    scaled = minibatch.n_minibatches * weights[steps]
+                    with unchecked_distributions():
+                        loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
+                    (loss / len(accumulated)).backward()
+                    epoch_stats.append(minibatch_stats)
                 # Clip grad norm
                 th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                # Optimization step
                 self.policy.optimizer.step()
-                epoch_stats.append(minibatch_stats)
             stats.append(_summary(epoch_stats))
             self._n_updates += 1
             # Looking at the KL means to wait for the device: once per epoch
