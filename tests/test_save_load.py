@@ -18,6 +18,7 @@ from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.common.starts import SeedStart
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO, CnnPolicy, MlpPolicy, MultiInputPolicy, TokenPolicy
+from sb3_grpo.grpo.policies import CausalLMPolicy
 
 OBSERVATIONS = np.random.default_rng(0).random((20, 2))
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -72,7 +73,7 @@ def test_no_critic(policy: str, observation_space: spaces.Space, share: bool, tm
 
 def test_policy_aliases() -> None:
     aliases = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy, "MultiInputPolicy": MultiInputPolicy}
-    aliases["TokenPolicy"] = TokenPolicy
+    aliases |= {"TokenPolicy": TokenPolicy, "CausalLMPolicy": CausalLMPolicy}
     for algo in (GRPO, DAPO):
         assert algo.policy_aliases == aliases
     assert isinstance(GRPO(MlpPolicy, ToyEnv(), device="cpu").policy, ActorPolicy)

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import NO_EPISODE, GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.group_queue import GroupQueue, GroupSettings, StartFeeder, StartSampler, outcomes, random_seed_start
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
@@ -57,6 +58,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
         "TokenPolicy": TokenPolicy,
+        "CausalLMPolicy": CausalLMPolicy,
     }
     policy: ActorPolicy
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]

@@ -1,3 +1,4 @@
+from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorMultiInputPolicy, ActorPolicy
 from sb3_grpo.common.token_policies import TokenPolicy
 
@@ -5,4 +6,4 @@ MlpPolicy = ActorPolicy
 CnnPolicy = ActorCnnPolicy
 MultiInputPolicy = ActorMultiInputPolicy
 
-__all__ = ["CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenPolicy"]
+__all__ = ["CausalLMPolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenPolicy"]

@@ -1,0 +1,221 @@
+"""
+Addition learned from a verifier, over several seeds: ``python -m benchmarks.text``.
+
+Every (experiment, variant, seed) is a process of its own with one torch thread, and leaves one JSON file under
+``benchmarks/results/text``; what is there is not run again. ``--report`` only reads the files.
+"""
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RUNS = Path(__file__).resolve().parent / "results" / "text"
+
+NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
+
+# Without a critic
+GROUPS: dict[str, Any] = {
+    "n_groups": 64,
+    "group_size": 8,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "learning_rate": 1e-3,
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "advantage_scale": "group",
+    "overlong_filter": True,
+}
+# As many tokens per update
+CRITIC: dict[str, Any] = {
+    "n_steps": 6,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "learning_rate": 1e-3,
+    "gamma": 1.0,
+    "gae_lambda": 0.95,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dapo": ("dapo", GROUPS),
+    "dapo_without_clip_higher": ("dapo", {**GROUPS, "clip_range_high": None}),
+    "dapo_without_dynamic_sampling": ("dapo", {**GROUPS, "dynamic_sampling": False}),
+    "dapo_without_step_loss": ("dapo", {**GROUPS, "loss_average": "episode"}),
+    "dapo_without_overlong_filter": ("dapo", {**GROUPS, "overlong_filter": False}),
+    "grpo": ("grpo", {**GROUPS, "overlong_filter": False}),
+    "ppo": ("ppo", CRITIC),
+}
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "addition_1": {"digits": 1, "n_examples": 2000, "seconds": 180},
+    "addition_2": {"digits": 2, "n_test": 500, "n_examples": 2000, "seconds": 900},
+}
+N_ENVS = 256
+
+
+def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
+    """
+    Train once.
+
+    :param experiment: One of ``EXPERIMENTS``
+    :param variant: One of ``VARIANTS``
+    :param seed: Seed of everything
+    :return: Exact answers (greedy) on all test prompts over time, with entropy and dead groups beside them
+    """
+    import torch as th
+    from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    from benchmarks.common import algorithm, command, machine
+    from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
+
+    th.set_num_threads(1)
+    setting = EXPERIMENTS[experiment]
+    split = {"digits": setting["digits"], "n_test": setting.get("n_test", 0), "zero_pad": setting.get("zero_pad", False)}
+    training = ArithmeticTask(**split, split="train" if "n_test" in setting else "all")
+    testing = ArithmeticTask(**split, split="test" if "n_test" in setting else "all")
+    items = [testing.item(index) for index in range(testing.n_items)]
+    env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=setting["digits"] + 2)
+
+    algo, settings = VARIANTS[variant]
+    policy_class = TokenActorCriticPolicy if algo == "ppo" else TokenPolicy
+    model = algorithm(algo)(policy_class, env, seed=seed, device="cpu", policy_kwargs=NETWORK, **settings)
+    begin = time.perf_counter()
+    losses = model.policy.pretrain(training.worked_examples(setting["n_examples"], seed=seed), n_epochs=1)
+    warm_start_seconds = time.perf_counter() - begin
+
+    class Curve(BaseCallback):
+        """Evaluate every few seconds. The time that this takes does not count."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.points: list[dict[str, float]] = []
+            self.evaluating = 0.0
+            self.begin = time.perf_counter()
+            self.next = 0.0
+
+        def seconds(self) -> float:
+            return warm_start_seconds + time.perf_counter() - self.begin - self.evaluating
+
+        def _on_step(self) -> bool:
+            return self.seconds() < setting["seconds"]
+
+        def _on_rollout_start(self) -> None:
+            if self.seconds() < self.next:
+                return
+            now = time.perf_counter()
+            point = {"seconds": self.seconds(), "tokens": self.num_timesteps, "exact": self.exact()}
+            values = self.model.logger.name_to_value
+            for key in ("train/entropy", "train/entropy_loss", "group/dead_fraction", "rollout/ep_len_mean"):
+                if key in values:
+                    point[key] = float(values[key])
+            self.points.append(point)
+            self.next = point["seconds"] + setting["seconds"] / 60
+            self.evaluating += time.perf_counter() - now
+
+        def exact(self) -> float:
+            answers = self.model.policy.generate([item.prompt for item in items])
+            return float(np.mean([testing.score(answer, item) for answer, item in zip(answers, items, strict=True)]))
+
+    curve = Curve()
+    model.learn(10**12, callback=curve)
+    return {
+        "experiment": {"name": experiment, **setting},
+        "variant": variant,
+        "algo": algo,
+        "seed": seed,
+        "hyperparameters": {key: str(value) for key, value in {**settings, **NETWORK}.items()},
+        "n_envs": N_ENVS,
+        "warm_start": {"seconds": warm_start_seconds, "loss": losses},
+        "final": curve.exact(),
+        "tokens": model.num_timesteps,
+        "curve": curve.points,
+        "command": command(),
+        "machine": machine(),
+    }
+
+
+def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json"))]
+
+
+def report() -> list[dict[str, Any]]:
+    """
+    Summarise all runs that there are, print a table and write ``summary.json``.
+
+    :return: A row for each (experiment, variant)
+    """
+    from benchmarks.learning import iqm_interval
+
+    rows = []
+    for experiment, variant in itertools.product(EXPERIMENTS, VARIANTS):
+        runs = _load(experiment, variant)
+        if not runs:
+            continue
+        finals = np.array([result["final"] for result in runs])
+        grid = np.linspace(0, EXPERIMENTS[experiment]["seconds"], 61)
+        curves = np.array(
+            [np.interp(grid, *zip(*[(p["seconds"], p["exact"]) for p in result["curve"]], strict=True)) for result in runs]
+        )
+        reached = [next((p["seconds"] for p in result["curve"] if p["exact"] >= 0.99), None) for result in runs]
+        row: dict[str, Any] = {
+            "experiment": experiment,
+            "variant": variant,
+            "seeds": [result["seed"] for result in runs],
+            "final": finals.round(3).tolist(),
+            "seconds_to_99_percent": [None if each is None else round(each, 1) for each in reached],
+            "mean_over_time": curves.mean(axis=1).round(3).tolist(),
+            "last_entropy": [round(_entropy(result), 3) for result in runs],
+            "last_dead_fraction": [round(result["curve"][-1].get("group/dead_fraction", float("nan")), 2) for result in runs],
+        }
+        if len(runs) > 1:
+            row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval(finals)]
+            row["mean_over_time_iqm_and_interval"] = [round(value, 3) for value in iqm_interval(curves.mean(axis=1))]
+        rows.append(row)
+        print(f"{experiment} {variant:30} {row['final']} 99% after {row['seconds_to_99_percent']} s")
+    (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return rows
+
+
+def _entropy(result: dict[str, Any]) -> float:
+    last = result["curve"][-1]
+    return last.get("train/entropy", -last.get("train/entropy_loss", float("nan")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", nargs="+", default=list(EXPERIMENTS), choices=list(EXPERIMENTS))
+    parser.add_argument("--variant", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to SEEDS-1 (settings were chosen on seeds from 100 on)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--report", action="store_true", help="only summarise what is there")
+    parser.add_argument("--one", nargs=3, metavar=("EXPERIMENT", "VARIANT", "SEED"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        experiment, variant, seed = args.one
+        result = run(experiment, variant, int(seed))
+        (RUNS / f"{experiment}-{variant}-{seed}.json").write_text(json.dumps(result) + "\n")
+        return
+    if not args.report:
+        from tqdm import tqdm
+
+        todo = [
+            (experiment, variant, str(seed))
+            for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)
+            if not (RUNS / f"{experiment}-{variant}-{seed}.json").exists()
+        ]
+        start = [sys.executable, "-m", "benchmarks.text", "--one"]
+        with ThreadPoolExecutor(args.jobs) as pool, tqdm(total=len(todo), desc="runs") as bar:
+            for _ in pool.map(lambda one: subprocess.run([*start, *one], check=True, cwd=RUNS.parents[2]), todo):
+                bar.update()
+    report()
+
+
+if __name__ == "__main__":
+    main()

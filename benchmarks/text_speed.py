@@ -1,0 +1,509 @@
+"""
+Answers and tokens per second of training on text, on CPU, against peers: ``python -m benchmarks.text_speed``.
+
+The task is the sum of two digits, written by a transformer of 2 layers and width 64. In turn, several times over, one process
+each with one torch thread:
+
+- ``ours``: DAPO with a ``VerifierTextVecEnv`` and ``TokenPolicy``, whose rollouts read each token once (key/value cache) and
+  whose updates read each answer once
+- ``loop``: the same algorithm, but as on any other environment: single environments in a ``DummyVecEnv``,
+  and for each token, in rollout and update, the network reads the whole prefix
+- ``ppo``: SB3's own PPO on such environments, also without a cache. It does less than ``loop``: no groups, no exact starts
+- ``trl``, ``trl_gpt2``: GRPOTrainer of the package trl with a Llama, and with a GPT-2 which is our network layer for layer
+- ``bare``: a cached sampling loop in plain PyTorch on our weights, and nothing else
+- ``generate``: ``TokenPolicy.generate_tokens``
+
+Prints medians and ratios, and writes ``benchmarks/results/text_speed.json``. The peer from trl needs
+``pip install trl``, and is left out without it.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+import torch.nn.functional as F
+from sb3_grpo.envs import ArithmeticTask, VerifierTextEnv, VerifierTextVecEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from sb3_grpo import DAPO, make_group_env
+from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.common.tokens import PAD
+from sb3_grpo.common.transformer import CausalTransformer
+
+RESULTS = Path(__file__).resolve().parent / "results"
+TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
+
+GROUP_SIZE, N_GROUPS = 16, 32
+N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
+N_COPIES = N_ANSWERS
+MAX_ANSWER_TOKENS = 3
+N_EPOCHS = 2
+N_MINIBATCHES = 2
+NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
+# In steps. The 512 answers of an update have about 1250 tokens: two minibatches, of which the first is full
+BATCH_SIZE = 768
+# Too little to change what is answered: all subjects go on sampling from the policy of the warm start, so that the lengths
+# of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
+LEARNING_RATE = 1e-6
+CLIP_RANGE, CLIP_RANGE_HIGH, MAX_GRAD_NORM = 0.2, 0.28, 0.5
+# All 100 sums, so many times: about half of the sampled answers are right, and of the groups of 16 few are dead
+WARM_START: dict[str, Any] = {"n_epochs": 80, "batch_size": 50, "learning_rate": 1e-3}
+SEED = 0
+
+SETTINGS: dict[str, Any] = {
+    "group_size": GROUP_SIZE,
+    "n_groups": N_GROUPS,
+    "batch_size": BATCH_SIZE,
+    "n_epochs": N_EPOCHS,
+    "learning_rate": LEARNING_RATE,
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "advantage_scale": "group",
+    "clip_range": CLIP_RANGE,
+    "clip_range_high": CLIP_RANGE_HIGH,
+    "max_grad_norm": MAX_GRAD_NORM,
+}
+
+
+def warm_start_examples() -> list[tuple[str, str]]:
+    """
+    :return: All prompts, with the right answers
+    """
+    task = ArithmeticTask(digits=1)
+    return task.worked_examples(task.n_items, seed=SEED)
+
+
+def memory_mib() -> float:
+    """
+    :return: Peak memory of this process
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class UncachedTokenPolicy(TokenPolicy):
+    """``TokenPolicy`` used as any policy of SB3: from observations to actions, step by step, without memory."""
+
+    # Observations are stored and read step by step
+    reads_texts = False
+
+    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
+        """
+        :return: function from observations to actions; log probabilities follow when the rollout is over
+        """
+
+        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
+            distribution = self.get_distribution(th.as_tensor(observations, device=self.device))
+            return distribution.get_actions().cpu().numpy(), None
+
+        return sample
+
+
+class UncachedActorCriticPolicy(TokenActorCriticPolicy):
+    """``TokenActorCriticPolicy`` with the ``forward`` of SB3's policies."""
+
+    def forward(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        """
+        :param obs: Observation
+        :param deterministic: Whether to sample or use deterministic actions
+        :return: action, value and log probability of the action
+        """
+        hidden = self._hidden(obs)
+        distribution = self._get_action_dist_from_latent(hidden)
+        actions = distribution.get_actions(deterministic=deterministic)
+        return actions, self.value_net(hidden), distribution.log_prob(actions)
+
+
+class StopAfter(BaseCallback):
+    """
+    Ends training when so many updates are done.
+
+    :param ends: Grows by one with each update
+    :param n_updates: How many
+    """
+
+    def __init__(self, ends: list[dict[str, float]], n_updates: int):
+        super().__init__()
+        self.ends = ends
+        self.n_updates = n_updates
+
+    def _on_step(self) -> bool:
+        return len(self.ends) < self.n_updates
+
+
+def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
+    """
+    Train for a while. The first update is not counted.
+
+    :param model: A model whose policy has been warm-started
+    :param n_updates: How many updates are counted
+    :return: Rates, peak memory in MiB, and the share of the time that each stage takes
+    """
+    spent: dict[str, float] = defaultdict(float)
+    counted = dict.fromkeys(("answers_sampled", "answers_trained", "tokens_trained", "right"), 0.0)
+    ends: list[dict[str, float]] = []  # of each update
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[name] += time.perf_counter() - begin
+
+        return wrapper
+
+    def env_step(*args: Any) -> Any:
+        result = step(*args)
+        counted["answers_sampled"] += float(result[2].sum())
+        counted["right"] += float((result[1] > 0.5).sum())
+        return result
+
+    def train() -> None:
+        update()
+        batch = getattr(model, "batch", None)
+        if isinstance(model, PPO):
+            counted["answers_trained"] += float(model.rollout_buffer.episode_starts.sum())
+            counted["tokens_trained"] += model.rollout_buffer.actions.size
+        elif batch is not None:
+            counted["answers_trained"] += batch.lengths.numel()
+            counted["tokens_trained"] += int(batch.lengths.sum())
+        now = {"seconds": time.perf_counter(), "tokens_sampled": float(model.num_timesteps)}
+        ends.append({**now, **counted, **spent})
+
+    step, update = timed("env", model.env.step), timed("train", model.train)  # type: ignore[union-attr, attr-defined]
+    model.env.step = env_step  # type: ignore[union-attr, method-assign]
+    model.train = train  # type: ignore[attr-defined]
+    model.collect_rollouts = timed("collect", model.collect_rollouts)  # type: ignore[attr-defined]
+    if isinstance(model, PPO):
+        model.policy.forward = timed("policy", model.policy.forward)  # type: ignore[method-assign]
+    else:
+        policy: Any = model.policy
+        make_sampler = policy.action_sampler
+        policy.action_sampler = lambda: timed("policy", make_sampler())
+    model.learn(10**12, callback=StopAfter(ends, n_updates + 1))
+
+    total = {key: ends[-1][key] - ends[0][key] for key in ends[0]}
+    seconds, collect = total["seconds"], total["collect"]
+    return {
+        "answers_per_second": total["answers_trained"] / seconds,
+        "tokens_per_second": total["tokens_trained"] / seconds,
+        "sampled_tokens_per_second": total["tokens_sampled"] / seconds,
+        "rollout_tokens_per_second": total["tokens_sampled"] / collect,
+        "seconds_per_update": seconds / n_updates,
+        "share_policy": total["policy"] / seconds,
+        "share_env": total["env"] / seconds,
+        "share_rest_of_rollout": (collect - total["policy"] - total["env"]) / seconds,
+        "share_update": total["train"] / seconds,
+        "share_other": (seconds - collect - total["train"]) / seconds,
+        "tokens_per_answer": total["tokens_sampled"] / total["answers_sampled"],
+        "trained_share_of_sampled": total["tokens_trained"] / total["tokens_sampled"],
+        "right": total["right"] / total["answers_sampled"],
+        "peak_memory_mib": memory_mib(),
+    }
+
+
+def _model(policy: type[TokenPolicy], env: Any) -> DAPO:
+    model = DAPO(policy, env, seed=SEED, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
+    model.policy.pretrain(warm_start_examples(), **WARM_START)  # type: ignore[operator]
+    return model
+
+
+def _text_vec_env() -> VerifierTextVecEnv:
+    return VerifierTextVecEnv(N_COPIES, seed=SEED, task=ArithmeticTask(digits=1), max_answer_tokens=MAX_ANSWER_TOKENS)
+
+
+def _single_env(render_mode: str | None = None) -> VerifierTextEnv:
+    return VerifierTextEnv(ArithmeticTask(digits=1), max_answer_tokens=MAX_ANSWER_TOKENS)
+
+
+def ours(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :return: What :func:`measure` says of DAPO with all that this package has for text
+    """
+    return measure(_model(TokenPolicy, _text_vec_env()), n_updates)
+
+
+def loop(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :return: What :func:`measure` says of DAPO that knows nothing of text
+    """
+    # Monitor and StartQueue around each copy
+    return measure(_model(UncachedTokenPolicy, make_group_env(_single_env, n_envs=N_COPIES, seed=SEED)), n_updates)
+
+
+def ppo(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :return: What :func:`measure` says of SB3's own loop
+    """
+    model = PPO(
+        UncachedActorCriticPolicy,
+        make_vec_env(_single_env, n_envs=N_COPIES, seed=SEED),
+        # A rollout of PPO is not made of whole answers. It has 1536 tokens, in as many minibatches as ours
+        n_steps=MAX_ANSWER_TOKENS,
+        batch_size=N_COPIES * MAX_ANSWER_TOKENS // N_MINIBATCHES,
+        n_epochs=N_EPOCHS,
+        learning_rate=LEARNING_RATE,
+        gamma=1.0,
+        clip_range=CLIP_RANGE,
+        max_grad_norm=MAX_GRAD_NORM,
+        seed=SEED,
+        device="cpu",
+        policy_kwargs=NETWORK,
+    )
+    model.policy.pretrain(warm_start_examples(), **WARM_START)  # type: ignore[operator]
+    return measure(model, n_updates)
+
+
+def trl(n_updates: int, architecture: str = "llama") -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :param architecture: "llama" or "gpt2"
+    :return: Rates of trl's GRPOTrainer
+    """
+    # Here, so that no other process holds that package in memory
+    from benchmarks.text_speed_trl import train
+
+    return train(n_updates, architecture)
+
+
+def trl_gpt2(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :return: Rates of trl's GRPOTrainer
+    """
+    return trl(n_updates, "gpt2")
+
+
+def _bare_block(block: Any, hidden: th.Tensor, keys: th.Tensor, values: th.Tensor, begin: int, end: int) -> th.Tensor:
+    n, t, width = hidden.shape
+    heads = block.qkv(block.attention_norm(hidden)).view(n, t, 3, block.n_heads, -1)
+    new_queries, new_keys, new_values = heads.permute(2, 0, 3, 1, 4)
+    keys[:, :, begin:end] = new_keys
+    values[:, :, begin:end] = new_values
+    # In lock-step there is nothing to mask: one new token may look at all there is
+    attended = F.scaled_dot_product_attention(new_queries, keys[:, :, :end], values[:, :, :end], is_causal=t > 1)
+    hidden = hidden + block.attention_out(attended.transpose(1, 2).reshape(n, t, width))
+    return hidden + block.mlp(block.mlp_norm(hidden))
+
+
+@th.inference_mode()
+def bare_loop(network: CausalTransformer, head: th.nn.Linear, prompts: th.Tensor, n_new: int) -> th.Tensor:
+    """
+    The least that sampling with a cache can be: prompts of one length, all answers in lock-step, to the longest length.
+
+    :param network: The transformer
+    :param head: From hidden states to logits
+    :param prompts: (n, P) prompts without padding
+    :param n_new: Tokens to be written
+    :return: (n, n_new) tokens
+    """
+    n, end = prompts.shape
+    n_heads = NETWORK["n_heads"]
+    cache = th.empty((len(network.blocks), 2, n, n_heads, end + n_new, network.width // n_heads))
+    answers = prompts.new_empty((n, n_new))
+    begin, tokens = 0, prompts
+    for i in range(n_new):
+        hidden = network.token_embedding(tokens) + network.position_embedding.weight[begin:end]
+        for block, (keys, values) in zip(network.blocks, cache, strict=True):
+            hidden = _bare_block(block, hidden, keys, values, begin, end)
+        probabilities = head(network.norm(hidden[:, -1])).softmax(dim=-1)
+        tokens = th.multinomial(probabilities, 1)
+        answers[:, i : i + 1] = tokens
+        begin, end = end, end + 1
+    return answers
+
+
+def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates: int) -> dict[str, float]:
+    model = _model(TokenPolicy, _text_vec_env())
+    policy, task = model.policy, ArithmeticTask(digits=1)
+    assert isinstance(policy, TokenPolicy)
+    policy.set_training_mode(False)
+    tokenizer = policy.observation_space.tokenizer
+    rng = np.random.default_rng(SEED)
+    seconds, n_tokens = 0.0, 0
+    # An update takes longer than the generation of its answers
+    for i in range(10 * n_updates + 1):
+        items = rng.integers(task.n_items, size=N_GROUPS).repeat(GROUP_SIZE)
+        prompts = th.as_tensor([tokenizer.encode(task.item(int(item)).prompt) for item in items])
+        begin = time.perf_counter()
+        answers = sample(policy, prompts)
+        if i > 0:
+            seconds += time.perf_counter() - begin
+            # Up to and with the one that ends the answer: what lock-step writes after it is of no use
+            goes_on = ((answers != tokenizer.eos_id) & (answers != PAD)).long().cumprod(dim=1)
+            n_tokens += int((goes_on.sum(dim=1) + 1).clamp(max=MAX_ANSWER_TOKENS).sum())
+    n_answers = 10 * n_updates * N_ANSWERS
+    return {
+        "tokens_per_second": n_tokens / seconds,
+        "answers_per_second": n_answers / seconds,
+        "tokens_per_answer": n_tokens / n_answers,
+        "peak_memory_mib": memory_mib(),
+    }
+
+
+def bare(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: A tenth of how many batches of answers are counted
+    :return: Rates of :func:`bare_loop`
+    """
+    return _generation(
+        lambda policy, prompts: bare_loop(policy.network, policy.action_net, prompts, MAX_ANSWER_TOKENS),  # type: ignore[arg-type]
+        n_updates,
+    )
+
+
+def generate(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: A tenth of how many batches of answers are counted
+    :return: Rates of ``TokenPolicy.generate_tokens``
+    """
+    return _generation(
+        lambda policy, prompts: policy.generate_tokens(prompts, MAX_ANSWER_TOKENS)[:, prompts.shape[1] :], n_updates
+    )
+
+
+SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
+    "ours": ours,
+    "loop": loop,
+    "ppo": ppo,
+    "trl": trl,
+    "trl_gpt2": trl_gpt2,
+    "bare": bare,
+    "generate": generate,
+}
+# (subject, figure) against (peer, figure)
+RATIOS: dict[str, tuple[str, str, str, str]] = {
+    "rollout_vs_loop": ("ours", "rollout_tokens_per_second", "loop", "rollout_tokens_per_second"),
+    "training_vs_loop": ("ours", "tokens_per_second", "loop", "tokens_per_second"),
+    "rollout_vs_ppo": ("ours", "rollout_tokens_per_second", "ppo", "rollout_tokens_per_second"),
+    "training_vs_ppo": ("ours", "tokens_per_second", "ppo", "tokens_per_second"),
+    "training_vs_trl": ("ours", "answers_per_second", "trl", "answers_per_second"),
+    "training_vs_trl_gpt2": ("ours", "answers_per_second", "trl_gpt2", "answers_per_second"),
+    # How many times as fast the bare loop is
+    "bare_vs_generate": ("bare", "tokens_per_second", "generate", "tokens_per_second"),
+    "bare_vs_rollout": ("bare", "tokens_per_second", "ours", "rollout_tokens_per_second"),
+}
+
+
+def _run_one(subject: str, n_updates: int) -> dict[str, float]:
+    output = subprocess.run(
+        [sys.executable, "-m", "benchmarks.text_speed", "--updates", str(n_updates), "--one", subject],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=RESULTS.parents[1],
+        # transformers speaks of names that it is about to change
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONWARNINGS": "ignore::FutureWarning",
+        },
+    ).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def _print_table(median: dict[str, dict[str, float]], ratios: dict[str, float]) -> None:
+    columns = {
+        "answers/s": ("answers_per_second", 1, "9.0f"),
+        "tokens/s": ("tokens_per_second", 1, "9.0f"),
+        "rollout tokens/s": ("rollout_tokens_per_second", 1, "16.0f"),
+        "policy %": ("share_policy", 100, "8.0f"),
+        "env %": ("share_env", 100, "5.0f"),
+        "rest %": ("share_rest_of_rollout", 100, "6.0f"),
+        "update %": ("share_update", 100, "8.0f"),
+        "MiB": ("peak_memory_mib", 1, "5.0f"),
+    }
+    print(f"{'':8} " + "  ".join(columns))
+    for subject, figures in median.items():
+        cells = []
+        for title, (key, factor, form) in columns.items():
+            cells.append(f"{factor * figures[key]:{form}}" if key in figures else " " * len(title))
+        print(f"{subject:8} " + "  ".join(cells))
+    for name, value in ratios.items():
+        print(f"{name:22} {value:6.2f}")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in TRL_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=20, help="updates that are counted in each run")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--one", choices=list(SUBJECTS), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        th.set_num_threads(1)
+        print(json.dumps(SUBJECTS[args.one](args.updates)))
+        return
+
+    from benchmarks.common import command, machine
+
+    subjects = list(SUBJECTS)
+    missing = [package for package in TRL_PACKAGES if find_spec(package) is None]
+    if missing:
+        print(f"Without the peers of trl: missing {', '.join(missing)} (pip install {' '.join(missing)})")
+        subjects = [subject for subject in subjects if not subject.startswith("trl")]
+    runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
+    for repeat in range(args.repeats):
+        for subject in subjects:
+            runs[subject].append(_run_one(subject, args.updates))
+            figures = runs[subject][-1]
+            rates = f"{figures['answers_per_second']:8.0f} answers/s {figures['tokens_per_second']:8.0f} tokens/s"
+            print(f"{repeat + 1}/{args.repeats} {subject:8} {rates}", flush=True)
+
+    median = {
+        subject: {key: float(np.median([run[key] for run in figures])) for key in figures[0]}
+        for subject, figures in runs.items()
+    }
+    ratios = {
+        name: float(np.median([a[key] / b[peer_key] for a, b in zip(runs[subject], runs[peer], strict=True)]))
+        for name, (subject, key, peer, peer_key) in RATIOS.items()
+        if subject in runs and peer in runs
+    }
+    described = machine()
+    described["versions"].update(_versions())
+    result = {
+        "task": {"name": "arithmetic", "digits": 1, "max_answer_tokens": MAX_ANSWER_TOKENS},
+        "n_envs": N_COPIES,
+        "updates": args.updates,
+        "median": median,
+        "median_of_paired_ratios": ratios,
+        "runs": runs,
+        "hyperparameters": {**SETTINGS, **NETWORK, "warm_start": WARM_START, "seed": SEED},
+        "command": command(),
+        "machine": described,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "text_speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    _print_table(median, ratios)
+
+
+if __name__ == "__main__":
+    main()

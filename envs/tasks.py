@@ -1,0 +1,249 @@
+"""Tasks of text: prompts, and what an answer to each of them is worth."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .verifiers import is_equivalent
+
+# For tasks that cannot know which characters will occur
+PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
+
+# More items than this are not looked through for the longest prompt
+MAX_ITEMS_LOOKED_THROUGH = 10_000
+
+# Indices that are drawn from a task without an end
+_UNLIMITED = 2**31
+
+
+@dataclass(frozen=True)
+class Item:
+    """
+    One prompt of a task.
+
+    :param prompt: What the agent reads
+    :param answer: The reference
+    :param metadata: Anything else that belongs to it
+    """
+
+    prompt: str
+    answer: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Scorer(NamedTuple):
+    """
+    How an answer is scored, in a form that can be sent to another process.
+
+    :param function: Gets the answer and what ``payload`` returns, returns the score
+    :param payload: Gets the item, returns what ``function`` needs of it. It is never sent anywhere.
+    """
+
+    function: Callable[[str, Any], Any]
+    payload: Callable[[Item], Any]
+
+
+class Task(ABC):
+    """
+    Where prompts come from. A task of your own needs ``item``; the rest has defaults.
+
+    ``n_items`` is the number of items; with None, the default, every index from 0 on is an item.
+    ``max_reply_tokens`` is how many tokens the replies of one episode can have.
+    ``n_turns`` is how many answers the agent can give in one episode.
+    """
+
+    n_items: int | None = None
+    n_turns: int = 1
+
+    @abstractmethod
+    def item(self, index: int) -> Item:
+        """
+        :param index: Number of the item
+        :return: The item, the same one at every call
+        """
+
+    def score(self, answer: str, item: Item) -> float:
+        """
+        :param answer: The agent's (last) answer: data that may be anything
+        :param item: What it was asked
+        :return: 1 for a right answer, 0 for a wrong one, or something between
+        """
+        return float(is_equivalent(answer, item.answer))
+
+    def reply(self, item: Item, messages: list[str]) -> str | None:
+        """
+        What the agent gets to read next, for tasks of several turns. This runs in the process of the environment.
+
+        :param item: What the agent was asked first
+        :param messages: The agent's first answer, the reply to it, the second answer, ...: the agent's is the last one
+        :return: A text that the agent has to answer, or None to end the episode with the last answer
+        """
+        return None
+
+    @property
+    def max_reply_tokens(self) -> int:
+        return 0 if type(self).reply is Task.reply else 128
+
+    @property
+    def trusted(self) -> bool:
+        """Whether ``score`` is known to be quick and safe: it runs in this process, and without a time limit."""
+        return type(self).score is Task.score
+
+    def scorer(self) -> Scorer:
+        """
+        :return: What a process that scores answers gets
+        """
+        return Scorer(self.score, _whole_item)
+
+    def alphabet(self) -> str:
+        """
+        :return: The characters of the default tokenizer
+        """
+        return PRINTABLE
+
+    def longest_items(self) -> Iterable[Item] | None:
+        """
+        :return: Items among which are those with the longest prompt and the longest answer, None if nobody knows
+        """
+        if self.n_items is None or self.n_items > MAX_ITEMS_LOOKED_THROUGH:
+            return None
+        return map(self.item, range(self.n_items))
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """
+        :param rng: Random generator
+        :return: The index of an item
+        """
+        return int(rng.integers(_UNLIMITED if self.n_items is None else self.n_items))
+
+    def worked_examples(self, n: int, seed: int = 0) -> list[tuple[str, str]]:
+        """
+        Prompts with the right answers, for supervised training before the first episode.
+
+        :param n: How many, all different
+        :param seed: Which ones
+        :return: Pairs of prompt and answer
+        """
+        n_items = _UNLIMITED if self.n_items is None else self.n_items
+        if not 0 <= n <= n_items:
+            raise ValueError(f"n={n} worked examples: there are {n_items} items")
+        indices = np.random.default_rng(seed).choice(n_items, size=n, replace=False)
+        items = [self.item(int(index)) for index in indices]
+        return [(item.prompt, item.answer) for item in items]
+
+
+def _whole_item(item: Item) -> Item:
+    return item
+
+
+class PairsTask(Task):
+    """
+    A list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
+
+    :param pairs: (prompt, answer), or (prompt, answer, metadata). Numbers as answers become text.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Any, ...]]):
+        self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
+        self.n_items = len(self._items)
+        if not self._items:
+            raise ValueError("The task has no items: give at least one pair (prompt, answer)")
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str = "answer") -> "PairsTask":
+        """
+        :param path: File with one JSON object per line; blank lines are skipped
+        :param prompt_key: Where the prompt is in it
+        :param answer_key: Where the answer is in it. Everything else becomes the item's metadata.
+        :return: The task
+        """
+        pairs = []
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
+        if not pairs:
+            raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
+        return cls(pairs)
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Number of the pair
+        :return: The pair
+        """
+        return self._items[index]
+
+    def alphabet(self) -> str:
+        """
+        :return: All characters of all pairs
+        """
+        return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
+
+
+class GeneratorTask(Task):
+    """
+    Prompts from a function.
+
+    :param function: Gets an index, returns (prompt, answer) or (prompt, answer, metadata), always the same for one index
+    :param n_items: Indices are smaller than this; None: there is no end
+    :param alphabet: The characters that occur; None: printable ASCII
+    """
+
+    def __init__(self, function: Callable[[int], tuple[Any, ...]], n_items: int | None = None, alphabet: str | None = None):
+        if n_items is not None and n_items < 1:
+            raise ValueError(f"n_items={n_items}: a task has at least one item")
+        self.function = function
+        self.n_items = n_items
+        self._alphabet = PRINTABLE if alphabet is None else alphabet
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Number of the item
+        :return: What the function returns for it
+        """
+        return _pair(self.function(index), f"What {getattr(self.function, '__name__', self.function)}({index}) returned")
+
+    def alphabet(self) -> str:
+        """
+        :return: The characters that occur
+        """
+        return self._alphabet
+
+
+def _pair(pair: Any, where: str) -> Item:
+    if not isinstance(pair, tuple | list) or not 2 <= len(pair) <= 3:
+        raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
+    prompt, answer, metadata = pair if len(pair) == 3 else (*pair, {})
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    if not isinstance(prompt, str) or not isinstance(answer, str) or not isinstance(metadata, dict):
+        raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
+    if not prompt:
+        raise ValueError(f"{where} has an empty prompt: the agent needs at least one token to read")
+    return Item(prompt, answer, metadata)
+
+
+def _json_pair(line: str, where: str, prompt_key: str, answer_key: str) -> tuple[Any, ...]:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
+    for key in (prompt_key, answer_key):
+        if key not in entry:
+            raise ValueError(
+                f"{where} has no {key!r}, only {', '.join(map(repr, entry)) or 'nothing'}. "
+                "Name the keys of your file with prompt_key and answer_key."
+            )
+    metadata = {key: value for key, value in entry.items() if key not in (prompt_key, answer_key)}
+    item = _pair((entry[prompt_key], entry[answer_key], metadata), where)
+    return item.prompt, item.answer, item.metadata

@@ -1,0 +1,312 @@
+"""What one environment of text and a batch of them have in common: prompts, limits, ends and rewards."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_grpo.common.tokens import PAD, Tokenizer, TokenSpace
+
+from .builtin_tasks import make_task
+from .tasks import Item, Scorer, Task
+from .tokenizers import CharTokenizer, HuggingFaceTokenizer
+from .verifiers import Check, Verdict, VerifierRunner, is_equivalent, make_math_verifier
+
+# Where the task does not say how long its prompts and answers are
+_DEFAULT_PROMPT_TOKENS = 128
+_DEFAULT_ANSWER_TOKENS = 64
+
+# Tokens of encoded prompts that are kept, padding included
+_MAX_KEPT = 8_000_000
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """
+    An item with the tokens of its prompt.
+
+    :param index: Its number
+    :param item: The item
+    :param row: (L,) the observation that an episode with it begins with
+    :param n_tokens: How many tokens the prompt has
+    """
+
+    index: int
+    item: Item
+    row: np.ndarray
+    n_tokens: int
+
+
+@dataclass
+class Exchange:
+    """
+    What was said in an episode.
+
+    :param encoded: What the agent was asked
+    :param messages: Its answers that are complete and the replies to them
+    :param turn_start: Place of the first token of the present answer
+    :param n_reply_tokens: Tokens of the replies so far
+    """
+
+    encoded: EncodedItem
+    messages: list[str] = field(default_factory=list)
+    turn_start: int = 0
+    n_reply_tokens: int = 0
+
+
+class TurnEnd(NamedTuple):
+    """
+    What follows the end of an answer.
+
+    :param complete: Whether the episode ends with this answer
+    :param reply: The tokens that the agent has to answer next. None if there is no room for them, or if it has
+        given as many tokens as it may
+    """
+
+    complete: bool
+    reply: np.ndarray | None
+
+
+class TextEpisodeRules:
+    """
+    Everything about episodes of text but the tokens written in them.
+
+    :param task: See :func:`make_task`
+    :param task_kwargs: Arguments for the task
+    :param tokenizer: A :class:`Tokenizer`, or the path of a ``tokenizer.json``; None: one token for each character
+        of the task's alphabet
+    :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
+        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
+    :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
+        None: as many as the longest answer of the task needs, or 64 if nobody knows that
+    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 if nobody knows that
+    :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
+    :param reward_correct: Reward for an answer with score 1
+    :param reward_wrong: Reward for an answer with score 0, and for one without an end
+    :param success_score: An episode with at least this score is a success
+    :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own
+    :param on_verifier_error: ``"raise"``, or count failures of the verifier as score ``"zero"``
+    """
+
+    def __init__(
+        self,
+        task: Any = "arithmetic",
+        task_kwargs: dict[str, Any] | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
+        verifier: Callable[[str, str], float] | str | None = None,
+        max_answer_tokens: int | None = None,
+        max_prompt_tokens: int | None = None,
+        max_reply_tokens: int | None = None,
+        reward_correct: float = 1.0,
+        reward_wrong: float = 0.0,
+        success_score: float = 1.0,
+        verifier_timeout: float = 5.0,
+        on_verifier_error: str = "raise",
+    ):
+        self.task = make_task(task, **(task_kwargs or {}))
+        self.tokenizer = _make_tokenizer(tokenizer, self.task)
+        scorer, trusted = _make_scorer(verifier, self.task)
+        self._payload = scorer.payload
+        self.runner = VerifierRunner(scorer.function, trusted, verifier_timeout, on_verifier_error)
+        prompt_tokens, answer_tokens = self._longest(max_prompt_tokens is None or max_answer_tokens is None)
+        self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
+        self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
+        self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
+        self.reward_correct, self.reward_wrong, self.success_score = reward_correct, reward_wrong, success_score
+        self.multi_turn = type(self.task).reply is not Task.reply
+        self._kept: dict[int, EncodedItem] = {}
+
+    @property
+    def length(self) -> int:
+        """Tokens of an observation."""
+        return self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
+
+    def make_spaces(self) -> tuple[TokenSpace, spaces.Discrete]:
+        """
+        :return: New observation and action space
+        """
+        return TokenSpace(self.length, self.tokenizer), spaces.Discrete(self.tokenizer.vocab_size)
+
+    def _longest(self, wanted: bool) -> tuple[int, int]:
+        items = self.task.longest_items() if wanted else None
+        if items is None:
+            return _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
+        lengths = [(len(self.tokenizer.encode(item.prompt)), len(self.tokenizer.encode(item.answer))) for item in items]
+        prompt_tokens, answer_tokens = np.max(lengths, axis=0).tolist()
+        return prompt_tokens, (answer_tokens + 1) * self.task.n_turns
+
+    def encoded(self, index: int) -> EncodedItem:
+        """
+        :param index: Number of an item
+        :return: The item, ready to begin an episode with
+        """
+        found = self._kept.get(index)
+        if found is not None:
+            return found
+        item = self.task.item(index)
+        tokens = self.tokenizer.encode(item.prompt)
+        if not 1 <= len(tokens) <= self.max_prompt_tokens:
+            raise ValueError(
+                f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
+                f"max_prompt_tokens={self.max_prompt_tokens}. Prompt: {item.prompt!r:.200}"
+            )
+        row = np.full(self.length, PAD, np.int64)
+        row[: len(tokens)] = tokens
+        row.setflags(write=False)
+        if len(self._kept) * self.length >= _MAX_KEPT:
+            self._kept.clear()
+        found = self._kept[index] = EncodedItem(index, item, row, len(tokens))
+        return found
+
+    def chosen(self, options: dict[str, Any] | None) -> int | None:
+        """
+        :param options: The options given to ``reset``
+        :return: The item that they choose, None if they leave it to chance
+        """
+        if not options:
+            return None
+        if set(options) != {"item"}:
+            raise ValueError(f"options={options}: the only option is 'item', the number of the item to begin with")
+        return self.checked(options["item"])
+
+    def checked(self, index: Any) -> int:
+        """
+        :param index: What may be the number of an item
+        :return: The number
+        """
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise ValueError(f"item={index!r:.100} has to be the number of an item, not {type(index).__name__}")
+        n_items = self.task.n_items
+        if index < 0 or (n_items is not None and index >= n_items):
+            there_are = "from 0 on" if n_items is None else f"from 0 to {n_items - 1}"
+            raise ValueError(f"There is no item {index}: they are numbered {there_are}")
+        return int(index)
+
+    def begin(self, encoded: EncodedItem) -> tuple[Exchange, dict[str, Any]]:
+        """
+        :param encoded: What the agent is asked
+        :return: The episode, and the info for ``reset``
+        """
+        return Exchange(encoded, [], encoded.n_tokens), {"prompt": encoded.item.prompt, "item": encoded.index}
+
+    def end_turn(self, exchange: Exchange, row: np.ndarray, n_tokens: int, n_given: int) -> TurnEnd:
+        """
+        The agent has ended its answer.
+
+        :param exchange: The episode, in which the answer and the reply to it are noted
+        :param row: (L,) the tokens
+        :param n_tokens: How many there are
+        :param n_given: How many the agent gave
+        :return: How it goes on
+        """
+        exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
+        reply = self.task.reply(exchange.encoded.item, exchange.messages) if self.multi_turn else None
+        if reply is None:
+            return TurnEnd(complete=True, reply=None)
+        tokens = self.tokenizer.encode(reply)
+        exchange.messages.append(reply)
+        exchange.n_reply_tokens += len(tokens)
+        exchange.turn_start = n_tokens + len(tokens)
+        if n_given >= self.max_answer_tokens or exchange.n_reply_tokens > self.max_reply_tokens:
+            return TurnEnd(complete=False, reply=None)
+        return TurnEnd(complete=False, reply=np.array(tokens, np.int64))
+
+    def score(self, exchanges: list[Exchange]) -> list[Verdict]:
+        """
+        :param exchanges: Episodes that ended with a complete answer
+        :return: What the answers are worth
+        """
+        checks = []
+        for exchange in exchanges:
+            item = exchange.encoded.item
+            checks.append(Check(exchange.messages[-1], self._payload(item), item.prompt))
+        return self.runner.score(checks)
+
+    def outcome(
+        self, exchange: Exchange, verdict: Verdict | None, row: np.ndarray, n_tokens: int
+    ) -> tuple[float, dict[str, Any]]:
+        """
+        :param exchange: An episode that has ended
+        :param verdict: What its answer is worth, None if it is not complete
+        :param row: (L,) the tokens
+        :param n_tokens: How many there are
+        :return: The reward and the info of its last step
+        """
+        item = exchange.encoded.item
+        score = 0.0 if verdict is None else verdict.score
+        info = {
+            "prompt": item.prompt,
+            "item": exchange.encoded.index,
+            "answer": self._unfinished(exchange, row, n_tokens) if verdict is None else exchange.messages[-1],
+            "reference": item.answer,
+            "verdict": score,
+            "is_success": score >= self.success_score,
+        }
+        if self.multi_turn:
+            info["messages"] = list(exchange.messages)
+        if verdict is not None and verdict.error is not None:
+            info["verifier_error"] = verdict.error
+        return self.reward_wrong + score * (self.reward_correct - self.reward_wrong), info
+
+    def _unfinished(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
+        return self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist())
+
+    def transcript(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
+        """
+        :param exchange: An episode
+        :param row: (L,) the tokens
+        :param n_tokens: How many there are
+        :return: All that was said, line after line
+        """
+        unfinished = self._unfinished(exchange, row, n_tokens)
+        ended = len(exchange.messages) % 2 == 1
+        said = [exchange.encoded.item.prompt, *exchange.messages] + ([] if ended else [unfinished])
+        return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))
+
+    def close(self) -> None:
+        """End the verifier's process."""
+        self.runner.close()
+
+
+def _limit(name: str, value: int | None, default: int, least: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r} has to be a whole number of tokens, at least {least}")
+    return int(value)
+
+
+def _make_tokenizer(tokenizer: Any, task: Task) -> Tokenizer:
+    if tokenizer is None:
+        return CharTokenizer(task.alphabet())
+    if isinstance(tokenizer, str | Path):
+        return HuggingFaceTokenizer(tokenizer)
+    missing = [name for name in ("vocab_size", "eos_id", "encode", "decode") if not hasattr(tokenizer, name)]
+    if missing:
+        raise TypeError(
+            f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
+            "tokenizer.json, or HuggingFaceTokenizer(...) around a tokenizer of the packages tokenizers or transformers."
+        )
+    return tokenizer
+
+
+def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
+    """
+    :return: How answers are scored, and whether that is trusted
+    """
+    if verifier is None:
+        return task.scorer(), task.trusted
+    if verifier == "exact":
+        return Scorer(is_equivalent, _reference), True
+    if verifier == "math":
+        return Scorer(make_math_verifier(), _reference), False
+    if callable(verifier):
+        return Scorer(verifier, _reference), False
+    raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
+
+
+def _reference(item: Item) -> str:
+    return item.answer

@@ -1,0 +1,139 @@
+"""A process of its own for verifiers, which may hang or crash without harm to the training."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = Path(__file__).with_name("verifier_worker.py")
+
+# For importing what the verifier needs, which can be much
+_START_SECONDS = 120.0
+
+
+class VerifierStartError(RuntimeError):
+    """The process of the verifier could not begin its work."""
+
+
+class VerifierProcess:
+    """
+    One worker process that runs one function, started when it is first needed.
+
+    :param function: The function, pickled with cloudpickle. It gets an answer and something else, and returns a number.
+    """
+
+    def __init__(self, function: bytes):
+        self._function = function
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Any = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._owner = os.getpid()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None where there is none."""
+        return None if self._process is None else self._process.pid
+
+    def check(self, arguments: list[tuple[str, Any]], time_limit: float) -> Iterator[tuple[float | None, str | None]]:
+        """
+        :param arguments: What the function is called with, call after call
+        :param time_limit: Seconds that each of the calls may take
+        :return: For each of them, as soon as it is known: the score, or None and what went wrong
+        """
+        with self._lock:
+            n_done = 0
+            try:
+                while n_done < len(arguments):
+                    self._start()
+                    # Where the worker has ended, receiving will tell
+                    with contextlib.suppress(OSError):
+                        self._connection.send_bytes(pickle.dumps(arguments[n_done:]))
+                    while n_done < len(arguments) and self._process is not None:
+                        result = self._receive(time_limit)
+                        n_done += 1
+                        yield result
+            finally:
+                if n_done < len(arguments):
+                    self._stop()
+
+    def _receive(self, time_limit: float) -> tuple[float | None, str | None]:
+        assert self._process is not None
+        if not self._connection.poll(time_limit):
+            self._stop()
+            return None, f"it did not finish within {time_limit:g} s and was stopped"
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            process = self._process
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            code = process.returncode
+            self._stop()
+            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit status {code}"
+            return None, f"it ended its own process ({how})"
+
+    def _start(self) -> None:
+        if self._owner != os.getpid():
+            # Forked: the worker answers to the other process
+            self._forget()
+        if self._process is not None:
+            return
+        self._connection, other_end = multiprocessing.Pipe()
+        with other_end:
+            # -I: the folder of the script is not searched for modules, it has some whose names are those of packages
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_SCRIPT), str(other_end.fileno())],
+                pass_fds=[other_end.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
+        with contextlib.suppress(OSError):
+            self._connection.send((os.getpid(), sys.path, self._function))
+        _, error = self._receive(_START_SECONDS)
+        if error is not None:
+            self._stop()
+            raise VerifierStartError(error)
+
+    def _stop(self) -> None:
+        finalizer = self._finalizer
+        self._forget()
+        if finalizer is not None:
+            finalizer()
+
+    def close(self) -> None:
+        """End the process. It is started again if it is needed again."""
+        with self._lock:
+            self._stop()
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
+    if owner == os.getpid():
+        connection.close()
+        process.kill()
+        process.wait()
+
+
+_processes: "weakref.WeakValueDictionary[bytes, VerifierProcess]" = weakref.WeakValueDictionary()
+
+
+def shared_process(function: bytes) -> VerifierProcess:
+    """
+    :param function: The function, pickled with cloudpickle
+    :return: The one worker of all environments of this process that use this function
+    """
+    process = _processes.get(function)
+    if process is None:
+        process = _processes[function] = VerifierProcess(function)
+    return process

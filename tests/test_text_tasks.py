@@ -1,0 +1,324 @@
+import pickle
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sb3_grpo.envs import (
+    ArithmeticTask,
+    CapitalsTask,
+    CharTokenizer,
+    GeneratorTask,
+    GuessNumberTask,
+    HuggingFaceTokenizer,
+    Item,
+    PairsTask,
+    Task,
+    is_equivalent,
+    make_task,
+    math_equivalent,
+)
+
+from sb3_grpo.common.tokens import PAD
+
+
+def all_items(task: Task) -> list[Item]:
+    assert task.n_items is not None
+    return [task.item(index) for index in range(task.n_items)]
+
+
+# Tokenizers
+
+
+def test_characters_are_numbered_in_order_and_the_end_is_last() -> None:
+    tokenizer = CharTokenizer("ab=")
+    assert (tokenizer.vocab_size, tokenizer.eos_id) == (4, 3)
+    assert tokenizer.encode("b=a") == [1, 2, 0]
+    assert tokenizer.decode([1, 2, 0, 3, 1, PAD]) == "b=a"
+    assert tokenizer.decode(np.array([0, PAD, PAD])) == "a"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: CharTokenizer("ab=").encode("a?"), r"'\?' in 'a\?' is not in the alphabet 'ab='"),
+        (lambda: CharTokenizer("ab=").decode([7]), "no token 7: ids are from 0 to 3"),
+        (lambda: CharTokenizer("aba"), "'a' more than once"),
+        (lambda: CharTokenizer(""), "empty"),
+    ],
+)
+def test_wrong_characters_are_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.fixture(scope="module")
+def word_tokenizer() -> Any:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"one": 0, "two": 1, "</s>": 2, "<unk>": 9}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.enable_padding(length=7)
+    tokenizer.enable_truncation(2)
+    return tokenizer
+
+
+def test_hugging_face_tokenizers_neither_pad_nor_cut(word_tokenizer: Any, tmp_path: Path) -> None:
+    word_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for tokenizer in (HuggingFaceTokenizer(word_tokenizer), HuggingFaceTokenizer(tmp_path / "tokenizer.json")):
+        # The ids have a gap
+        assert (tokenizer.vocab_size, tokenizer.eos_id) == (10, 2)
+        assert tokenizer.encode("one two one") == [0, 1, 0]
+        assert tokenizer.decode([0, 1, 2, 1, PAD]) == "one two"
+        assert pickle.loads(pickle.dumps(tokenizer)).encode("two") == [1]
+    assert len(word_tokenizer.encode("one").ids) == 7
+
+
+def test_tokenizers_of_transformers(word_tokenizer: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=word_tokenizer, eos_token="<unk>")
+    assert HuggingFaceTokenizer(fast).eos_id == 9
+    assert HuggingFaceTokenizer(fast, eos_token="</s>").eos_id == 2
+
+
+def test_hugging_face_tokenizers_say_what_is_missing(word_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="'two words' is not one of the 4 tokens"):
+        HuggingFaceTokenizer(word_tokenizer, eos_token="two words")
+    with pytest.raises(FileNotFoundError, match=r"'gpt2'.*nothing is downloaded"):
+        HuggingFaceTokenizer("gpt2")
+    with pytest.raises(TypeError, match="not int"):
+        HuggingFaceTokenizer(3)
+    word_tokenizer.add_special_tokens(["<eos>"])
+    with pytest.raises(ValueError, match="it has </s> and <eos>: pass eos_token"):
+        HuggingFaceTokenizer(word_tokenizer)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match=r'pip install "sb3-grpo\[text\]"'):
+        HuggingFaceTokenizer(word_tokenizer)
+
+
+# Tasks
+
+
+def test_arithmetic_has_every_pair_once() -> None:
+    items = all_items(ArithmeticTask(digits=1))
+    assert len({item.prompt for item in items}) == len(items) == 100
+    assert Item("3+4=", "7", {"a": 3, "operation": "+", "b": 4}) in items
+    assert ArithmeticTask(digits=2).n_items == 10_000
+    by_prompt = {item.prompt: item.answer for item in all_items(ArithmeticTask(operations="+-*"))}
+    assert len(by_prompt) == 300
+    assert (by_prompt["3-9="], by_prompt["7*8="], by_prompt["9+9="]) == ("-6", "56", "18")
+
+
+def test_arithmetic_without_an_end_in_sight() -> None:
+    task = ArithmeticTask(digits=9)
+    assert task.n_items == 10**18
+    assert task.item(10**18 - 1).prompt == "999999999+999999999="
+    assert len(task.worked_examples(5)) == 5
+
+
+@pytest.mark.parametrize("operations", ["+", "-", "+-*"])
+def test_zero_padded_answers_have_one_width(operations: str) -> None:
+    items = all_items(ArithmeticTask(operations=operations, zero_pad=True))
+    plain = all_items(ArithmeticTask(operations=operations))
+    assert {len(item.answer) for item in items} == {2}
+    assert [int(item.answer) for item in items] == [int(item.answer) for item in plain]
+
+
+def test_splits_are_disjoint_and_complete() -> None:
+    def prompts(**kwargs: Any) -> set[str]:
+        return {item.prompt for item in all_items(ArithmeticTask(digits=1, **kwargs))}
+
+    train, test = prompts(split="train", n_test=20), prompts(split="test", n_test=20)
+    assert len(train) == 80 and len(test) == 20
+    assert train | test == prompts()
+    assert test != prompts(split="test", n_test=20, seed=1)
+    small = all_items(ArithmeticTask(max_answer=9))
+    assert len(small) == 55 and {len(item.answer) for item in small} == {1}
+
+
+def test_worked_examples_are_right_and_different() -> None:
+    task = ArithmeticTask(split="train", n_test=50)
+    examples = task.worked_examples(50, seed=3)
+    assert set(examples) == {(item.prompt, item.answer) for item in all_items(task)}
+    assert examples == task.worked_examples(50, seed=3) != task.worked_examples(50, seed=4)
+    with pytest.raises(ValueError, match="n=51 worked examples: there are 50 items"):
+        task.worked_examples(51)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"digits": 0}, "digits=0"),
+        ({"operations": "+/"}, r"operations='\+/'"),
+        ({"operations": "++"}, "at most once"),
+        ({"split": "validation"}, "'all', 'train' or 'test'"),
+        ({"split": "test"}, "n_test from 1 to 99, got 0"),
+        ({"max_answer": -1}, "leaves no item"),
+    ],
+)
+def test_wrong_arithmetic_is_named(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_task("arithmetic", **kwargs)
+
+
+def test_answers_are_compared_as_numbers_or_as_texts() -> None:
+    task = ArithmeticTask(zero_pad=True)
+    item = task.item(34)
+    assert (item.answer, task.score("07", item), task.score("7", item), task.score("8", item)) == ("07", 1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "expected"),
+    [
+        (" 7\n", "7", True),
+        ("7.0", "+07", True),
+        ("-0", "0", True),
+        (".5", "0.50", True),
+        ("Canberra", "Canberra", True),
+        ("canberra", "Canberra", False),
+        ("", "0", False),
+        ("0.1", "0.10000000000000000001", False),
+        ("1e3", "1000", False),
+        ("1_0", "10", False),
+        ("\u0667", "7", False),
+        ("nan", "nan", True),
+        ("9" * 10_000, "7", False),
+    ],
+)
+def test_equivalence(answer: str, reference: str, expected: bool) -> None:
+    assert is_equivalent(answer, reference) is expected
+
+
+def test_mathematical_equivalence() -> None:
+    pytest.importorskip("math_verify")
+    assert math_equivalent("1/2", "0.5") and math_equivalent("$x+1$", "$1+x$")
+    assert not math_equivalent("1/3", "0.5") and not math_equivalent("9^9^9^9", "7")
+
+
+def test_capitals() -> None:
+    task = make_task("capitals")
+    assert isinstance(task, CapitalsTask)
+    assert task.item(0) == Item("What is the capital of Australia?", "Canberra")
+    items = all_items(task)
+    assert len({item.prompt for item in items}) == len(items) >= 40
+    assert len({item.answer for item in items}) == len(items)
+    for item in items:
+        CharTokenizer(task.alphabet()).encode(item.prompt + item.answer)
+
+
+def test_pairs_and_generators() -> None:
+    task = make_task([("a", "b"), ("c", 7, {"hard": True})])
+    assert isinstance(task, PairsTask)
+    assert all_items(task) == [Item("a", "b"), Item("c", "7", {"hard": True})]
+    assert task.alphabet() == "7abc"
+    squares = make_task(lambda index: (f"{index}^2", index**2), n_items=20)
+    assert squares.item(12) == Item("12^2", "144") and squares.n_items == 20
+    assert make_task(lambda index: (f"{index}", "")).n_items is None
+    for pairs, where in (
+        ([("a", "b"), "cd"], "Pair 1"),
+        ([("a", None)], "Pair 0"),
+        ([("", "b")], "empty prompt"),
+        ([], "no items"),
+    ):
+        with pytest.raises(ValueError, match=where):
+            make_task(pairs)
+    with pytest.raises(ValueError, match=r"broken\(3\) returned is not a pair"):
+        make_task(broken).item(3)
+
+
+def broken(index: int) -> Any:
+    return index
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"prompt": "1+1", "answer": 2, "level": "easy"}\n\n{"prompt": "ü", "answer": "u"}\n', encoding="utf-8")
+    assert all_items(make_task(path)) == [Item("1+1", "2", {"level": "easy"}), Item("ü", "u")]
+    assert make_task(str(path)).n_items == 2
+    path.write_text('{"question": "1+1", "solution": "2"}\n')
+    assert make_task(path, prompt_key="question", answer_key="solution").item(0) == Item("1+1", "2")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 is not a JSON object"),
+        ('{"question": "a", "answer": "b"}', "line 2 has no 'prompt', only 'question', 'answer'"),
+        ('{"prompt": "a", "answer": null}', "line 2 is not a pair"),
+    ],
+)
+def test_wrong_lines_of_a_file_are_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text(f'{{"prompt": "a", "answer": "b"}}\n{line}\n')
+    with pytest.raises(ValueError, match=message) as caught:
+        make_task(path)
+    assert str(path) in str(caught.value)
+
+
+def test_wrong_tasks_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no task 'arithmetics', did you mean 'arithmetic'"):
+        make_task("arithmetics")
+    with pytest.raises(TypeError, match=r"'arithmetic' does not take task_kwargs={'digit': 1}"):
+        make_task("arithmetic", digit=1)
+    with pytest.raises(FileNotFoundError, match=r"no file 'missing\.jsonl'"):
+        make_task("missing.jsonl")
+    with pytest.raises(ValueError, match="no use for a task that exists"):
+        make_task(CapitalsTask(), n=1)
+    with pytest.raises(TypeError, match="task=3 has to be"):
+        make_task(3)
+
+
+def test_guess_number_gives_hints_until_the_last_guess() -> None:
+    task = GuessNumberTask(max_turns=3)
+    item = task.item(6)
+    assert item.answer == "6"
+    assert task.reply(item, ["3"]) == "H"
+    assert task.reply(item, ["3", "H", "8"]) == "L"
+    assert task.reply(item, ["3", "H", "x"]) == "?"
+    assert task.reply(item, ["6"]) is None and task.score("6", item) == 1
+    assert task.reply(item, ["3", "H", "8", "L", "7"]) is None and task.score("7", item) == 0
+
+
+def test_reasoning_gym_by_name() -> None:
+    pytest.importorskip("reasoning_gym")
+    task = make_task("reasoning_gym:basic_arithmetic", max_terms=2)
+    assert task.n_items is None
+    item = task.item(100_000)
+    assert item == task.item(100_000) == make_task("reasoning_gym:basic_arithmetic", max_terms=2).item(100_000)
+    assert item != make_task("reasoning_gym:basic_arithmetic", max_terms=2, seed=10**6).item(100_000)
+    assert task.score(item.answer, item) == 1 and task.score("", item) == 0
+    assert make_task("reasoning_gym:basic_arithmetic", size=7).n_items == 7
+    # Any answer will do that has the right properties
+    assert make_task("reasoning_gym:graph_color").item(0).answer == ""
+
+
+def test_reasoning_gym_knows_where_a_data_set_ends() -> None:
+    pytest.importorskip("reasoning_gym")
+    task = make_task("reasoning_gym:word_ladder")
+    assert task.n_items == 500
+    task.item(499)
+
+
+def test_wrong_names_of_reasoning_gym_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(ValueError, match=r"no data set 'basic_aritmetic'.*basic_arithmetic"):
+        make_task("reasoning_gym:basic_aritmetic")
+    with pytest.raises(ValueError, match=r"no parameter terms, only .*max_terms"):
+        make_task("reasoning_gym:basic_arithmetic", terms=2)
+    with pytest.raises(ValueError, match=r"refuses the parameters {'min_terms': -1}"):
+        make_task("reasoning_gym:basic_arithmetic", min_terms=-1)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ImportError, match=r'pip install "sb3-grpo\[text\]"'):
+        make_task("reasoning_gym:basic_arithmetic")
+
+
+def test_generator_items_are_drawn_from_everywhere() -> None:
+    task = GeneratorTask(lambda index: (str(index), ""))
+    rng = np.random.default_rng(0)
+    drawn = list(islice(iter(lambda: task.draw(rng), None), 100))
+    assert len(set(drawn)) == 100 and max(drawn) > 2**30

@@ -1,0 +1,279 @@
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import data_equivalence
+from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecMonitor
+from toy_envs import TINY
+
+from sb3_grpo.common.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.common.starts import SeedStart, Start, StartMismatchError
+from sb3_grpo.common.tokens import PAD
+from sb3_grpo.grpo import GRPO
+
+N = 6
+SETTINGS: list[dict[str, Any]] = [
+    {"task": "arithmetic", "reward_wrong": -1.0},
+    {"task": "guess_number"},
+    {"task": "guess_number", "max_answer_tokens": 5, "max_reply_tokens": 1},
+    {"task": lambda index: (f"{index % 97}?", str(index % 7)), "max_prompt_tokens": 3, "max_answer_tokens": 4},
+]
+
+
+def pair_of_envs(settings: dict[str, Any], seed: int | None = 3) -> tuple[Any, VerifierTextVecEnv]:
+    """The same copies twice: one by one, and all in one object."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copies = make_group_env(VerifierTextEnv, n_envs=N, seed=seed, env_kwargs=settings)
+    return copies, VerifierTextVecEnv(N, seed=seed, **settings)
+
+
+def comparable(info: dict[str, Any]) -> dict[str, Any]:
+    info = dict(info)
+    if "episode" in info:
+        info["episode"] = {key: info["episode"][key] for key in ("r", "l")}
+    return info
+
+
+def play_both(copies: Any, batch: VerifierTextVecEnv, n_steps: int, rng: np.random.Generator) -> int:
+    """
+    :return: How many episodes have ended
+    """
+    eos, n_ended = batch.rules.tokenizer.eos_id, 0
+    for _ in range(n_steps):
+        actions = np.where(rng.random(N) < 0.4, eos, rng.integers(eos + 1, size=N))
+        expected, got = copies.step(actions), batch.step(actions)
+        assert np.array_equal(expected[0], got[0]) and got[0].dtype == expected[0].dtype
+        assert np.array_equal(expected[1], got[1]) and got[1].dtype == expected[1].dtype
+        assert np.array_equal(expected[2], got[2])
+        for idx, done in enumerate(got[2]):
+            if done:
+                assert data_equivalence(comparable(expected[3][idx]), comparable(got[3][idx]), exact=True)
+            else:
+                assert got[3][idx] == {}
+        assert copies.reset_infos == batch.reset_infos
+        n_ended += int(got[2].sum())
+    return n_ended
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_same_as_single_copies(settings: dict[str, Any]) -> None:
+    copies, batch = pair_of_envs(settings)
+    assert batch.observation_space == copies.observation_space and batch.action_space == copies.action_space
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        assert np.array_equal(copies.reset(), batch.reset())
+        assert copies.reset_infos == batch.reset_infos
+        assert play_both(copies, batch, 150, rng) > 100
+    copies.seed(11), batch.seed(11)
+    for env in (copies, batch):
+        env.set_options([{"item": idx} for idx in range(N)])
+    assert np.array_equal(copies.reset(), batch.reset())
+    assert [info["item"] for info in batch.reset_infos] == list(range(N))
+    play_both(copies, batch, 20, rng)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_same_from_queued_starts(settings: dict[str, Any], noise: bool) -> None:
+    copies, batch = pair_of_envs(settings)
+    queue = copies.get_attr("queue")[0]
+    for env in copies.envs:
+        env.queue = queue
+    rng = np.random.default_rng(1)
+    starts: list[Start] = [SeedStart(5), SeedStart(5), SeedStart(5, {"item": 4}), SeedStart(6)]
+    for ticket in range(40):
+        for env in (copies, batch):
+            noise_seed = 7 * ticket if noise else None
+            env.env_method("queue_start", ticket, starts[ticket % 4], noise_seed, indices=0)
+    assert np.array_equal(copies.reset(), batch.reset())
+    assert [info["group_start"] for info in batch.reset_infos] == list(range(N))
+    # In the end no starts are left, and the copies go on with the generators of theirs
+    for _ in range(8):
+        play_both(copies, batch, 25, rng)
+        for name in ("current_ticket", "first_observation"):
+            assert data_equivalence(copies.get_attr(name), batch.get_attr(name), exact=True)
+        assert len(queue) == len(batch.queue)
+    assert not batch.queue and batch.get_attr("current_ticket") == [None] * N
+
+
+def test_seed_starts_begin_like_a_single_environment() -> None:
+    batch, single = VerifierTextVecEnv(2), VerifierTextEnv()
+    batch.reset()
+    for seed in range(30):
+        start = SeedStart(seed, {"item": seed} if seed % 3 == 0 else None)
+        for ticket in (100 + seed, 200 + seed):
+            batch.queue_start(ticket, start)
+        batch.reset()
+        expected, info = single.reset(seed=start.seed, options=start.options)
+        assert batch.get_attr("first_observation", indices=1)[0].tolist() == expected.tolist()
+        assert batch.reset_infos == [{**info, "group_start": 100 + seed}, {**info, "group_start": 200 + seed}]
+
+
+def test_queued_starts_can_be_taken_back() -> None:
+    batch = VerifierTextVecEnv(3, seed=0)
+    batch.queue_start(1, SeedStart(0))
+    batch.env_method("clear_starts")
+    batch.reset()
+    assert batch.get_attr("current_ticket") == [None] * 3
+    with pytest.raises(TypeError, match="Expected a SeedStart or a SnapshotStart, not str"):
+        batch.queue_start(1, "start")  # type: ignore[arg-type]
+        batch.reset()
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:2])
+def test_snapshots_in_the_middle_of_an_answer(settings: dict[str, Any]) -> None:
+    batch, other = VerifierTextVecEnv(2, seed=0, **settings), VerifierTextVecEnv(2, **settings)
+    batch.reset()
+    other.reset()
+    eos = batch.rules.tokenizer.eos_id
+    for actions in ([1, 2], [eos, 4])[: 2 if settings["task"] == "guess_number" else 1]:
+        observations, _, dones, _ = batch.step(np.array(actions))
+    assert not dones.any()
+    snapshots = capture_starts(batch)
+    for ticket, snapshot in enumerate(snapshots):
+        other.queue_start(ticket, snapshot)
+    assert np.array_equal(other.reset(), observations)
+    assert other.reset_infos == [{"group_start": 0}, {"group_start": 1}]
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        actions = np.where(rng.random(2) < 0.3, eos, rng.integers(10, size=2))
+        expected, got = batch.step(actions), other.step(actions)
+        # Episodes, rewards and the generators with which it goes on
+        assert data_equivalence([*expected[:3]], [*got[:3]], exact=True)
+        for one, two in zip(expected[3], got[3], strict=True):
+            assert data_equivalence(comparable(one), comparable(two), exact=True)
+
+
+def test_snapshots_belong_to_their_task() -> None:
+    batch, capitals = VerifierTextVecEnv(1, seed=0), VerifierTextVecEnv(1, seed=0, task="capitals")
+    batch.reset()
+    capitals.queue_start(1, capture_starts(batch)[0])
+    with pytest.raises(StartMismatchError):
+        capitals.reset()
+
+
+def test_what_wrappers_and_algorithms_ask_for() -> None:
+    batch = VerifierTextVecEnv(3, seed=0, render_mode="ansi")
+    ensure_start_queues(batch)
+    assert batch.has_attr("queue_start") and not batch.has_attr("nothing")
+    assert batch.env_is_wrapped(Monitor) == batch.env_is_wrapped(StartQueue) == [True] * 3
+    assert batch.env_is_wrapped(gym.wrappers.TimeLimit, indices=[0, 1]) == [False] * 2
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9]))
+    assert batch.env_method("render", indices=1) == ["Task: 3+4=\nAgent: 8"]
+    assert batch.get_attr("rules", indices=[0]) == [batch.rules]
+    batch.set_attr("marked", 5)
+    assert batch.get_attr("marked") == [5] * 3
+    with pytest.raises(ValueError, match="can only be set for all"):
+        batch.set_attr("marked", 6, indices=0)
+    with pytest.raises(AttributeError, match="no method 'fly', only queue_start"):
+        batch.env_method("fly")
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0, 1, 13], "tokens from 0 to 12"),
+        ([0, 1, -1], "tokens from 0 to 12"),
+        ([0, 1], r"3 whole numbers.*shape \(2,\)"),
+        ([0.5, 1.0, 2.0], "type float64"),
+    ],
+)
+def test_wrong_actions_are_named(actions: list[float], message: str) -> None:
+    batch = VerifierTextVecEnv(3)
+    with pytest.raises(gym.error.ResetNeeded):
+        batch.step(np.zeros(3, np.int64))
+    batch.reset()
+    with pytest.raises(ValueError, match=message):
+        batch.step(np.array(actions))
+
+
+def test_wrong_arguments_are_named() -> None:
+    for kwargs, message in (({"num_envs": 0}, "num_envs=0"), ({"num_envs": 2, "verifier": "x"}, "verifier='x'")):
+        with pytest.raises(ValueError, match=message):
+            VerifierTextVecEnv(**kwargs)  # type: ignore[arg-type]
+
+
+def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = VerifierTextVecEnv(4, verifier=lambda answer, reference: float(answer == reference))
+    calls: list[list[str]] = []
+    score = batch.rules.runner.score
+    monkeypatch.setattr(
+        batch.rules.runner, "score", lambda checks: calls.append([check.answer for check in checks]) or score(checks)
+    )
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9, 12]))
+    _, rewards, dones, _ = batch.step(np.array([12, 12, 0, 1]))
+    assert calls == [[""], ["7", "8"]]
+    assert rewards.tolist() == [1, 0, 0, 0] and dones.tolist() == [True, True, False, False]
+    batch.close()
+    assert batch.rules.runner.worker_pid is None
+
+
+def failing() -> Callable[[str, str], float]:
+    def verifier(answer: str, reference: str) -> float:
+        while answer == "9":
+            pass
+        if answer == "8":
+            raise ValueError("eight")
+        return float(answer == reference)
+
+    return verifier
+
+
+def test_failures_of_the_verifier_concern_one_copy() -> None:
+    settings: dict[str, Any] = {"verifier": failing(), "verifier_timeout": 0.5}
+    batch = VerifierTextVecEnv(4, on_verifier_error="zero", reward_wrong=-1.0, **settings)
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9, 7]))
+    with pytest.warns(UserWarning, match="eight"):
+        _, rewards, dones, infos = batch.step(np.full(4, 12))
+    assert rewards.tolist() == [1, -1, -1, 1] and dones.all()
+    assert ["verifier_error" in info for info in infos] == [False, True, True, False]
+    assert batch.verifier_errors == 2 and batch.get_attr("verifier_errors") == [2] * 4
+    batch.close()
+    batch = VerifierTextVecEnv(1, **settings)
+    batch.reset()
+    batch.step(np.array([8]))
+    with pytest.raises(VerifierError, match="eight"):
+        batch.step(np.array([12]))
+    batch.close()
+
+
+def test_returned_arrays_are_not_changed_afterwards() -> None:
+    batch = VerifierTextVecEnv(2, seed=0, max_answer_tokens=2)
+    first = batch.reset()
+    kept = first.copy()
+    second, *_ = batch.step(np.array([1, 2]))
+    terminal = batch.step(np.array([1, 2]))[3][0]["terminal_observation"]
+    assert np.array_equal(first, kept) and not np.array_equal(first, second)
+    assert (terminal != PAD).sum() == (second[0] != PAD).sum() + 1
+    first[:] = 99
+    assert batch.step(np.array([1, 2]))[0].max() < 13
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
+def test_training_and_evaluation(task: str) -> None:
+    env = VerifierTextVecEnv(8, seed=0, task=task)
+    model = GRPO("MlpPolicy", env, group_size=4, n_groups=4, policy_kwargs=TINY, device="cpu", seed=0).learn(300)
+    assert model.num_timesteps >= 300 and len(model.ep_info_buffer or ()) > 30
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=20)
+    assert 0 <= mean <= 1
+    # The evaluation has disturbed the groups
+    model.learn(100, reset_num_timesteps=False)
+
+
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
+def test_training_inside_of_a_wrapper() -> None:
+    env = VecMonitor(VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")], tokenizer=CharTokenizer("ab?!")))
+    GRPO("MlpPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY, device="cpu").learn(50)
