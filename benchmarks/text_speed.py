@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 import torch as th
 import torch.nn.functional as F
-from sb3_grpo.envs import ArithmeticTask, VerifierTextEnv, VerifierTextVecEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -44,6 +43,7 @@ from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD
 from sb3_grpo.common.transformer import CausalTransformer
+from sb3_grpo.envs import ArithmeticTask, VerifierTextEnv, VerifierTextVecEnv
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")

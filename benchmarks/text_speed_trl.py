@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch as th
-from sb3_grpo.envs import ArithmeticTask
 
 from benchmarks import text_speed as setting
+from sb3_grpo.envs import ArithmeticTask
 
 PAD_TOKEN, EOS_TOKEN = "<pad>", "<eos>"
 

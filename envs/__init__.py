@@ -4,6 +4,7 @@ import gymnasium as gym
 
 from .arithmetic import ArithmeticTask
 from .builtin_tasks import CapitalsTask, GuessNumberTask, make_task
+from .curriculum import HardPrompts
 from .reasoning_gym_task import ReasoningGymTask
 from .tasks import GeneratorTask, Item, PairsTask, Task
 from .text_rules import TextEpisodeRules
@@ -20,6 +21,7 @@ __all__ = [
     "CharTokenizer",
     "GeneratorTask",
     "GuessNumberTask",
+    "HardPrompts",
     "HuggingFaceTokenizer",
     "Item",
     "PairsTask",

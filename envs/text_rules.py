@@ -87,6 +87,9 @@ class TextEpisodeRules:
     :param reward_correct: Reward for an answer with score 1
     :param reward_wrong: Reward for an answer with score 0, and for one without an end
     :param success_score: An episode with at least this score is a success
+    :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
+        filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
+        a truncation, which nobody has ever seen, and learns never to come to an end
     :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own
     :param on_verifier_error: ``"raise"``, or count failures of the verifier as score ``"zero"``
     """
@@ -103,6 +106,7 @@ class TextEpisodeRules:
         reward_correct: float = 1.0,
         reward_wrong: float = 0.0,
         success_score: float = 1.0,
+        truncate: bool = True,
         verifier_timeout: float = 5.0,
         on_verifier_error: str = "raise",
     ):
@@ -116,6 +120,7 @@ class TextEpisodeRules:
         self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
         self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
         self.reward_correct, self.reward_wrong, self.success_score = reward_correct, reward_wrong, success_score
+        self.truncate = truncate
         self.multi_turn = type(self.task).reply is not Task.reply
         self._kept: dict[int, EncodedItem] = {}
 

@@ -96,7 +96,8 @@ class VerifierTextEnv(gym.Env):
         self._ended = True
         verdict: Verdict | None = self.rules.score([exchange])[0] if terminated else None
         reward, info = self.rules.outcome(exchange, verdict, self._tokens, self._n_tokens)
-        return self._tokens.copy(), reward, terminated, truncated, info
+        truncated = truncated and self.rules.truncate
+        return self._tokens.copy(), reward, not truncated, truncated, info
 
     def _end_turn(self, exchange: Exchange) -> tuple[bool, bool]:
         complete, reply = self.rules.end_turn(exchange, self._tokens, self._n_tokens, self._n_given)

@@ -157,7 +157,7 @@ class VerifierTextVecEnv(VecEnv):
     def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, dict[str, Any]]:
         observation = self._tokens[idx].copy()
         reward, info = self.rules.outcome(self._exchange(idx), verdict, observation, int(self._n_tokens[idx]))
-        info["TimeLimit.truncated"] = verdict is None
+        info["TimeLimit.truncated"] = verdict is None and self.rules.truncate
         info["terminal_observation"] = observation
         seconds = round(time.time() - self._t_start, 6)
         info["episode"] = {"r": round(reward, 6), "l": int(self._n_given[idx]), "t": seconds}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from sb3_grpo.common.tokens import PAD
 from sb3_grpo.envs import (
     ArithmeticTask,
     CapitalsTask,
@@ -21,8 +23,6 @@ from sb3_grpo.envs import (
     make_task,
     math_equivalent,
 )
-
-from sb3_grpo.common.tokens import PAD
 
 
 def all_items(task: Task) -> list[Item]:

@@ -93,7 +93,7 @@ def test_the_cache_reads_each_token_once() -> None:
     for length in range(3, 8):
         text[:, length - 1] = length
         reader(text.copy())
-    assert n_read == [6, 2, 2, 2, 2]
+    assert n_read == [3, 2, 2, 2, 2], "and the same prompt once"
     text[1, 0] = 2  # another text in the second place
     reader(text)
     assert n_read[5:] == [1, 7]
@@ -138,6 +138,21 @@ def test_greedy_generation_is_prediction_token_by_token() -> None:
     assert policy.generate(prompts, batch_size=1) == expected
     assert [answer[:room] for answer in policy.generate(prompts)] == [answer[:room] for answer in expected]
     assert all(len(answer) <= 2 for answer in policy.generate(prompts, max_new_tokens=2, deterministic=False))
+
+
+def test_generated_texts_end_where_they_end() -> None:
+    policy = make_policy()
+    prompts = th.full((200, 4), PAD)
+    prompts[:, :2] = th.randint(Digits.eos_id, (200, 2))
+    prompts[100:, 2:] = 3
+    texts = policy.generate_tokens(prompts, 6)
+    n_ended = 0
+    for text, n_given in zip(texts.tolist(), [2] * 100 + [4] * 100, strict=True):
+        answer = text[n_given:]
+        end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer[:6] else 6
+        n_ended += end < 6
+        assert PAD not in answer[:end] and set(answer[end:]) <= {PAD}
+    assert n_ended > 20
 
 
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:

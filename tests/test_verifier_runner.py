@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sb3_grpo.envs import VerifierError, VerifierTextEnv, is_equivalent
-from sb3_grpo.envs.verifiers import Check, VerifierRunner
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.envs import VerifierError, VerifierTextEnv, is_equivalent
+from sb3_grpo.envs.verifiers import Check, VerifierRunner
 
 ENV_ID = "sb3_grpo.envs:VerifierText-v0"
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
-from sb3_grpo.envs import CharTokenizer, GuessNumberTask, Item, Task, VerifierError, VerifierTextEnv
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 from toy_envs import TINY
@@ -14,6 +13,7 @@ from toy_envs import TINY
 from sb3_grpo.common.start_queue import StartQueue
 from sb3_grpo.common.starts import SeedStart, StartMismatchError
 from sb3_grpo.common.tokens import PAD, TokenSpace
+from sb3_grpo.envs import CharTokenizer, GuessNumberTask, Item, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 
 ENV_ID = "sb3_grpo.envs:VerifierText-v0"
@@ -376,3 +376,15 @@ def test_training_learns_one_answer() -> None:
     model.learn(3_000)
     assert model.ep_success_buffer is not None
     assert np.mean(list(model.ep_success_buffer)[-30:]) > 0.8
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_answers_without_an_end_are_truncated_or_terminated(truncate: bool) -> None:
+    env = VerifierTextEnv([("a=", "a")], max_answer_tokens=2, truncate=truncate)
+    env.reset()
+    assert env.step(0)[2:4] == (False, False)
+    assert env.step(0)[1:4] == (0.0, not truncate, truncate)
+    copies = VerifierTextVecEnv(1, task=[("a=", "a")], max_answer_tokens=2, truncate=truncate)
+    copies.reset()
+    copies.step(np.array([0]))
+    assert copies.step(np.array([0]))[3][0]["TimeLimit.truncated"] is truncate

@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
-from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor
@@ -15,6 +14,7 @@ from toy_envs import TINY
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.common.starts import SeedStart, Start, StartMismatchError
 from sb3_grpo.common.tokens import PAD
+from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 
 N = 6

@@ -22,11 +22,13 @@ class EpisodeTexts:
     """
     The observations of episodes that are one growing text each: every observation is the beginning of the last one.
 
-    :param texts: (E, L) the last observation of each episode
+    :param texts: (D, L) the last observations of episodes, each once: short answers to the same prompt are often the same
+    :param text: (E,) which of them is that of each episode, on the host
     :param last: (N,) the place of the last token that each step's observation has
     """
 
     texts: th.Tensor
+    text: np.ndarray
     last: th.Tensor
 
 
@@ -35,12 +37,12 @@ class Minibatch(NamedTuple):
     A part of the batch.
 
     :param steps: (M,) the steps in it, of 0..N-1
-    :param episodes: The episodes they belong to, where whole episodes stay together
+    :param episodes: The episodes they belong to, where whole episodes stay together, on the host
     :param n_minibatches: How many such parts the batch has
     """
 
     steps: th.Tensor
-    episodes: th.Tensor | None
+    episodes: np.ndarray | None
     n_minibatches: int
 
 
@@ -90,11 +92,13 @@ class GroupBatch:
         rows = self.rows[minibatch.steps]
         if isinstance(self.observations, EpisodeTexts):
             assert minibatch.episodes is not None
-            place = th.zeros_like(self.lengths.flatten())
-            place[minibatch.episodes] = th.arange(len(minibatch.episodes), device=place.device)
+            device = self.rows.device
+            text_of_episode = self.observations.text.copy()
+            distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
+            text_of_episode[minibatch.episodes] = place
             return TokenSteps(
-                texts=self.observations.texts[minibatch.episodes],
-                text=place[self.episode[minibatch.steps]],
+                texts=self.observations.texts[th.as_tensor(distinct, device=device)],
+                text=th.as_tensor(text_of_episode, device=device)[self.episode[minibatch.steps]],
                 last=self.observations.last[minibatch.steps],
             )
         if isinstance(self.observations, dict):
@@ -339,4 +343,4 @@ def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_epis
         size += lengths[index]
     for episodes in th.tensor(order).split(n_episodes):
         steps = th.cat([runs[index] for index in episodes.tolist()])
-        yield Minibatch(steps, episodes.to(kept.device, non_blocking=True), len(n_episodes))
+        yield Minibatch(steps, episodes.numpy(), len(n_episodes))

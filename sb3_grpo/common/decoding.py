@@ -46,15 +46,29 @@ class CachedReader:
         if (n_new == 1).all():
             return self._feed(self._cache, None, observations, begin, 1)
         hidden: th.Tensor | None = None
-        for slots in (np.flatnonzero(n_new == 1), np.flatnonzero(n_new > 1)):
+        new = begin == 0
+        for slots in (np.flatnonzero(~new & (n_new == 1)), np.flatnonzero(~new & (n_new > 1)), np.flatnonzero(new)):
             if len(slots) == 0:
                 continue
-            part = self._feed(self._cache, slots, observations[slots], begin[slots], int(n_new[slots].max()))
+            read = self._read_distinct if new[slots[0]] else self._feed
+            part = read(self._cache, slots, observations[slots], begin[slots], int(n_new[slots].max()))
             if hidden is None:
                 hidden = part.new_empty((len(observations), part.shape[-1]))
             hidden[th.as_tensor(slots, device=self.device)] = part
         assert hidden is not None
         return hidden
+
+    def _read_distinct(
+        self, cache: SlotCache, slots: np.ndarray, observations: np.ndarray, begin: np.ndarray, n_tokens: int
+    ) -> th.Tensor:
+        """``_feed`` for texts that are read from their beginning: the members of a group have the same prompt, read once."""
+        _, first, same = np.unique(observations[:, :n_tokens], axis=0, return_index=True, return_inverse=True)
+        same = same.reshape(-1)
+        hidden = self._feed(cache, slots[first], observations[first], begin[first], n_tokens)
+        if len(first) < len(slots):
+            source, target = (th.as_tensor(each, device=self.device) for each in (slots[first][same], slots))
+            cache.copy(source, target, n_tokens)
+        return hidden[th.as_tensor(same, device=self.device)]
 
     def _feed(
         self, cache: SlotCache, slots: np.ndarray | None, observations: np.ndarray, begin: np.ndarray, n_tokens: int

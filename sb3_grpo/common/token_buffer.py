@@ -84,8 +84,10 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         newest = {int(ticket): text for ticket, text in zip(self._newest_ticket, self._newest, strict=True)}
         texts = np.stack([self._texts[e.ticket] if e.ticket in self._texts else newest[e.ticket] for e in episodes])
         longest = int(token_lengths(texts).max())
+        distinct, text = np.unique(texts[:, :longest], axis=0, return_inverse=True)
         return EpisodeTexts(
-            texts=th.as_tensor(texts[:, :longest], device=self.device),
+            texts=th.as_tensor(distinct, device=self.device),
+            text=text.reshape(-1),
             last=self._tensor(self._data["n_tokens"], rows).long() - 1,
         )
 

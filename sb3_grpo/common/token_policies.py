@@ -200,12 +200,12 @@ class TokenNetworkMixin(ActorCriticPolicy):
         for i in range(max_new_tokens):
             tokens = self._sample(hidden[:, 0], deterministic)[0][:, None]
             texts.scatter_(1, lengths, th.where(ended, PAD, tokens))
+            places, lengths = lengths, lengths + (~ended).long()
             ended |= tokens == eos_id
             if i == max_new_tokens - 1 or (i % 16 == 15 and bool(ended.all())):
                 break
-            cache.begin(None, lengths, prompt_length + i + 1)
-            hidden = self.read(tokens, lengths, cache)
-            lengths = lengths + (~ended).long()
+            cache.begin(None, places, prompt_length + i + 1)
+            hidden = self.read(tokens, places, cache)
         return texts
 
     def _encode(self, text: str, end: bool = False) -> list[int]:
@@ -352,7 +352,8 @@ class TokenActorCriticPolicy(TokenNetworkMixin, ActorCriticPolicy):
     def _build_critic(self) -> None:
         """Create the value head."""
         self.value_net = nn.Linear(self.action_net.in_features, 1)  # type: ignore[arg-type]
-        nn.init.orthogonal_(self.value_net.weight)
+        # A random critic would spoil a warm start: rare rewards would be lost in the noise of its values
+        nn.init.zeros_(self.value_net.weight)
         nn.init.zeros_(self.value_net.bias)
 
     def forward(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
