@@ -27,7 +27,7 @@ GROUPS: dict[str, Any] = {
     "group_size": 16,
     "batch_size": 512,
     "n_epochs": 4,
-    "learning_rate": 1e-3,
+    "learning_rate": 2e-3,
     "gamma": 1.0,
     "advantage": "outcome",
     "advantage_scale": "group",
@@ -59,7 +59,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "addition_1": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 2_500_000, "hard": True},
     "addition_2": {"digits": 2, "n_test": 500, "n_examples": 2000, "n_epochs": 10, "tokens": 12_000_000, "hard": True},
     "from_nothing": {"digits": 1, "zero_pad": True, "n_examples": 0, "n_epochs": 0, "tokens": 2_500_000, "hard": True},
-    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 1_000_000, "hard": False},
+    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 600_000, "hard": False},
 }
 N_ENVS = 512
 N_POINTS = 50
