@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import TensorDict
 
+from sb3_grpo.common.devices import to_device
 from sb3_grpo.common.group_queue import Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.tokens import TokenSteps
@@ -97,8 +98,8 @@ class GroupBatch:
             distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
             text_of_episode[minibatch.episodes] = place
             return TokenSteps(
-                texts=self.observations.texts[th.as_tensor(distinct, device=device)],
-                text=th.as_tensor(text_of_episode, device=device)[self.episode[minibatch.steps]],
+                texts=self.observations.texts[to_device(distinct, device)],
+                text=to_device(text_of_episode, device)[self.episode[minibatch.steps]],
                 last=self.observations.last[minibatch.steps],
             )
         if isinstance(self.observations, dict):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch as th
 
+from sb3_grpo.common.devices import to_device
 from sb3_grpo.common.tokens import PAD, token_lengths
 from sb3_grpo.common.transformer import SequenceModel, SlotCache
 
@@ -54,7 +55,7 @@ class CachedReader:
             part = read(self._cache, slots, observations[slots], begin[slots], int(n_new[slots].max()))
             if hidden is None:
                 hidden = part.new_empty((len(observations), part.shape[-1]))
-            hidden[th.as_tensor(slots, device=self.device)] = part
+            hidden[to_device(slots, self.device)] = part
         assert hidden is not None
         return hidden
 
@@ -66,9 +67,9 @@ class CachedReader:
         same = same.reshape(-1)
         hidden = self._feed(cache, slots[first], observations[first], begin[first], n_tokens)
         if len(first) < len(slots):
-            source, target = (th.as_tensor(each, device=self.device) for each in (slots[first][same], slots))
+            source, target = (to_device(each, self.device) for each in (slots[first][same], slots))
             cache.copy(source, target, n_tokens)
-        return hidden[th.as_tensor(same, device=self.device)]
+        return hidden[to_device(same, self.device)]
 
     def _feed(
         self, cache: SlotCache, slots: np.ndarray | None, observations: np.ndarray, begin: np.ndarray, n_tokens: int
@@ -87,11 +88,11 @@ class CachedReader:
             positions = np.minimum(positions, observations.shape[1] - 1)
             end = observations.shape[1]
         tokens = np.take_along_axis(observations, positions, axis=1).clip(min=0)
-        on_device = [None if each is None else th.as_tensor(each, device=self.device) for each in (slots, positions, tokens)]
+        on_device = [None if each is None else to_device(each, self.device) for each in (slots, positions, tokens)]
         assert on_device[1] is not None and on_device[2] is not None
         cache.begin(on_device[0], on_device[1], end)
         hidden = self.network(on_device[2], on_device[1], cache)
         if n_tokens == 1:
             return hidden[:, 0]
-        last = th.as_tensor(lengths - 1 - begin, device=self.device)
+        last = to_device(lengths - 1 - begin, self.device)
         return hidden[th.arange(len(last), device=self.device), last]

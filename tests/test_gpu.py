@@ -1,0 +1,95 @@
+"""The same checks on a GPU, where there is one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from test_token_policies import LENGTH, growing_texts, make_policy
+from toy_envs import TINY, SpacesEnv
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.decoding import CachedReader
+from sb3_grpo.common.tokens import PAD, TokenSteps
+from sb3_grpo.envs import VerifierTextVecEnv
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")]
+
+NETWORK = {"n_layers": 1, "width": 32, "n_heads": 2}
+SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 2, "seed": 0}
+IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
+def make_model(name: str, algo: type[GRPO] = DAPO, **kwargs: Any) -> Any:
+    settings: dict[str, Any] = {"device": "cuda", **SETTINGS, **kwargs}
+    if name == "TokenPolicy":
+        env: Any = VerifierTextVecEnv(8, seed=0, task="arithmetic")
+        settings["policy_kwargs"] = {**NETWORK, **kwargs.get("policy_kwargs", {})}
+    elif name == "MlpPolicy":
+        env = "CartPole-v1"
+        settings["policy_kwargs"] = TINY
+    else:
+        space = IMAGE if name == "CnnPolicy" else spaces.Dict({"image": IMAGE, "vector": VECTOR})
+        env = make_group_env(lambda **_: SpacesEnv(space, spaces.Discrete(3)), 4)
+    return algo(name, env, **settings)
+
+
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy", "TokenPolicy"])
+def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> None:
+    model = make_model(name, GRPO, kl_coef=0.1).learn(200)
+    batch = model.batch
+    tensors = [batch.actions, batch.old_log_prob, batch.rows, batch.rewards, batch.mask, model._advantages(batch)]
+    assert {tensor.device.type for tensor in tensors} == {"cuda"}
+    model.save(tmp_path / "model")
+    on_cpu = GRPO.load(tmp_path / "model", device="cpu")
+    for ours, theirs in zip(model.policy.parameters(), on_cpu.policy.parameters(), strict=True):
+        th.testing.assert_close(ours.cpu(), theirs)
+
+
+@pytest.mark.parametrize("name", ["MlpPolicy", "TokenPolicy"])
+def test_no_minibatch_waits_for_the_device(name: str) -> None:
+    class Watched(GRPO):
+        def _loss(self, *args: Any) -> Any:
+            th.cuda.set_sync_debug_mode("error")
+            return super()._loss(*args)
+
+        def _log_update(self, *args: Any) -> None:
+            th.cuda.set_sync_debug_mode("default")
+            super()._log_update(*args)
+
+    try:
+        # One epoch: between epochs, and at the end, it may wait
+        make_model(name, Watched, n_epochs=1, batch_size=16).learn(200)
+    finally:
+        th.cuda.set_sync_debug_mode("default")
+
+
+@th.no_grad()
+def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
+    policy = make_policy().to("cuda")
+    reader = CachedReader(policy.read, policy.device)
+    for observations in growing_texts(7, 40):
+        obs = th.as_tensor(observations, device="cuda")
+        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        uncached = policy.get_distribution(obs).distribution.logits
+        lengths = (obs != PAD).sum(1)
+        forced = policy.get_distribution(TokenSteps(obs, th.arange(7, device="cuda"), lengths - 1)).distribution.logits
+        th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
+        th.testing.assert_close(forced, uncached, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy_kwargs", [{"autocast": True}, {"compile": True}])
+def test_autocast_and_compile(policy_kwargs: dict[str, bool]) -> None:
+    model = make_model("TokenPolicy", policy_kwargs=policy_kwargs).learn(100)
+    assert all(parameter.isfinite().all() for parameter in model.policy.parameters())
+    assert len(model.policy.generate(["3+4=", "8+5="])) == 2
+
+
+def test_generation_stops_where_texts_end() -> None:
+    policy = make_policy().to("cuda")
+    prompts = th.randint(10, (50, 3), device="cuda")
+    texts = policy.generate_tokens(prompts, LENGTH - 3)
+    assert texts.device.type == "cuda" and texts.shape == (50, LENGTH)
