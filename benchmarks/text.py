@@ -59,7 +59,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "addition_1": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 2_500_000, "hard": True},
     "addition_2": {"digits": 2, "n_test": 500, "n_examples": 2000, "n_epochs": 10, "tokens": 12_000_000, "hard": True},
     "from_nothing": {"digits": 1, "zero_pad": True, "n_examples": 0, "n_epochs": 0, "tokens": 2_500_000, "hard": True},
-    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 600_000, "hard": False},
+    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 400_000, "hard": False},
 }
 N_ENVS = 512
 N_POINTS = 50
@@ -113,6 +113,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             self.points: list[dict[str, float]] = []
             self.evaluating = 0.0
             self.begin = time.perf_counter()
+            self.dead_fraction = float("nan")
 
         def _on_step(self) -> bool:
             return True
@@ -121,16 +122,22 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             if self.num_timesteps >= len(self.points) * setting["tokens"] / N_POINTS:
                 self.evaluate()
 
+        def _on_rollout_end(self) -> None:
+            # Only now: it is gone from the logger when the rollout has been reported
+            self.dead_fraction = self.model.logger.name_to_value.get("group/dead_fraction", float("nan"))
+
         def evaluate(self) -> float:
             now = time.perf_counter()
             seconds = warm_start_seconds + now - self.begin - self.evaluating
             answers = policy.generate([item.prompt for item in items])
             exact = float(np.mean([testing.score(answer, item) for answer, item in zip(answers, items, strict=True)]))
             point = {"seconds": seconds, "tokens": self.num_timesteps, "exact": exact}
-            values = self.model.logger.name_to_value if self.points else {}
-            for key in ("train/entropy", "train/entropy_loss", "group/dead_fraction", "rollout/ep_len_mean"):
-                if key in values:
-                    point[key] = float(values[key])
+            if self.points:
+                # PPO logs no entropy, but a loss that is minus that
+                values = self.model.logger.name_to_value
+                point["entropy"] = float(values.get("train/entropy", -values.get("train/entropy_loss", float("nan"))))
+                point["dead_fraction"] = float(self.dead_fraction)
+                point["length"] = float(np.mean([info["l"] for info in self.model.ep_info_buffer or []]))
             self.points.append(point)
             self.evaluating += time.perf_counter() - now
             return exact
@@ -186,8 +193,8 @@ def report() -> list[dict[str, Any]]:
             "seconds_to_target": [None if each is None else round(each, 1) for each in reached],
             "seconds": [round(result["curve"][-1]["seconds"], 1) for result in runs],
             "mean_over_tokens": curves.mean(axis=1).round(3).tolist(),
-            "last_entropy": [round(_entropy(result), 3) for result in runs],
-            "last_dead_fraction": [round(result["curve"][-1].get("group/dead_fraction", float("nan")), 2) for result in runs],
+            "last_entropy": [round(result["curve"][-1]["entropy"], 3) for result in runs],
+            "last_dead_fraction": [round(result["curve"][-1]["dead_fraction"], 2) for result in runs],
         }
         if len(runs) > 1:
             row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval(finals)]
@@ -196,11 +203,6 @@ def report() -> list[dict[str, Any]]:
         print(f"{experiment} {variant:30} {row['final']} target after {row['seconds_to_target']} s of {row['seconds']}")
     (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     return rows
-
-
-def _entropy(result: dict[str, Any]) -> float:
-    last = result["curve"][-1]
-    return last.get("train/entropy", -last.get("train/entropy_loss", float("nan")))
 
 
 def main() -> None:
