@@ -52,6 +52,8 @@ class HardPrompts(BaseCallback):
                     "HardPrompts counts the successes of VerifierText environments, but this one has no such info."
                 )
             item = info["item"]
+            if item >= len(self.success_rates):
+                continue  # copies without a queued start draw from the whole task
             self.success_rates[item] += self.rate * (float(info["is_success"]) - self.success_rates[item])
         return True
 

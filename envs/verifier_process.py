@@ -88,6 +88,8 @@ class VerifierProcess:
         if self._owner != os.getpid():
             # Forked: the worker answers to the other process
             self._forget()
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it has ended while it had nothing to do
         if self._process is not None:
             return
         self._connection, other_end = multiprocessing.Pipe()

@@ -19,7 +19,8 @@ class VerifierTextEnv(gym.Env):
     An observation is all there is so far, prompt, answer and replies, padded on the right with ``PAD``: tokens are only
     ever appended. The action is the next token. With the one that ends a text, the answer goes to the verifier
     (or to the task, which may reply, and then the episode goes on). After ``max_answer_tokens`` tokens the episode is
-    truncated, and an answer that has not ended is wrong. All rewards before the last one are 0.
+    truncated (with ``truncate=False`` terminated), and an answer that has not ended is wrong. All rewards before the
+    last one are 0.
 
     ``reset(options={"item": k})`` begins with item k of the task.
 

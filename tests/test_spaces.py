@@ -10,6 +10,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage, is_vecenv_wrapped
 from toy_envs import SpacesEnv
 
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
 
@@ -260,3 +261,18 @@ def test_sampled_actions_follow_the_weights_and_pass_the_hooks() -> None:
     policy.__class__ = Doubled
     policy.action_sampler()(observations)
     assert "latent" in calls, "a subclass's own network is asked"
+
+
+@pytest.mark.parametrize("method", ["get_distribution", "_get_action_dist_from_latent"])
+def test_a_subclass_with_an_action_mask_is_sampled_with_the_mask(method: str) -> None:
+    class Masked(ActorPolicy):
+        pass
+
+    def masked(self: Any, argument: Any) -> Any:
+        distribution = getattr(ActorPolicy, method)(self, argument)
+        return distribution.proba_distribution(distribution.distribution.logits + th.tensor([0.0, -1e8, 0.0]))
+
+    setattr(Masked, method, masked)
+    model = GRPO(Masked, DummyVecEnv([lambda: SpacesEnv(VECTOR, spaces.Discrete(3))] * 2), **SMALL).learn(100)
+    assert 1 not in model.rollout_buffer.actions
+    assert (model.rollout_buffer.log_probs > -10.0).all()

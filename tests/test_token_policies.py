@@ -186,8 +186,76 @@ def test_errors() -> None:
     policy = make_policy()
     with pytest.raises(ValueError, match=r"from 1 to 12 tokens.*has 13"):
         policy.generate(["1" * 13])
-    with pytest.raises(ValueError, match="at least one example"):
-        policy.pretrain([])
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 1, got -1"):
+        policy.generate(["1"], max_new_tokens=-1)
+    for examples, match in [
+        ([], r"at least one text or pair \(prompt, answer\), got \[\]"),
+        ("1+1=2", "got '1"),
+        ([""], "nothing to learn from an empty text"),
+        ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
+        ([("1" * 8, "2" * 4)], "room for 12 tokens.* have 13"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            policy.pretrain(examples)
+
+
+def test_normalised_tokens_are_refused() -> None:
+    observation = np.zeros((1, LENGTH), np.float32)
+    policy, critic = make_policy(), make_policy(TokenActorCriticPolicy)
+    for read in (policy.action_sampler(), lambda obs: policy.get_distribution(th.as_tensor(obs)), critic_of(critic)):
+        with pytest.raises(ValueError, match=r"whole numbers.*VecNormalize\(env, norm_obs=False\)"):
+            read(observation)
+
+
+def critic_of(policy: Any) -> Any:
+    def read(observation: np.ndarray) -> Any:
+        with th.no_grad():
+            return policy(th.as_tensor(observation))
+
+    return read
+
+
+def test_spaces_with_other_meanings_are_not_equal() -> None:
+    class Swapped(Digits):
+        def decode(self, ids: Any) -> str:
+            return super().decode(ids).translate(str.maketrans("01", "10"))
+
+    assert TokenSpace(LENGTH, Digits()) == TokenSpace(LENGTH, Digits())
+    assert TokenSpace(LENGTH, Digits()) != TokenSpace(LENGTH, Swapped())
+    assert TokenSpace(LENGTH, Digits()) != TokenSpace(LENGTH + 1, Digits())
+    assert TokenSpace(LENGTH, Digits()) != spaces.Box(PAD, 12, (LENGTH,), np.int64)
+    assert "TokenSpace(12" in repr(TokenSpace(LENGTH, Digits()))
+
+
+def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
+    class Cold(TokenPolicy):
+        def _get_action_dist_from_latent(self, latent: th.Tensor) -> Any:
+            distribution: Any = super()._get_action_dist_from_latent(latent)
+            return distribution.proba_distribution(100.0 * distribution.distribution.logits)
+
+    policy = make_policy(Cold)
+    observations = np.full((50, LENGTH), PAD)
+    observations[:, 0] = np.arange(50) % 10
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        distribution = policy.get_distribution(th.as_tensor(observations))
+    assert (actions == distribution.distribution.logits.argmax(-1).numpy()).mean() > 0.9
+    th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
+
+
+def test_critic_notices_that_its_weights_were_changed_and_can_be_differentiated() -> None:
+    policy = make_policy(TokenActorCriticPolicy)
+    first, second = (th.as_tensor(each) for each in growing_texts(3, 2))
+    for _ in range(2):
+        policy(first)[2].sum().backward()
+        policy(second)[2].sum().backward()
+    with th.inference_mode():
+        policy(first)
+    with th.no_grad():
+        policy(first)
+        policy.load_from_vector(policy.parameters_to_vector() * 1.5)
+        actions, _, log_prob = policy(second)
+        th.testing.assert_close(log_prob, policy.evaluate_actions(second, actions)[1], rtol=0, atol=1e-5)
 
 
 @th.no_grad()

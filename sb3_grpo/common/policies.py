@@ -139,14 +139,17 @@ class ActorPolicy(ActorCriticPolicy):
         :return: function from observations (array, or dict of arrays) to actions, and to their log probabilities;
             ``None`` if it is cheaper to compute these all at once when the rollout is over
         """
+        if type(self).get_distribution is not ActorPolicy.get_distribution:
+            return self._sample_from_distribution
         layers = self._actor_layers()
+        categorical = self._samples_from_logits
         log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
 
         def sample(observations: Any) -> tuple[np.ndarray, th.Tensor | None]:
             latent: Any = obs_as_tensor(observations, self.device)
             for layer in layers:
                 latent = layer(latent)
-            if isinstance(self.action_dist, CategoricalDistribution):
+            if categorical:
                 # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
                 # the distribution of a categorical sample, without building the distribution's tables.
                 if not log_exponentials:
@@ -157,6 +160,19 @@ class ActorPolicy(ActorCriticPolicy):
             return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
 
         return sample
+
+    def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, None]:
+        """The way of a subclass that has a distribution of its own: an action mask, a temperature."""
+        with unchecked_distributions():
+            actions = self.get_distribution(obs_as_tensor(observations, self.device)).sample()
+        return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
+
+    @property
+    def _samples_from_logits(self) -> bool:
+        return (
+            type(self.action_dist) is CategoricalDistribution
+            and type(self)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
+        )
 
     def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
@@ -174,7 +190,7 @@ class ActorPolicy(ActorCriticPolicy):
         )
         if plain_mlp:
             layers = _bare(self.mlp_extractor.policy_net)
-        if isinstance(self.action_dist, CategoricalDistribution):
+        if self._samples_from_logits:
             layers += _bare(self.action_net)
         return layers
 

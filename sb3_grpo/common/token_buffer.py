@@ -60,7 +60,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self._log_probs.append(log_prob)
         if len(self._newest) == len(obs):
             for idx in np.flatnonzero(self._newest_ticket != ticket):
-                self._texts[int(self._newest_ticket[idx])] = self._newest[idx]
+                self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep them all
         self._newest, self._newest_ticket = obs, ticket.copy()
 
     def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:

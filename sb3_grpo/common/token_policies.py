@@ -12,7 +12,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_grpo.common.decoding import CachedReader
-from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
 from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.common.transformer import CausalTransformer, SlotCache
 
@@ -117,6 +117,7 @@ class TokenNetworkMixin(ActorCriticPolicy):
         if isinstance(obs, TokenSteps):
             texts, text, last = obs.texts, obs.text, obs.last
         else:
+            _check_dtype(str(obs.dtype), obs.is_floating_point())
             texts = obs.long()
             last = (texts != PAD).sum(dim=1) - 1
             text = th.arange(len(texts), device=texts.device)
@@ -140,7 +141,9 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :param deterministic: Choose the most likely token
         :return: (n,) tokens, and (n,) their log probabilities
         """
-        log_probs = self.action_net(hidden).log_softmax(dim=-1)
+        with unchecked_distributions():
+            distribution = self._get_action_dist_from_latent(hidden).distribution
+        log_probs = distribution.logits  # type: ignore[union-attr]
         if deterministic:
             tokens = log_probs.argmax(dim=-1)
         else:
@@ -155,14 +158,17 @@ class TokenNetworkMixin(ActorCriticPolicy):
         batch_size: int = 512,
     ) -> list[str]:
         """
-        Answer prompts.
+        Answer prompts. Like ``predict``, it leaves the policy in evaluation mode.
 
         :param prompts: The prompts
-        :param max_new_tokens: Length of an answer at the most, in tokens; ``None``: as much as the context has room for
+        :param max_new_tokens: Length of an answer at the most, in tokens; ``None``: as much as the context has room for after
+            the longest prompt of the batch
         :param deterministic: Take the most likely token at each place, or sample
         :param batch_size: Prompts at a time
         :return: The answers
         """
+        if max_new_tokens is not None and max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         self.set_training_mode(False)
         tokenizer = self.observation_space.tokenizer
         encoded = [self._encode(prompt) for prompt in prompts]
@@ -239,10 +245,10 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :param batch_size: Examples per gradient step
         :param learning_rate: Learning rate of an optimizer of its own, whose state is dropped afterwards
         :param progress_bar: Show a progress bar
-        :return: The mean loss per token, in nats, of each epoch
+        :return: The mean loss per token, in nats, over the minibatches of each epoch
         """
-        if not texts:
-            raise ValueError("pretrain() needs at least one example: texts, or pairs (prompt, answer).")
+        if not texts or isinstance(texts, str):
+            raise ValueError(f"pretrain() needs a list of at least one text or pair (prompt, answer), got {texts!r}.")
         tokens, n_given = zip(*(self._encode_example(example) for example in texts), strict=True)
         longest = max(len(each) for each in tokens)
         padded = _padded(list(tokens), longest, self.device)
@@ -285,10 +291,27 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :return: Its tokens, and how many of them are given
         """
         if isinstance(example, str):
-            return self._encode(example, end=True), 1
-        prompt, answer = example
-        n_given = len(self._encode(prompt))
-        return [*self._encode(prompt), *self._encode(answer, end=True)], n_given
+            tokens = self._encode(example, end=True)
+            if len(tokens) < 2:
+                raise ValueError("There is nothing to learn from an empty text.")
+            return tokens, 1
+        if len(example) != 2:
+            raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r}.")
+        given, learned = self._encode(example[0]), self._encode(example[1], end=True)
+        if len(given) + len(learned) > self.network_kwargs["context"]:
+            raise ValueError(
+                f"The context has room for {self.network_kwargs['context']} tokens (policy_kwargs=dict(context=...)), "
+                f"but prompt, answer and end of {example!r} have {len(given) + len(learned)}."
+            )
+        return [*given, *learned], len(given)
+
+
+def _check_dtype(dtype: str, is_floating: bool) -> None:
+    if is_floating:
+        raise ValueError(
+            f"Token ids must be whole numbers, but these observations are {dtype}: has a VecNormalize scaled them? "
+            "Use VecNormalize(env, norm_obs=False)."
+        )
 
 
 def _padded(texts: list[list[int]], length: int, device: th.device) -> th.Tensor:
@@ -332,6 +355,7 @@ class TokenPolicy(TokenNetworkMixin, ActorPolicy):
         read = CachedReader(self.read, self.device)
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
+            _check_dtype(str(observations.dtype), observations.dtype.kind == "f")
             tokens, log_probs = self._sample(read(observations))
             return tokens.cpu().numpy(), log_probs
 
@@ -347,7 +371,7 @@ class TokenActorCriticPolicy(TokenNetworkMixin, ActorCriticPolicy):
     """
 
     _reader: CachedReader | None = None
-    _reader_versions: list[int] | None = None
+    _reader_state: Any = None
 
     def _build_critic(self) -> None:
         """Create the value head."""
@@ -364,13 +388,27 @@ class TokenActorCriticPolicy(TokenNetworkMixin, ActorCriticPolicy):
         :param deterministic: Whether to sample or use deterministic actions
         :return: action, value and log probability of the action
         """
-        # Whatever changes the weights makes what was read before worthless
-        versions = [parameter._version for parameter in self.parameters()]
-        if self._reader is None or self._reader_versions != versions:
-            self._reader, self._reader_versions = CachedReader(self.read, self.device), versions
-        hidden = self._reader(obs.cpu().numpy().astype(np.int64))
+        hidden = self._hidden(obs) if th.is_grad_enabled() else self._read_new_tokens(obs)
         actions, log_prob = self._sample(hidden, deterministic)
         return actions, self.value_net(hidden), log_prob
+
+    def _read_new_tokens(self, obs: th.Tensor) -> th.Tensor:
+        _check_dtype(str(obs.dtype), obs.is_floating_point())
+        # What was read before is worthless once the weights have changed: optimizers and load_state_dict count up the version,
+        # a move to another place changes the address
+        state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
+        if self._reader is None or self._reader_state != state:
+            self._reader, self._reader_state = CachedReader(self.read, self.device), state
+        return self._reader(obs.cpu().numpy())
+
+    def load_from_vector(self, vector: np.ndarray) -> None:
+        """
+        Load parameters from a 1D vector.
+
+        :param vector:
+        """
+        self._reader = None  # this way of writing weights leaves no trace in them
+        super().load_from_vector(vector)
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         """

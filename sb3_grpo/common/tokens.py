@@ -47,6 +47,18 @@ class TokenSpace(spaces.Box):
         super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
         self.tokenizer = tokenizer
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the same ids mean the same texts, too: a policy reads and writes ids."""
+        if not isinstance(other, TokenSpace) or not super().__eq__(other):
+            return False
+        return self.tokenizer is other.tokenizer or self._vocabulary() == other._vocabulary()
+
+    def _vocabulary(self) -> tuple[int, list[str]]:
+        return self.tokenizer.eos_id, [self.tokenizer.decode([token]) for token in range(self.tokenizer.vocab_size)]
+
+    def __repr__(self) -> str:
+        return f"TokenSpace({self.shape[0]}, {self.tokenizer!r})"
+
 
 def token_lengths(observations: np.ndarray) -> np.ndarray:
     """

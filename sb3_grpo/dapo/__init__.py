@@ -1,4 +1,4 @@
 from sb3_grpo.dapo.dapo import DAPO
-from sb3_grpo.grpo.policies import CnnPolicy, MlpPolicy, MultiInputPolicy, TokenPolicy
+from sb3_grpo.grpo.policies import CausalLMPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy, TokenActorCriticPolicy, TokenPolicy
 
-__all__ = ["DAPO", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenPolicy"]
+__all__ = ["DAPO", "CausalLMPolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenActorCriticPolicy", "TokenPolicy"]

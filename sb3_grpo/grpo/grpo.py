@@ -3,6 +3,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
@@ -215,6 +216,7 @@ class GRPO(OnGroupAlgorithm):
         self.overlong_cache_length = overlong_cache_length
         self._warned_skip = False
         self._n_reference_updates = 0
+        self._reference_is_loaded = False
 
         if _init_setup_model:
             self._setup_model()
@@ -279,6 +281,12 @@ class GRPO(OnGroupAlgorithm):
         """The present policy becomes the reference."""
         assert self.ref_policy is not None
         self.ref_policy.load_state_dict(self.policy.state_dict())
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        if self.ref_policy is not None and self._n_updates == 0 and not self._reference_is_loaded:
+            # The policy may have had a warm start since it was built
+            self._reset_reference()
+        return super()._setup_learn(*args, **kwargs)
 
     def train(self) -> None:
         """
@@ -536,6 +544,7 @@ class GRPO(OnGroupAlgorithm):
         elif "policy" in params:
             params.setdefault("ref_policy", params["policy"])
         super().set_parameters(params, exact_match, device)
+        self._reference_is_loaded = "ref_policy" in params
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()

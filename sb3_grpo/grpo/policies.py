@@ -1,9 +1,9 @@
 from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorMultiInputPolicy, ActorPolicy
-from sb3_grpo.common.token_policies import TokenPolicy
+from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 
 MlpPolicy = ActorPolicy
 CnnPolicy = ActorCnnPolicy
 MultiInputPolicy = ActorMultiInputPolicy
 
-__all__ = ["CausalLMPolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenPolicy"]
+__all__ = ["CausalLMPolicy", "CnnPolicy", "MlpPolicy", "MultiInputPolicy", "TokenActorCriticPolicy", "TokenPolicy"]
