@@ -7,11 +7,15 @@ RUN_INSTALLED := $(VENV)/.installed-run
 DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: run test lint type format clean
+.PHONY: run text test lint type format clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo train --algo dapo --env CartPole-v1 --timesteps 100000
+
+# A small transformer that learns to add from whether its answers are right
+text: $(RUN_INSTALLED)
+	$(BIN)/python -m sb3_grpo text
 
 test: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest

@@ -13,7 +13,8 @@ import torch as th
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.cli import EpisodeReturns, main
+from sb3_grpo.cli import main
+from sb3_grpo.cli_train import EpisodeReturns
 
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
 
@@ -176,7 +177,7 @@ def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.Monk
     def interrupt(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sb3_grpo.cli.evaluate_policy", interrupt)
+    monkeypatch.setattr("sb3_grpo.cli_train.evaluate_policy", interrupt)
     assert train(*SHORT, "--output", "out") == 130
     assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
     config = json.loads(Path("out/config.json").read_text())
