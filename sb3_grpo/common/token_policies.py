@@ -95,7 +95,9 @@ class TokenNetworkMixin(ActorCriticPolicy):
         """
         on_gpu = tokens.device.type == "cuda"
         with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
-            return self._compiled(on_gpu)(tokens, positions, cache).float()
+            # The shapes of a cached pass change with every token, and torch.compile gives up after a few of them
+            network = self._compiled(on_gpu) if cache is None else self.network
+            return network(tokens, positions, cache).float()
 
     def _compiled(self, on_gpu: bool) -> Callable[..., th.Tensor]:
         if not (self.compile_network and on_gpu):
@@ -339,7 +341,7 @@ class TokenPolicy(TokenNetworkMixin, ActorPolicy):
     :param n_heads: Number of attention heads
     :param context: Longest text in tokens, by default that of the observations
     :param autocast: Compute in bfloat16 on a GPU. Without effect on CPU
-    :param compile: Use ``torch.compile`` on a GPU. Without effect on CPU
+    :param compile: Use ``torch.compile`` for the updates on a GPU. Without effect on CPU
     :param kwargs: The other keyword arguments of :class:`ActorPolicy`
     """
 
