@@ -130,7 +130,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             now = time.perf_counter()
             seconds = warm_start_seconds + now - self.begin - self.evaluating
             answers = policy.generate([item.prompt for item in items])
-            exact = float(np.mean([testing.score(answer, item) for answer, item in zip(answers, items, strict=True)]))
+            exact = float(np.mean([answer == item.answer for answer, item in zip(answers, items, strict=True)]))
             point = {"seconds": seconds, "tokens": self.num_timesteps, "exact": exact}
             if self.points:
                 # PPO logs no entropy, but a loss that is minus that
