@@ -77,7 +77,8 @@ class Task(ABC):
 
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
-        What the agent gets to read next, for tasks of several turns. This runs in the process of the environment.
+        What the agent gets to read next, for tasks of several turns. Unless the task is trusted, this runs in the process of
+        the verifier with the same time limit: it shall depend on nothing but its arguments.
 
         :param item: What the agent was asked first
         :param messages: The agent's first answer, the reply to it, the second answer, ...: the agent's is the last one
@@ -91,8 +92,8 @@ class Task(ABC):
 
     @property
     def trusted(self) -> bool:
-        """Whether ``score`` is known to be quick and safe: it runs in this process, and without a time limit."""
-        return type(self).score is Task.score
+        """Whether ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time limit."""
+        return type(self).score is Task.score and type(self).reply is Task.reply
 
     def scorer(self) -> Scorer:
         """

@@ -13,7 +13,7 @@ from sb3_grpo.common.tokens import PAD, Tokenizer, TokenSpace
 from .builtin_tasks import make_task
 from .tasks import Item, Scorer, Task
 from .tokenizers import CharTokenizer, HuggingFaceTokenizer
-from .verifiers import Check, Verdict, VerifierRunner, is_equivalent, make_math_verifier
+from .verifiers import Check, Reply, Verdict, VerifierRunner, is_equivalent, make_math_verifier
 
 # Where the task does not say how long its prompts and answers are
 _DEFAULT_PROMPT_TOKENS = 128
@@ -49,12 +49,30 @@ class Exchange:
     :param messages: Its answers that are complete and the replies to them
     :param turn_start: Place of the first token of the present answer
     :param n_reply_tokens: Tokens of the replies so far
+    :param error: What went wrong with the reply to the last answer, which ended the episode
     """
 
     encoded: EncodedItem
     messages: list[str] = field(default_factory=list)
     turn_start: int = 0
     n_reply_tokens: int = 0
+    error: str | None = None
+
+
+class Turn(NamedTuple):
+    """
+    An answer that has just ended.
+
+    :param exchange: The episode, in which the answer and the reply to it are going to be noted
+    :param row: (L,) the tokens
+    :param n_tokens: How many there are
+    :param n_given: How many the agent gave
+    """
+
+    exchange: Exchange
+    row: np.ndarray
+    n_tokens: int
+    n_given: int
 
 
 class TurnEnd(NamedTuple):
@@ -90,8 +108,8 @@ class TextEpisodeRules:
     :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
         a truncation, which nobody has ever seen, and learns never to come to an end
-    :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own
-    :param on_verifier_error: ``"raise"``, or count failures of the verifier as score ``"zero"``
+    :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
+    :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``
     """
 
     def __init__(
@@ -114,14 +132,17 @@ class TextEpisodeRules:
         self.tokenizer = _make_tokenizer(tokenizer, self.task)
         scorer, trusted = _make_scorer(verifier, self.task)
         self._payload = scorer.payload
-        self.runner = VerifierRunner(scorer.function, trusted, verifier_timeout, on_verifier_error)
+        self.multi_turn = type(self.task).reply is not Task.reply
+        reply = self.task.reply if self.multi_turn else None
+        self.runner = VerifierRunner(
+            scorer.function, trusted, verifier_timeout, on_verifier_error, reply, reply_trusted=self.task.trusted
+        )
         prompt_tokens, answer_tokens = self._longest(max_prompt_tokens is None or max_answer_tokens is None)
         self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
         self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
         self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
         self.reward_correct, self.reward_wrong, self.success_score = reward_correct, reward_wrong, success_score
         self.truncate = truncate
-        self.multi_turn = type(self.task).reply is not Task.reply
         self._kept: dict[int, EncodedItem] = {}
 
     @property
@@ -197,25 +218,30 @@ class TextEpisodeRules:
         """
         return Exchange(encoded, [], encoded.n_tokens), {"prompt": encoded.item.prompt, "item": encoded.index}
 
-    def end_turn(self, exchange: Exchange, row: np.ndarray, n_tokens: int, n_given: int) -> TurnEnd:
+    def end_turns(self, turns: list[Turn]) -> list[TurnEnd]:
         """
-        The agent has ended its answer.
+        Agents have ended their answers.
 
-        :param exchange: The episode, in which the answer and the reply to it are noted
-        :param row: (L,) the tokens
-        :param n_tokens: How many there are
-        :param n_given: How many the agent gave
-        :return: How it goes on
+        :param turns: These
+        :return: How each of the episodes goes on
         """
-        exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
-        reply = self.task.reply(exchange.encoded.item, exchange.messages) if self.multi_turn else None
-        if reply is None:
+        for exchange, row, n_tokens, _ in turns:
+            exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
+        if not self.multi_turn:
+            return [TurnEnd(complete=True, reply=None) for _ in turns]
+        replies = self.runner.reply([(turn.exchange.encoded.item, turn.exchange.messages) for turn in turns])
+        return [self._replied(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
+
+    def _replied(self, turn: Turn, reply: Reply) -> TurnEnd:
+        exchange = turn.exchange
+        if reply.text is None:
+            exchange.error = reply.error
             return TurnEnd(complete=True, reply=None)
-        tokens = self.tokenizer.encode(reply)
-        exchange.messages.append(reply)
+        tokens = self.tokenizer.encode(reply.text)
+        exchange.messages.append(reply.text)
         exchange.n_reply_tokens += len(tokens)
-        exchange.turn_start = n_tokens + len(tokens)
-        if n_given >= self.max_answer_tokens or exchange.n_reply_tokens > self.max_reply_tokens:
+        exchange.turn_start = turn.n_tokens + len(tokens)
+        if turn.n_given >= self.max_answer_tokens or exchange.n_reply_tokens > self.max_reply_tokens:
             return TurnEnd(complete=False, reply=None)
         return TurnEnd(complete=False, reply=np.array(tokens, np.int64))
 
@@ -226,9 +252,11 @@ class TextEpisodeRules:
         """
         checks = []
         for exchange in exchanges:
-            item = exchange.encoded.item
-            checks.append(Check(exchange.messages[-1], self._payload(item), item.prompt))
-        return self.runner.score(checks)
+            if exchange.error is None:
+                item = exchange.encoded.item
+                checks.append(Check(exchange.messages[-1], self._payload(item), item.prompt))
+        verdicts = iter(self.runner.score(checks))
+        return [next(verdicts) if exchange.error is None else Verdict(0.0, exchange.error) for exchange in exchanges]
 
     def outcome(
         self, exchange: Exchange, verdict: Verdict | None, row: np.ndarray, n_tokens: int

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ class VerifierStartError(RuntimeError):
 
 class VerifierProcess:
     """
-    One worker process that runs one function, started when it is first needed.
+    One worker process that runs functions, started when it is first needed.
 
-    :param function: The function, pickled with cloudpickle. It gets an answer and something else, and returns a number.
+    :param functions: A dict of them, pickled with cloudpickle. Keys are those of ``RESULTS``.
     """
 
-    def __init__(self, function: bytes):
-        self._function = function
+    def __init__(self, functions: bytes):
+        self._functions = functions
         self._lock = threading.Lock()
         self._forget()
 
@@ -46,29 +46,30 @@ class VerifierProcess:
         """The worker's process id, None where there is none."""
         return None if self._process is None else self._process.pid
 
-    def check(self, arguments: list[tuple[str, Any]], time_limit: float) -> Iterator[tuple[float | None, str | None]]:
+    def call(self, name: str, calls: list[bytes], time_limit: float) -> Generator[tuple[Any, str | None], None, None]:
         """
-        :param arguments: What the function is called with, call after call
+        :param name: Which of the functions
+        :param calls: The arguments that it is called with, a pickled tuple for each call
         :param time_limit: Seconds that each of the calls may take
-        :return: For each of them, as soon as it is known: the score, or None and what went wrong
+        :return: For each of them, as soon as it is known: the result, or None and what went wrong
         """
         with self._lock:
             n_done = 0
             try:
-                while n_done < len(arguments):
+                while n_done < len(calls):
                     self._start()
                     # Where the worker has ended, receiving will tell
                     with contextlib.suppress(OSError):
-                        self._connection.send_bytes(pickle.dumps(arguments[n_done:]))
-                    while n_done < len(arguments) and self._process is not None:
+                        self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
+                    while n_done < len(calls) and self._process is not None:
                         result = self._receive(time_limit)
                         n_done += 1
                         yield result
             finally:
-                if n_done < len(arguments):
+                if n_done < len(calls):
                     self._stop()
 
-    def _receive(self, time_limit: float) -> tuple[float | None, str | None]:
+    def _receive(self, time_limit: float) -> tuple[Any, str | None]:
         assert self._process is not None
         if not self._connection.poll(time_limit):
             self._stop()
@@ -102,7 +103,7 @@ class VerifierProcess:
             )
         self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
         with contextlib.suppress(OSError):
-            self._connection.send((os.getpid(), sys.path, self._function))
+            self._connection.send((os.getpid(), sys.path, self._functions))
         _, error = self._receive(_START_SECONDS)
         if error is not None:
             self._stop()
@@ -130,12 +131,12 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -
 _processes: "weakref.WeakValueDictionary[bytes, VerifierProcess]" = weakref.WeakValueDictionary()
 
 
-def shared_process(function: bytes) -> VerifierProcess:
+def shared_process(functions: bytes) -> VerifierProcess:
     """
-    :param function: The function, pickled with cloudpickle
-    :return: The one worker of all environments of this process that use this function
+    :param functions: See :class:`VerifierProcess`
+    :return: The one worker of all environments of this process that use these functions
     """
-    process = _processes.get(function)
+    process = _processes.get(functions)
     if process is None:
-        process = _processes[function] = VerifierProcess(function)
+        process = _processes[functions] = VerifierProcess(functions)
     return process

@@ -8,7 +8,7 @@ import numpy as np
 from sb3_grpo.common.starts import StartMismatchError
 from sb3_grpo.common.tokens import PAD
 
-from .text_rules import Exchange, TextEpisodeRules
+from .text_rules import Exchange, TextEpisodeRules, Turn
 from .verifiers import Verdict
 
 
@@ -101,7 +101,8 @@ class VerifierTextEnv(gym.Env):
         return self._tokens.copy(), reward, not truncated, truncated, info
 
     def _end_turn(self, exchange: Exchange) -> tuple[bool, bool]:
-        complete, reply = self.rules.end_turn(exchange, self._tokens, self._n_tokens, self._n_given)
+        turn = Turn(exchange, self._tokens, self._n_tokens, self._n_given)
+        complete, reply = self.rules.end_turns([turn])[0]
         if reply is None:
             return complete, not complete
         self._tokens[self._n_tokens : self._n_tokens + len(reply)] = reply

@@ -16,7 +16,7 @@ from sb3_grpo.common.start_queue import QueuedStart, StartQueue
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.common.tokens import PAD
 
-from .text_rules import EncodedItem, Exchange, TextEpisodeRules
+from .text_rules import EncodedItem, Exchange, TextEpisodeRules, Turn
 from .verifier_text import VerifierTextEnv, check_render_mode
 from .verifiers import Verdict
 
@@ -134,14 +134,13 @@ class VerifierTextVecEnv(VecEnv):
         :param copies: Those with an answer that has ended or has become too long
         :return: Those whose episode has ended, each with the verdict if the answer is complete
         """
-        ended: dict[int, Verdict | None] = {}
+        answered = [idx for idx in copies if actions[idx] == self.rules.tokenizer.eos_id]
+        ended: dict[int, Verdict | None] = {idx: None for idx in copies if actions[idx] != self.rules.tokenizer.eos_id}
         complete: list[int] = []
-        for idx in copies:
-            if actions[idx] != self.rules.tokenizer.eos_id:
-                ended[idx] = None
-                continue
-            n_tokens = int(self._n_tokens[idx])
-            turn = self.rules.end_turn(self._exchange(idx), self._tokens[idx], n_tokens, int(self._n_given[idx]))
+        turns = [
+            Turn(self._exchange(idx), self._tokens[idx], int(self._n_tokens[idx]), int(self._n_given[idx])) for idx in answered
+        ]
+        for (_, _, n_tokens, _), idx, turn in zip(turns, answered, self.rules.end_turns(turns), strict=True):
             if turn.complete:
                 complete.append(idx)
             elif turn.reply is None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,14 +33,41 @@ def as_score(value: Any) -> float:
     return score
 
 
+def as_reply(value: Any) -> str | None:
+    """
+    :param value: What a task replied
+    :return: The same
+    """
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
+
+
+# What a process can be asked for, and what makes sure that it is that
+RESULTS: dict[str, Callable[[Any], Any]] = {"score": as_score, "reply": as_reply}
+
+
+def _unpacked(packed: bytes) -> tuple[Any, ...]:
+    try:
+        return pickle.loads(packed)
+    except Exception as error:
+        raise TypeError(
+            f"what belongs to this item cannot be read in another process ({type(error).__name__}: {error}). Keep plain data "
+            "in its metadata, or objects of classes that can be imported from a module"
+        ) from None
+
+
+_OURS = {function.__name__ for function in (as_score, as_reply, _unpacked)}
+
+
 def describe(error: BaseException) -> str:
     """
-    :param error: What a verifier raised
+    :param error: What a function of the user raised
     :return: It in one line, and where it was raised
     """
     text = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
-    if frames and frames[-1].name != as_score.__name__:
+    if frames and frames[-1].name not in _OURS:
         text += f" (in {frames[-1].name}, {frames[-1].filename}, line {frames[-1].lineno})"
     return text
 
@@ -53,23 +81,24 @@ def _end_with(parent: int) -> None:
 
 def _serve(connection: Connection) -> None:
     """
-    Results are pairs: the score or None, and what went wrong or None.
+    Results are pairs: the score or the reply, or None, and what went wrong or None.
 
     :param connection: Where answers come from
     """
-    parent, sys.path[:], function = connection.recv()
+    parent, sys.path[:], pickled = connection.recv()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        verifier = pickle.loads(function)
+        functions = pickle.loads(pickled)
     except BaseException as error:
         connection.send((None, describe(error)))
         return
-    connection.send((0.0, None))
+    connection.send((None, None))
     while True:
-        for answer, payload in pickle.loads(connection.recv_bytes()):
-            result: tuple[float | None, str | None]
+        name, calls = pickle.loads(connection.recv_bytes())
+        for arguments in calls:
+            result: tuple[Any, str | None]
             try:
-                result = as_score(verifier(answer, payload)), None
+                result = RESULTS[name](functions[name](*_unpacked(arguments))), None
             except Exception as error:
                 result = None, describe(error)
             connection.send(result)

@@ -1,16 +1,18 @@
 """Verifiers: what says whether an answer is right."""
 
+import contextlib
 import math
+import pickle
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import cloudpickle
 
 from .verifier_process import VerifierProcess, VerifierStartError, shared_process
-from .verifier_worker import as_score, describe
+from .verifier_worker import RESULTS, describe
 
 Verifier = Callable[[str, str], float]
 
@@ -98,26 +100,68 @@ class Verdict(NamedTuple):
     error: str | None = None
 
 
+class Reply(NamedTuple):
+    """
+    :param text: What the agent has to answer next, None if its last answer ends the episode
+    :param error: What went wrong with the task's ``reply``, None if nothing
+    """
+
+    text: str | None
+    error: str | None = None
+
+
+class _Call(NamedTuple):
+    """
+    :param arguments: What the function gets
+    :param prompt: What was asked
+    :param answer: The last answer
+    """
+
+    arguments: tuple[Any, ...]
+    prompt: str
+    answer: str
+
+
+# What the function returned; or what went wrong, and the exception where it is known
+_Result = tuple[Any, str | None, Exception | None]
+
+
 class VerifierRunner:
     """
-    Runs a verifier on lists of answers. Unless it is trusted, it runs in a process of its own with a time limit.
+    Runs a verifier on lists of answers, and what replies to them in several turns. Unless they are trusted, they run in a
+    process of their own with a time limit.
 
     :param function: Gets an answer and something to compare it with, returns a number
     :param trusted: Whether it is known to be quick and safe, and can run in this process
     :param time_limit: Seconds for each answer
     :param on_error: ``"raise"`` a :class:`VerifierError`, or count it and give ``"zero"``
+    :param reply: See :meth:`Task.reply`; None where there is one turn
+    :param reply_trusted: The same as ``trusted``, of ``reply``
     """
 
-    def __init__(self, function: Callable[[str, Any], Any], trusted: bool, time_limit: float = 5.0, on_error: str = "raise"):
+    def __init__(
+        self,
+        function: Callable[[str, Any], Any],
+        trusted: bool,
+        time_limit: float = 5.0,
+        on_error: str = "raise",
+        reply: Callable[[Any, list[str]], str | None] | None = None,
+        reply_trusted: bool = False,
+    ):
         if not (time_limit > 0 and math.isfinite(time_limit)):
             raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
         if on_error not in ("raise", "zero"):
             raise ValueError(f"on_verifier_error={on_error!r} has to be 'raise' or 'zero'")
-        self.name = getattr(function, "__qualname__", type(function).__name__)
         self.time_limit, self.on_error = time_limit, on_error
         self.n_errors = 0
-        self._function = function if trusted else None
-        self._pickled = None if trusted else _pickle(function, self.name)
+        functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
+        self._names = {
+            key: getattr(each, "__qualname__", type(each).__name__) + ("" if key == "score" else ", which replies to answers,")
+            for key, each in functions.items()
+        }
+        there = {key for key, is_trusted in (("score", trusted), ("reply", reply_trusted)) if not is_trusted} & {*functions}
+        self._here = {key: each for key, each in functions.items() if key not in there}
+        self._pickled = _pickle({key: functions[key] for key in sorted(there)}) if there else None
         self._process: VerifierProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,35 +178,72 @@ class VerifierRunner:
         :param checks: Answers
         :return: What each of them is worth
         """
-        if self._function is not None:
-            return [self._score_here(self._function, check) for check in checks]
-        if not checks:
+        calls = [_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks]
+        return [Verdict(0.0 if error else value, error) for value, error in self._results("score", calls)]
+
+    def reply(self, exchanges: list[tuple[Any, list[str]]]) -> list[Reply]:
+        """
+        :param exchanges: Items with the messages so far, the last of which are answers
+        :return: What is said to each of them
+        """
+        calls = [_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges]
+        return [Reply(value, error) for value, error in self._results("reply", calls)]
+
+    def _results(self, key: str, calls: list[_Call]) -> list[tuple[Any, str | None]]:
+        """
+        :param key: Which function
+        :param calls: What it is called with
+        :return: For each call the result, or None and what went wrong, where that is counted and not raised
+        """
+        if not calls:
             return []
-        assert self._pickled is not None
-        if self._process is None:
-            self._process = shared_process(self._pickled)
-        verdicts = []
-        results = self._process.check([(check.answer, check.payload) for check in checks], self.time_limit)
+        results = self._called_here(key, calls) if key in self._here else self._called_there(key, calls)
         try:
-            for check, (score, error) in zip(checks, results, strict=True):
-                verdicts.append(Verdict(score, None) if score is not None else self._fail(check, str(error)))
-        except VerifierStartError as error:
-            raise VerifierError(f"The verifier {self.name} cannot run in a process of its own: {error}") from error
+            return [
+                (value, None) if error is None else (None, self._fail(key, call, error, cause))
+                for call, (value, error, cause) in zip(calls, results, strict=True)
+            ]
         finally:
             # Not left to the garbage collector: it holds the process
-            results.close()  # type: ignore[attr-defined]
-        return verdicts
+            results.close()
 
-    def _score_here(self, function: Callable[[str, Any], Any], check: Check) -> Verdict:
+    def _called_here(self, key: str, calls: list[_Call]) -> Generator[_Result, None, None]:
+        for call in calls:
+            result: _Result
+            try:
+                result = RESULTS[key](self._here[key](*call.arguments)), None, None
+            except Exception as error:
+                result = None, describe(error), error
+            yield result
+
+    def _called_there(self, key: str, calls: list[_Call]) -> Generator[_Result, None, None]:
+        assert self._pickled is not None
+        packed = [self._packed(key, call) for call in calls]
+        if self._process is None:
+            self._process = shared_process(self._pickled)
         try:
-            return Verdict(as_score(function(check.answer, check.payload)))
-        except Exception as error:
-            return self._fail(check, describe(error), error)
+            with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
+                for value, error in results:
+                    yield value, error, None
+        except VerifierStartError as start_error:
+            message = f"The verifier {self._names[key]} cannot run in a process of its own: {start_error}"
+            raise VerifierError(message) from start_error
 
-    def _fail(self, check: Check, what: str, cause: Exception | None = None) -> Verdict:
+    def _packed(self, key: str, call: _Call) -> bytes:
+        try:
+            return pickle.dumps(call.arguments)
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be sent "
+                f"there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, dicts). "
+                "Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then it runs in "
+                f"this process, without a time limit.\nPrompt: {call.prompt!r:.500}"
+            ) from error
+
+    def _fail(self, key: str, call: _Call, what: str, cause: Exception | None) -> str:
         message = (
-            f"The verifier {self.name} failed on an answer: {what}\n"
-            f"Prompt: {check.prompt!r:.500}\nAnswer: {check.answer!r:.500}"
+            f"The verifier {self._names[key]} failed on an answer: {what}\n"
+            f"Prompt: {call.prompt!r:.500}\nAnswer: {call.answer!r:.500}"
         )
         if self.on_error == "raise":
             raise VerifierError(
@@ -172,7 +253,7 @@ class VerifierRunner:
         if self.n_errors == 0:
             warnings.warn(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
         self.n_errors += 1
-        return Verdict(0.0, what)
+        return what
 
     def close(self) -> None:
         """End the worker process, where there is one. It is started again if it is needed again."""
@@ -181,11 +262,15 @@ class VerifierRunner:
             self._process = None
 
 
-def _pickle(function: Callable[[str, Any], Any], name: str) -> bytes:
-    try:
-        return cloudpickle.dumps(function)
-    except Exception as error:
-        raise TypeError(
-            f"The verifier {name} cannot be sent to its own process ({type(error).__name__}: {error}). Let it create what "
-            "cannot be pickled (locks, open files, connections) when it is called, or import it from a module."
-        ) from error
+def _pickle(functions: dict[str, Callable[..., Any]]) -> bytes:
+    for function in functions.values():
+        try:
+            cloudpickle.dumps(function)
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {getattr(function, '__qualname__', type(function).__name__)} cannot be sent to its own process "
+                f"({type(error).__name__}: {error}). Let it create what cannot be pickled (locks, open files, connections) "
+                "when it is called, or import it from a module."
+            ) from error
+    # In one piece: functions of one task remain functions of one task
+    return cloudpickle.dumps(functions)

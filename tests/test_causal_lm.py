@@ -217,7 +217,9 @@ def test_bfloat16(folder: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_gradient_checkpointing_computes_twice_and_the_same(name: str, lora: Any, caplog: Any) -> None:
     if lora is not None:
-        lora = {**lora, "target_modules": ["q_proj", "v_proj"] if name == "llama" else ["c_attn"], "init_lora_weights": False}
+        lora = {**lora, "init_lora_weights": False}
+        if name == "gpt2":
+            lora |= {"target_modules": ["c_attn"], "fan_in_fan_out": True}
     transformers.utils.logging.enable_propagation()
     gradients, n_passes, state = [], [], {}
     for checkpointing in (False, True):
@@ -270,6 +272,33 @@ def test_grpo(given: str, lora: Any, folder: str, tmp_path: Path) -> None:
     assert_same(CausalLMPolicy.load(tmp_path / "policy", device="cpu"), model.policy)
 
 
+@pytest.mark.parametrize("given", ["folder", "object"])
+def test_the_reference_shares_the_frozen_weights(given: str, folder: str) -> None:
+    model = make_grpo(folder if given == "folder" else make_language_model(), lora=LORA)
+    policy, reference = model.policy, model.ref_policy
+    initial = make_policy(folder)
+    mine, theirs = dict(policy.named_parameters()), dict(reference.named_parameters())
+    assert mine.keys() == theirs.keys()
+    shared = {name for name in mine if mine[name].data_ptr() == theirs[name].data_ptr()}
+    assert shared == {name for name in mine if "lora" not in name}
+    both = {value.data_ptr(): value.numel() for value in [*mine.values(), *theirs.values()]}
+    n_adapter = sum(value.numel() for name, value in mine.items() if "lora" in name)
+    assert sum(both.values()) == initial.language_model.num_parameters() + 2 * n_adapter
+    trained = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
+    assert not trained & {id(value) for value in theirs.values()}
+
+    kls = []
+    model._log_update = lambda stats, *_: kls.append([epoch["kl_ref"].item() for epoch in stats])
+    model.learn(200)
+    # Adapters begin as nothing: at first the divergence from the model itself is none
+    assert kls[0][0] < kls[-1][0]
+    obs = th.as_tensor(growing_texts(6, 8)[-1])
+    ours, model_itself = log_probs(policy, obs), log_probs(initial, obs)
+    exact = model._kl_ref(policy.get_distribution(obs), obs, None, None, None)[1]
+    th.testing.assert_close(exact, (ours.exp() * (ours - model_itself)).sum(-1), rtol=1e-4, atol=1e-6)
+    assert exact.mean() > 1e-3
+
+
 def test_grpo_learns(folder: str) -> None:
     model = make_grpo(folder, kl_coef=0.0)
     model.learn(3000)
@@ -279,6 +308,8 @@ def test_grpo_learns(folder: str) -> None:
     assert probs.mean() > 2 * log_probs(make_policy(folder), observations).exp().diagonal().mean()
 
 
+# peft's own call of it, here in the test
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_what_transformers_and_peft_save(folder: str, tmp_path: Path) -> None:
     policy = make_policy(folder)
     policy.pretrain(["123"])
@@ -301,6 +332,7 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("n_layers", "width", "n_heads"):
         refuses(f"has no {name}, which is that of the model", **{name: 4})
+    refuses("CausalLMPolicy has no net_arch: the network is that of the model, remove it", net_arch=[64])
     refuses("unknown dtype='float16', must be one of float32, bfloat16", dtype="float16")
     refuses("unknown attn_implementation='flash'", attn_implementation="flash")
     refuses("needs policy_kwargs=.*got nothing", model=None)

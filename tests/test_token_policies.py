@@ -1,13 +1,17 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
 
 from sb3_grpo.common.decoding import CachedReader
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
+from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.grpo import MlpPolicy
 
 DIGITS = "0123456789+="
 LENGTH = 12
@@ -183,6 +187,11 @@ def test_errors() -> None:
         TokenPolicy(space, actions, lambda _: 1e-3, context=5)
     with pytest.raises(ValueError, match="multiple of n_heads"):
         TokenPolicy(space, actions, lambda _: 1e-3, width=10, n_heads=4)
+    for policy_class in (TokenPolicy, TokenActorCriticPolicy):
+        for wrong in ({"net_arch": [64]}, {"activation_fn": th.nn.ReLU}, {"features_extractor_kwargs": {}}):
+            match = rf"{policy_class.__name__} has no {next(iter(wrong))}: .*n_layers=..., width=..., n_heads=..."
+            with pytest.raises(ValueError, match=match):
+                policy_class(space, actions, lambda _: 1e-3, **wrong)
     policy = make_policy()
     with pytest.raises(ValueError, match=r"from 1 to 12 tokens.*has 13"):
         policy.generate(["1" * 13])
@@ -205,6 +214,31 @@ def test_normalised_tokens_are_refused() -> None:
     for read in (policy.action_sampler(), lambda obs: policy.get_distribution(th.as_tensor(obs)), critic_of(critic)):
         with pytest.raises(ValueError, match=r"whole numbers.*VecNormalize\(env, norm_obs=False\)"):
             read(observation)
+
+
+@pytest.mark.parametrize("policy_class", [TokenPolicy, TokenActorCriticPolicy])
+def test_a_policy_is_saved_and_loaded(policy_class: Any, tmp_path: Path) -> None:
+    policy = make_policy(policy_class, n_layers=1)
+    policy.save(tmp_path / "policy")
+    observations = th.as_tensor(growing_texts(3, 2)[-1])
+    expected = policy.get_distribution(observations).distribution.logits
+    loaded = policy_class.load(tmp_path / "policy", device="cpu")
+    th.testing.assert_close(loaded.get_distribution(observations).distribution.logits, expected)
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("algorithm", [PPO, A2C])
+@pytest.mark.parametrize(
+    ("policy_class", "env", "instead"),
+    [
+        (TokenPolicy, lambda: VerifierTextVecEnv(2), "TokenActorCriticPolicy"),
+        (MlpPolicy, lambda: "CartPole-v1", r'PPO\("MlpPolicy"'),
+    ],
+)
+def test_algorithms_with_a_critic_are_told_what_to_take(algorithm: Any, policy_class: Any, env: Any, instead: str) -> None:
+    model = algorithm(policy_class, env(), n_steps=4, device="cpu")
+    with pytest.raises(AttributeError, match=f"{policy_class.__name__} has no value function.*no critic.*{instead}"):
+        model.learn(8)
 
 
 def critic_of(policy: Any) -> Any:

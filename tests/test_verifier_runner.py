@@ -139,6 +139,26 @@ def test_verifiers_that_cannot_be_sent_to_a_process() -> None:
         VerifierRunner(module.verifier, trusted=False, on_error="zero").score([Check("", "", "")])
 
 
+class OnlyHere:
+    """Its module is not one that another process finds."""
+
+
+def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = VerifierRunner(lambda answer, payload: 1.0, trusted=False, on_error="zero")
+    checks = [Check("7", "7", "3+4="), Check("8", {"lock": Lock()}, "4+4=")]
+    with pytest.raises(
+        TypeError, match=r"(?s)what belongs to this item cannot be sent there .*lock.*metadata.*Prompt: '4\+4='"
+    ):
+        runner.score(checks)
+    monkeypatch.setitem(sys.modules, "only_here", ModuleType("only_here"))
+    monkeypatch.setattr(OnlyHere, "__module__", "only_here")
+    monkeypatch.setattr(sys.modules["only_here"], "OnlyHere", OnlyHere, raising=False)
+    with pytest.warns(UserWarning, match=r"(?s)cannot be read in another process \(ModuleNotFoundError.*Prompt: '4\+4='"):
+        verdicts = runner.score([checks[0], Check("8", OnlyHere(), "4+4="), checks[0]])
+    assert [verdict.score for verdict in verdicts] == [1, 0, 1]
+    runner.close()
+
+
 def test_answers_are_only_data() -> None:
     seen = VerifierRunner(lambda answer, reference: len(answer), trusted=False)
     answers = ["__import__('os')._exit(1)", "$(exit 1)", "\x00\n\udcff", "a" * 1_000_000]

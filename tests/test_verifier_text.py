@@ -26,8 +26,8 @@ def write(env: gym.Env, text: str) -> list[tuple[Any, ...]]:
     return [env.step(tokenizer.eos_id if character == EOS else tokenizer.encode(character)[0]) for character in text]
 
 
-def text_of(env: gym.Env, observation: np.ndarray) -> str:
-    tokenizer = env.unwrapped.rules.tokenizer  # type: ignore[attr-defined]
+def text_of(env: Any, observation: np.ndarray) -> str:
+    tokenizer = env.unwrapped.rules.tokenizer
     return "".join(EOS if token == tokenizer.eos_id else tokenizer.decode([token]) for token in observation if token != PAD)
 
 
@@ -308,6 +308,77 @@ def test_no_room_for_a_reply_or_for_an_answer_to_it(limit: dict[str, int]) -> No
     last = write(env, "3.")[-1]
     assert last[1:4] == (0.0, False, True)
     assert text_of(env, last[0]) == "0-9?3." and last[4]["messages"] == ["3", "H"] and last[4]["answer"] == ""
+
+
+def make_patient_task(**attributes: Any) -> Task:
+    """Says yes to a, is silent at b, and hangs, raises or says a number at other answers."""
+
+    class Patient(Task):
+        n_items = 1
+        max_reply_tokens = 5
+
+        def item(self, index: int) -> Item:
+            return Item("?", "b", {"limit": 2})
+
+        def alphabet(self) -> str:
+            return "?abhrny"
+
+        def reply(self, item: Item, messages: list[str]) -> Any:
+            while messages[-1] == "h":
+                pass
+            return {"a": "y" * item.metadata["limit"], "b": None, "n": 3}[messages[-1]]
+
+    return type("Patient", (Patient,), attributes)()
+
+
+def test_replies_have_the_process_and_the_time_limit_of_the_verifier() -> None:
+    settings: dict[str, Any] = {"max_answer_tokens": 8, "verifier_timeout": 0.5}
+    env = gym.make(ENV_ID, task=make_patient_task(), **settings)
+    env.reset()
+    assert text_of(env, write(env, "a.")[-1][0]) == "?a.yy"
+    assert write(env, "b.")[-1][1:4] == (1.0, True, False)
+    assert env.unwrapped.rules.runner.worker_pid is not None
+    for answer, message in (
+        ("h", "did not finish within 0.5 s"),
+        ("r", "KeyError: 'r'"),
+        ("n", "reply is 3 of type int, not a"),
+    ):
+        env.reset()
+        with pytest.raises(VerifierError, match=f"(?s)reply, which replies to answers, .*{message}.*'\\?'.*'{answer}'"):
+            write(env, f"{answer}.")
+    env.close()
+
+    env = gym.make(ENV_ID, task=make_patient_task(), on_verifier_error="zero", reward_wrong=-1.0, **settings)
+    env.reset()
+    with pytest.warns(UserWarning, match="counts as 0"):
+        last = write(env, "a.r.")[-1]
+    assert last[1:4] == (-1.0, True, False)
+    assert "KeyError" in last[4]["verifier_error"] and last[4]["messages"] == ["a", "yy", "r"]
+    assert env.unwrapped.verifier_errors == 1
+    env.close()
+
+
+def test_replies_of_trusted_tasks_have_no_process() -> None:
+    env = gym.make(ENV_ID, task=make_patient_task(trusted=True), max_answer_tokens=8)
+    env.reset()
+    assert write(env, "a.b.")[-1][1] == 1.0
+    assert env.unwrapped.rules.runner.worker_pid is None
+    env.reset()
+    with pytest.raises(VerifierError, match="KeyError: 'r'") as raised:
+        write(env, "r.")
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_replies_to_several_copies() -> None:
+    copies = VerifierTextVecEnv(4, task=make_patient_task(), max_answer_tokens=8, on_verifier_error="zero")
+    copies.reset()
+    copies.step(np.array(copies.rules.tokenizer.encode("abra")))
+    with pytest.warns(UserWarning, match="counts as 0"):
+        observations, rewards, dones, infos = copies.step(np.full(4, copies.rules.tokenizer.eos_id))
+    assert rewards.tolist() == [0, 1, 0, 0] and dones.tolist() == [False, True, True, False]
+    assert [text_of(copies, row) for row in observations] == ["?a.yy", "?", "?", "?a.yy"]
+    assert "KeyError" in infos[2]["verifier_error"] and "verifier_error" not in infos[1]
+    copies.close()
 
 
 def test_rendering() -> None:

@@ -141,6 +141,7 @@ class GroupRolloutBuffer:
         """Forget everything."""
         self.size = 0
         self._n_evaluated = 0
+        self._sampled_log_probs: list[th.Tensor] = []  # of the rows that are not evaluated yet
         self._capacity = 0
         self._obs = {key: np.empty((0, *space.shape), space.dtype) for key, space in self._obs_spaces.items()}  # type: ignore[misc]
         self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
@@ -168,7 +169,8 @@ class GroupRolloutBuffer:
 
         :param obs: (n_envs, \\*obs_shape) or a dict of such
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param log_prob: Not used: ``evaluate_log_probs`` computes them all at once
+        :param log_prob: (n_envs,) of the actions, which stays on the device until the rollout is over. ``None``, then at
+            each step: ``evaluate_log_probs`` computes them all at once
         :param rewards: (n_envs,) the environment's own
         :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
         :param time: (n_envs,) steps that this episode had before this one
@@ -185,6 +187,8 @@ class GroupRolloutBuffer:
         data["rewards"][step] = rewards
         data["ticket"][step] = ticket
         data["time"][step] = time
+        if log_prob is not None:
+            self._sampled_log_probs.append(log_prob)
         self.size = end
 
     def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
@@ -211,13 +215,19 @@ class GroupRolloutBuffer:
 
     def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
         """
-        Compute the log probabilities of all actions added since the last call.
-        One large forward pass instead of one per step; to be called before the policy that chose them is changed.
+        Fetch the log probabilities of all actions added since the last call, or compute them where the sampling did not:
+        one large forward pass instead of one per step; to be called before the policy that chose them is changed.
 
         :param policy: The policy that chose the actions
         :param chunk_size: Rows per forward pass
         :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
         """
+        if self._sampled_log_probs:
+            log_prob = th.cat(self._sampled_log_probs).cpu().numpy()
+            self._check_finite(self._n_evaluated, np.isfinite(log_prob))
+            self._data["log_prob"][self._n_evaluated : self.size] = log_prob
+            self._sampled_log_probs.clear()
+            self._n_evaluated = self.size
         with th.inference_mode():
             for begin in range(self._n_evaluated, self.size, chunk_size):
                 rows = slice(begin, min(begin + chunk_size, self.size))
@@ -227,10 +237,13 @@ class GroupRolloutBuffer:
                 for values in self._obs.values():
                     # A squashing network can hide an infinite observation from the log probability, but not from the gradient
                     finite &= np.isfinite(values[rows]).reshape(len(log_prob), -1).all(axis=1)
-                if not finite.all():
-                    raise ValueError(self._describe_not_finite(begin + int(np.argmin(finite))))
+                self._check_finite(begin, finite)
                 self._data["log_prob"][rows] = log_prob
         self._n_evaluated = self.size
+
+    def _check_finite(self, begin: int, finite: np.ndarray) -> None:
+        if not finite.all():
+            raise ValueError(self._describe_not_finite(begin + int(np.argmin(finite))))
 
     def _describe_not_finite(self, row: int) -> str:
         """
@@ -308,6 +321,9 @@ class GroupRolloutBuffer:
         :param tickets: The episodes that are still wanted
         """
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
+        if self._sampled_log_probs:
+            not_evaluated = kept[kept >= self._n_evaluated] - self._n_evaluated
+            self._sampled_log_probs = [th.cat(self._sampled_log_probs)[th.as_tensor(not_evaluated, device=self.device)]]
         for arrays in (self._obs, self._data):
             for values in arrays.values():
                 values[: len(kept)] = values[kept]

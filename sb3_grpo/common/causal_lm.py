@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,9 +125,10 @@ class CausalLMPolicy(TokenPolicy):
 
         GRPO(CausalLMPolicy, env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
-    The environment's tokenizer must be the model's. Each policy has a copy of the model of its own, and so has the reference
-    policy (``kl_coef`` > 0). The model's own dropout is turned off, as the update must see the probabilities that were
-    sampled from; that of LoRA is as it was asked for, and acts in updates only.
+    The environment's tokenizer must be the model's. Each policy has a copy of the model of its own. The reference policy
+    (``kl_coef`` > 0) has one only of the weights that are trained, and shares the frozen ones. The model's own dropout is
+    turned off, as the update must see the probabilities that were sampled from; that of LoRA is as it was asked for, and acts
+    in updates only.
 
     Saved is what is trained: with LoRA the adapters, otherwise all weights. What is frozen comes from ``model`` when a saved
     policy is loaded, so a folder must still be there. A model given as an object is saved as a whole, as one of the
@@ -148,15 +150,17 @@ class CausalLMPolicy(TokenPolicy):
     :param context: Longest text in tokens, by default that of the observations
     :param autocast: Compute in bfloat16 on a GPU. Without effect on CPU
     :param compile: Use ``torch.compile`` on a GPU. Without effect on CPU
-    :param kwargs: The other keyword arguments of :class:`ActorPolicy`
+    :param kwargs: The other keyword arguments of :class:`TokenPolicy`, but those for the size of its network
     """
+
+    _how_to_shape = "the network is that of the model, remove it from policy_kwargs."
 
     def __init__(
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
         lr_schedule: Schedule,
-        *args: Any,
+        *,
         model: Any = None,
         lora: Any = None,
         dtype: str = "float32",
@@ -167,7 +171,7 @@ class CausalLMPolicy(TokenPolicy):
         for name in ("n_layers", "width", "n_heads"):
             if name in kwargs:
                 raise ValueError(
-                    f"CausalLMPolicy has no {name}, which is that of the model: remove it from policy_kwargs, "
+                    f"{type(self).__name__} has no {name}, which is that of the model: remove it from policy_kwargs, "
                     "or use TokenPolicy for a new network of that size."
                 )
         for name, value, known in (
@@ -184,7 +188,7 @@ class CausalLMPolicy(TokenPolicy):
             gradient_checkpointing=gradient_checkpointing,
             attn_implementation=attn_implementation,
         )
-        super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = {**super()._get_constructor_parameters(), **self.model_kwargs}
@@ -295,6 +299,14 @@ class CausalLMPolicy(TokenPolicy):
         named = self.named_parameters(remove_duplicate=False)
         self._frozen = frozenset(name for name, parameter in named if not parameter.requires_grad)
 
+    def frozen_parts(self) -> list[Any]:
+        """
+        :return: What the reference policy can share with this one: all weights but those that are trained, and what
+            the policy was made from
+        """
+        frozen = [parameter for parameter in self.parameters() if not parameter.requires_grad]
+        return [*frozen, self.model_kwargs["model"], self.observation_space]
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """See :meth:`torch.nn.Module.state_dict`. Without frozen weights: each policy gets these from ``model``."""
         state = super().state_dict(*args, **kwargs)
@@ -322,8 +334,11 @@ def _with_lora(model: Any, lora: Any) -> nn.Module:
         lora = LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
     if not isinstance(lora, LoraConfig):
         raise ValueError(f"lora must be a dict of arguments of peft.LoraConfig, a LoraConfig or None, got {lora!r}.")
-    # peft writes into the configuration
-    return get_peft_model(model, copy.deepcopy(lora))
+    with warnings.catch_warnings():
+        # peft asks for it by the name that transformers 5 had at first
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # peft writes into the configuration
+        return get_peft_model(model, copy.deepcopy(lora))
 
 
 def _turn_off_dropout(model: nn.Module) -> None:

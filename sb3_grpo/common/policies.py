@@ -55,10 +55,29 @@ def _bare(module: nn.Module) -> list[Callable[[Any], th.Tensor]]:
     return [module.forward]
 
 
+class NoValue:
+    """
+    What stands in the place of a value where there is no critic. PPO and A2C take it for a tensor, and get an error that
+    says what is wrong.
+
+    :param message: The error's
+    """
+
+    def __init__(self, message: str):
+        self._message = message
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_message" or (name.startswith("__") and name.endswith("__")):
+            # Not yet there while it is copied; or Python asks whether it can do something
+            raise AttributeError(name)
+        raise AttributeError(self._message)
+
+
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without value function.
-    It has no critic parameters, and no value is ever computed: where SB3's methods return values, it returns ``None``.
+    It has no critic parameters, and no value is ever computed: ``forward`` returns a :class:`NoValue` in the place of the
+    values, and ``evaluate_actions`` ``None``.
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
     ``net_arch=dict(pi=[...], vf=[...])`` and ``share_features_extractor`` are accepted:
@@ -74,6 +93,8 @@ class ActorPolicy(ActorCriticPolicy):
 
     # Whether the observations of an episode are one growing text, which it reads in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
+    # What to take instead for algorithms that need a critic
+    policy_with_critic: ClassVar[str] = 'Stable-Baselines3\'s own, by their names: PPO("MlpPolicy", ...)'
 
     def __init__(
         self,
@@ -118,18 +139,25 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return self._get_action_dist_from_latent(self._latent(obs))  # type: ignore[arg-type]
 
-    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, None, th.Tensor]:  # type: ignore[override]
+    def frozen_parts(self) -> list[Any]:
+        """
+        :return: What the reference policy can share with this one, because training never changes it
+        """
+        return []
+
+    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, NoValue, th.Tensor]:  # type: ignore[override]
         """
         Choose actions.
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
-        :return: action, ``None`` in the place of the value, and log probability of the action
+        :return: action, nothing of use in the place of the value, and log probability of the action
         """
         distribution = self.get_distribution(obs)
         actions = distribution.get_actions(deterministic=deterministic)
         log_prob = distribution.log_prob(actions)
-        return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
+        no_value = NoValue(self._no_critic_message())
+        return actions.reshape((-1, *self.action_space.shape)), no_value, log_prob  # type: ignore[misc]
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
         """
@@ -213,9 +241,12 @@ class ActorPolicy(ActorCriticPolicy):
         :param obs: Observation
         :raises AttributeError: always
         """
-        raise AttributeError(
-            f"{self.__class__.__name__} has no value function: GRPO and DAPO estimate advantages "
-            "from groups of episodes. Use PPO if you need predict_values()."
+        raise AttributeError(self._no_critic_message())
+
+    def _no_critic_message(self) -> str:
+        return (
+            f"{type(self).__name__} has no value function: this policy has no critic, as GRPO and DAPO estimate advantages "
+            f"from groups of episodes. PPO, A2C and others that need a critic take {self.policy_with_critic}."
         )
 
 

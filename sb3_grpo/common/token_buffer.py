@@ -6,7 +6,6 @@ from gymnasium import spaces
 
 from sb3_grpo.common.buffers import NO_EPISODE, EpisodeTexts, GroupRolloutBuffer
 from sb3_grpo.common.group_queue import Episode
-from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.tokens import token_lengths
 
 
@@ -14,7 +13,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
     """
     :class:`GroupRolloutBuffer` for observations that are one growing text per episode: of each step only the length
     of the text is stored, and of each episode only its longest observation, which contains all the others.
-    Log probabilities come from the sampling itself, and stay on the device until the rollout is over.
+    Log probabilities come from the sampling itself.
 
     :param observation_space: Observation space
     :param action_space: Action space
@@ -32,7 +31,6 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self._texts: dict[int, np.ndarray] = {}  # of episodes that have ended
         self._newest = np.empty((0, 0), np.int64)  # (n_envs, L) the last observation of each copy
         self._newest_ticket = np.empty(0, np.int64)
-        self._log_probs: list[th.Tensor] = []
 
     def add(
         self,
@@ -57,28 +55,10 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         begin = self.size
         super().add({}, actions, log_prob, rewards, ticket, time)
         self._data["n_tokens"][begin : self.size] = token_lengths(obs)
-        self._log_probs.append(log_prob)
         if len(self._newest) == len(obs):
             for idx in np.flatnonzero(self._newest_ticket != ticket):
                 self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep them all
         self._newest, self._newest_ticket = obs, ticket.copy()
-
-    def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
-        """
-        Fetch the log probabilities of all actions added since the last call.
-
-        :param policy: Not used: it has already said them
-        :param chunk_size: Not used
-        :raises ValueError: if the policy is not finite
-        """
-        if self._log_probs:
-            log_prob = th.cat(self._log_probs).cpu().numpy()
-            finite = np.isfinite(log_prob)
-            if not finite.all():
-                raise ValueError(self._describe_not_finite(self._n_evaluated + int(np.argmin(finite))))
-            self._data["log_prob"][self._n_evaluated : self.size] = log_prob
-            self._log_probs.clear()
-        self._n_evaluated = self.size
 
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
         newest = {int(ticket): text for ticket, text in zip(self._newest_ticket, self._newest, strict=True)}
@@ -97,10 +77,6 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
 
         :param tickets: The episodes that are still wanted
         """
-        if self._log_probs:
-            # Those that are not fetched yet belong to the rows that are not evaluated yet
-            kept = np.flatnonzero(np.isin(self._data["ticket"][self._n_evaluated : self.size], tickets))
-            self._log_probs = [th.cat(self._log_probs)[th.as_tensor(kept, device=self.device)]]
         super().keep(tickets)
         wanted = {*tickets} - {NO_EPISODE}
         self._texts = {ticket: text for ticket, text in self._texts.items() if ticket in wanted}

@@ -1,3 +1,4 @@
+import copy
 import warnings
 from typing import Any, TypeVar
 
@@ -273,9 +274,14 @@ class GRPO(OnGroupAlgorithm):
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         self.ref_policy = None
         if self.kl_coef > 0.0:
-            self.ref_policy = self._make_policy()
+            self.ref_policy = self._make_reference()
             self.ref_policy.set_training_mode(False)
             self._reset_reference()
+
+    def _make_reference(self) -> ActorPolicy:
+        shared = {id(part): part for part in self.policy.frozen_parts()}
+        # What is in the memo counts as copied
+        return copy.deepcopy(self.policy, shared) if shared else self._make_policy()
 
     def _reset_reference(self) -> None:
         """The present policy becomes the reference."""
