@@ -34,15 +34,12 @@ def machine() -> dict[str, Any]:
     """
     :return: What a reader needs to place a speed figure
     """
-    cpu = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    # Imported here, so that no process holds more than its own algorithm in memory
+    from sb3_grpo.common.machine import cpu_name
+
     packages = ("torch", "stable_baselines3", "gymnasium", "numpy")
     return {
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -1,28 +1,26 @@
 """What the commands share: options, the training itself, and the results that it leaves."""
 
 import argparse
+import difflib
+import importlib
 import inspect
 import json
-import os
-import platform
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
-import stable_baselines3 as sb3
 import torch as th
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 
-import sb3_grpo
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.machine import describe_machine, versions
 from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback
 
 if TYPE_CHECKING:
@@ -115,6 +113,48 @@ def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
         for name, parameter in known.items()
         if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
+
+
+def close_matches(word: str, known: Iterable[str]) -> list[str]:
+    """
+    :param word: what the user wrote
+    :param known: what can be written
+    :return: what the user may have meant
+    """
+    spelled = {name.lower(): name for name in known}
+    return [spelled[match] for match in difflib.get_close_matches(word.lower(), spelled, n=4, cutoff=0.6)]
+
+
+def missing_extra(extra: str, what: str) -> UsageError:
+    """
+    :param extra: the extra whose packages are missing
+    :param what: what needs them
+    :return: the error to raise
+    """
+    return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
+
+
+def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
+    """
+    :param env_id: as on the command line
+    :return: what Gymnasium knows of the environment
+    """
+    module, _, name = env_id.rpartition(":")
+    atari = "ALE/" in name or "NoFrameskip-v" in name
+    # ale-py registers its environments when it is imported
+    for package in ([module] if module else []) + (["ale_py", "cv2"] if atari else []):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            if atari and package != module:
+                raise missing_extra("atari", env_id) from error
+            raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
+    try:
+        return gym.spec(name)
+    except gym.error.Error as error:
+        close = close_matches(name, gym.registry)
+        known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
+        raise UsageError(f"{error}\n{known}") from error
 
 
 def make_output(args: argparse.Namespace, name: str) -> Path:
@@ -233,17 +273,9 @@ def save_config(
         "arguments": {**arguments, "output": str(path.parent)},
         "hyperparameters": {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings,
         "policy": type(model.policy).__name__,
-        "versions": {
-            "sb3_grpo": sb3_grpo.__version__,
-            "stable_baselines3": sb3.__version__,
-            "gymnasium": gym.__version__,
-            "torch": th.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "machine": {
-            "platform": platform.platform(),
-            "cpu_count": os.cpu_count(),
+            **describe_machine(),
             "torch_threads": th.get_num_threads(),
             "device": th.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device),
         },

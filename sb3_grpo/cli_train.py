@@ -2,13 +2,11 @@
 
 import argparse
 import ast
-import difflib
-import importlib
 import importlib.util
 import re
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -30,10 +28,13 @@ from sb3_grpo.cli_common import (
     OK,
     UsageError,
     announce,
+    close_matches,
     curve_figure,
+    find_env,
     known_settings,
     learn,
     make_output,
+    missing_extra,
     positive,
     report,
     save_config,
@@ -124,13 +125,13 @@ def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[s
         if not equals:
             raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
         if key not in known:
-            close = _close_matches(key, known)
+            close = close_matches(key, known)
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
             all_known = textwrap.fill(", ".join(known), 100)
             raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
         settings[key] = _parse_value(assignment, text, known[key].annotation)
     if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
-        raise _missing_extra("tensorboard", "tensorboard_log")
+        raise missing_extra("tensorboard", "tensorboard_log")
     return settings
 
 
@@ -149,38 +150,6 @@ def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
         names = " or ".join("None" if cls is type(None) else cls.__name__ for cls in classes if cls.__module__ == "builtins")
         raise UsageError(f"--set {assignment}: {text} is {type(value).__name__}, expected {names}")
     return value
-
-
-def _close_matches(word: str, known: Mapping[str, Any]) -> list[str]:
-    spelled = {name.lower(): name for name in known}
-    return [spelled[match] for match in difflib.get_close_matches(word.lower(), spelled, n=4, cutoff=0.6)]
-
-
-def _missing_extra(extra: str, what: str) -> UsageError:
-    return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
-
-
-def _find_env(env_id: str) -> gym.envs.registration.EnvSpec:
-    """
-    :param env_id: as on the command line
-    :return: what Gymnasium knows of the environment
-    """
-    module, _, name = env_id.rpartition(":")
-    atari = "ALE/" in name or "NoFrameskip-v" in name
-    # ale-py registers its environments when it is imported
-    for package in ([module] if module else []) + (["ale_py", "cv2"] if atari else []):
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            if atari and package != module:
-                raise _missing_extra("atari", env_id) from error
-            raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
-    try:
-        return gym.spec(name)
-    except gym.error.Error as error:
-        close = _close_matches(name, gym.registry)
-        known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
-        raise UsageError(f"{error}\n{known}") from error
 
 
 def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
@@ -202,7 +171,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         for package, extra in _EXTRAS.items():
             if entry_point.startswith(package):
-                raise _missing_extra(extra, env_id) from error
+                raise missing_extra(extra, env_id) from error
         raise UsageError(f"{env_id}: {error}") from error
 
 
@@ -221,7 +190,7 @@ def _limit_threads(space: spaces.Space, device: str) -> None:
 def _train(args: argparse.Namespace) -> int:
     algorithm = ALGORITHMS[args.algo]
     settings = _parse_settings(algorithm, args.set)
-    spec = _find_env(args.env)
+    spec = find_env(args.env)
     env = _make_env(args.env, spec, args.n_envs, args.seed)
     policy = _choose_policy(env.observation_space)
     try:

@@ -9,7 +9,7 @@ import pytest
 import sb3_grpo
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONAL = ("ale_py", "cv2", "Box2D", "mujoco", "pygame", "tensorboard", "rliable", "pandas", "matplotlib")
+OPTIONAL = ("ale_py", "cv2", "Box2D", "mujoco", "pygame", "tensorboard", "rliable", "pandas", "matplotlib", "rl_zoo3", "yaml")
 
 
 def run_python(code: str, folder: Path) -> str:
@@ -17,12 +17,17 @@ def run_python(code: str, folder: Path) -> str:
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def files(folder: Path) -> list[Path]:
+    """What is in a folder, apart from compiled files."""
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", minversion="77")
     # A copy, because setuptools writes into the source folder
     source = tmp_path_factory.mktemp("source")
-    for name in ("sb3_grpo", "envs"):
+    for name in ("sb3_grpo", "envs", "zoo_configs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -31,9 +36,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_has_every_file(wheel: Path) -> None:
-    expected = {str(path.relative_to(ROOT)) for path in (ROOT / "sb3_grpo").rglob("*.py")}
-    expected |= {f"sb3_grpo/{path.relative_to(ROOT)}" for path in (ROOT / "envs").rglob("*.py")}
-    expected |= {"sb3_grpo/py.typed", "sb3_grpo/version.txt"}
+    expected = {str(path.relative_to(ROOT)) for path in files(ROOT / "sb3_grpo")}
+    expected |= {f"sb3_grpo/{path.relative_to(ROOT)}" for name in ("envs", "zoo_configs") for path in files(ROOT / name)}
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected
 
@@ -42,10 +46,12 @@ def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import sb3_grpo.envs; print(sb3_grpo.__version__, sb3_grpo.__path__, sb3_grpo.envs.__file__)"
+        "import sb3_grpo.envs; print(sb3_grpo.__version__, sb3_grpo.__path__, sb3_grpo.envs.__file__)\n"
+        "from sb3_grpo.common.hyperparams import config_path; print(config_path('dapo'))"
     )
     site = tmp_path / "site" / "sb3_grpo"
-    assert run_python(code, tmp_path) == f"{sb3_grpo.__version__} {[str(site)]} {site / 'envs' / '__init__.py'}"
+    package = f"{sb3_grpo.__version__} {[str(site)]} {site / 'envs' / '__init__.py'}"
+    assert run_python(code, tmp_path).splitlines() == [package, str(site / "zoo_configs" / "dapo.yml")]
 
 
 def test_envs_of_the_checkout_can_be_imported(tmp_path: Path) -> None:

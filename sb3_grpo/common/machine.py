@@ -1,0 +1,56 @@
+"""What a reader needs to know of the machine to place a figure of speed or memory."""
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import sb3_grpo
+
+
+def cpu_name() -> str:
+    """
+    :return: the processor's name, as far as the system knows it
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def describe_machine() -> dict[str, Any]:
+    """
+    :return: the system, the processor and how many of them
+    """
+    return {"platform": platform.platform(), "cpu": cpu_name(), "cpu_count": os.cpu_count()}
+
+
+def versions(*more: str) -> dict[str, str]:
+    """
+    :param more: further packages
+    :return: the version of each package that results depend on
+    """
+    found = {"sb3_grpo": sb3_grpo.__version__}
+    for package in ("stable_baselines3", "gymnasium", "torch", "numpy", *more):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found | {"python": platform.python_version()}
+
+
+def peak_memory() -> float:
+    """
+    :return: the most memory that this process has held since it began, in MiB
+    """
+    try:
+        # ru_maxrss begins with the peak of the process that started this one
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,126 @@
+"""The commands of ``python -m sb3_grpo.zoo``."""
+
+import importlib
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import rl_zoo3.utils
+from huggingface_sb3 import EnvironmentName
+from rich.text import Text
+from rl_zoo3.enjoy import enjoy
+from rl_zoo3.train import train
+
+from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, say
+from sb3_grpo.zoo.plots import plot
+from sb3_grpo.zoo.runs import latest_finished_run
+
+PROGRAM = "sb3_grpo.zoo"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the command line.
+
+    :param argv: the arguments, ``sys.argv[1:]`` if None
+    :return: the exit code
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    usage = f"usage: python -m {PROGRAM} {{{','.join(_COMMANDS)}}} [-h] ..."
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"{usage}\n\nThe RL Zoo's own commands, with the algorithms grpo and dapo. Each has a -h of its own.")
+        return OK if arguments else USAGE_ERROR
+    name = arguments.pop(0)
+    if name not in _COMMANDS:
+        say(Text("Error: ", "bold red"), f"Unknown command {name!r}. {usage}", stderr=True)
+        return USAGE_ERROR
+    try:
+        with _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]):
+            _COMMANDS[name]()
+    except UsageError as error:
+        say(Text("Error: ", "bold red"), str(error), stderr=True)
+        return USAGE_ERROR
+    return OK
+
+
+def _import_modules(arguments: list[str]) -> list[str]:
+    """
+    :param arguments: of the command
+    :return: the same with ``--env Id`` for ``--env module:Id``, which the RL Zoo does not understand; the module is imported
+    """
+    done = []
+    for previous, argument in zip(["", *arguments], arguments, strict=False):
+        match = re.fullmatch(r"(--env=)?([\w.]+):([^:]+)", argument)
+        if match and (match[1] or previous == "--env"):
+            try:
+                importlib.import_module(match[2])
+            except ModuleNotFoundError as error:
+                raise UsageError(f"{match[0]}: there is no module {error.name!r}") from error
+            argument = f"{match[1] or ''}{match[3]}"
+        done.append(argument)
+    return done
+
+
+@contextmanager
+def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+def _program_arguments(arguments: list[str]) -> Any:
+    return _replaced(sys, argv=arguments)
+
+
+def _script(module: str) -> None:
+    """
+    Run a tool of the RL Zoo that is no function, and that calls others of its tools.
+
+    :param module: its name
+    """
+    zoo_call, zoo_trained_models = subprocess.call, rl_zoo3.utils.get_trained_models
+    ours = {("python", "enjoy.py"): "enjoy", ("python", "-m", "rl_zoo3.record_video"): "record_video"}
+
+    def call(command: Any, **kwargs: Any) -> int:
+        for start, name in ours.items():
+            # In another process, which knows nothing of what was registered in this one
+            if isinstance(command, list) and tuple(command[: len(start)]) == start:
+                rest = [part.gym_id if isinstance(part, EnvironmentName) else part for part in command[len(start) :]]
+                command = [sys.executable, "-m", PROGRAM, name, *rest]
+        return zoo_call(command, **kwargs)
+
+    def trained_models(log_folder: str) -> dict[str, tuple[str, str]]:
+        # benchmark uses the id in file names, too, where it must not have a slash (ALE/Pong-v5)
+        return {model: (algo, EnvironmentName(env)) for model, (algo, env) in zoo_trained_models(log_folder).items()}
+
+    with (
+        _replaced(subprocess, call=call),
+        _replaced(rl_zoo3.utils, get_latest_run_id=latest_finished_run, get_trained_models=trained_models),
+    ):
+        runpy.run_module(f"rl_zoo3.{module}", run_name="__main__")
+
+
+def _record_training() -> None:
+    if shutil.which("ffmpeg") is None and not {"-h", "--help"} & set(sys.argv):
+        raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
+    _script("record_training")
+
+
+_COMMANDS: dict[str, Callable[[], None]] = {
+    "train": train,
+    "enjoy": enjoy,
+    "record_video": lambda: _script("record_video"),
+    "record_training": _record_training,
+    "benchmark": lambda: _script("benchmark"),
+    "plot": plot,
+}

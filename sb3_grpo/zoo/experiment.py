@@ -1,0 +1,258 @@
+"""The RL Zoo's experiment, with what groups of episodes need and without some of its traps."""
+
+import functools
+import os
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import optuna
+import torch as th
+from optuna.trial import TrialState
+from rl_zoo3 import ALGOS, linear_schedule
+from rl_zoo3.exp_manager import ExperimentManager
+from sqlalchemy.exc import SQLAlchemyError
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.cli_common import UsageError, say
+from sb3_grpo.common.hyperparams import config_path
+from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback, OnGroupAlgorithm
+from sb3_grpo.common.start_queue import StartQueue
+
+# What an impossible configuration raises, in the constructor or later
+_IMPOSSIBLE = (AssertionError, ValueError, MemoryError, th.OutOfMemoryError)
+
+
+class WithinBudget(EventCallback):
+    """
+    Another callback, up to a number of steps. A rollout of whole episodes may go on beyond the steps that were asked for:
+    one more evaluation there, for some of the seeds, would make their curves differ in length.
+
+    :param callback: the other callback
+    :param n_timesteps: until when it is called
+    """
+
+    def __init__(self, callback: BaseCallback, n_timesteps: int):
+        super().__init__(callback)
+        self.n_timesteps = n_timesteps
+
+    def _on_step(self) -> bool:
+        return self._on_event() if self.num_timesteps <= self.n_timesteps else True
+
+
+class StopAtBudget(BaseCallback):
+    """
+    End the training in the middle of a rollout, so that a trial with large groups gets no more steps than the others.
+
+    :param n_timesteps: how many steps there are
+    """
+
+    def __init__(self, n_timesteps: int):
+        super().__init__()
+        self.n_timesteps = n_timesteps
+
+    def _on_step(self) -> bool:
+        return self.num_timesteps < self.n_timesteps
+
+
+class GroupExperimentManager(ExperimentManager):
+    """
+    The parameters are those of the RL Zoo's ``ExperimentManager``. What differs:
+
+    - hyperparameters come from ``zoo_configs``, unless ``config`` says otherwise;
+    - schedules may be written ``lin_0.28`` for ``clip_range_high``, too;
+    - the copies of an environment in other processes get a ``StartQueue``, if the algorithm needs it;
+    - evaluations and trials end with ``n_timesteps``;
+    - Atari games do not skip frames twice;
+    - ``env_kwargs`` of a configuration file hold for evaluation as well;
+    - trial 0 of a study can be loaded;
+    - a trial that cannot be run is pruned, and one whose worker is dead is given up.
+
+    :param args: see the RL Zoo
+    :param algo: see the RL Zoo
+    :param env_id: see the RL Zoo
+    :param log_folder: see the RL Zoo
+    :param others: see the RL Zoo
+    """
+
+    def __init__(self, args: Any, algo: str, env_id: str, log_folder: str, *others: Any, **kwargs: Any):
+        super().__init__(args, algo, env_id, log_folder, *others, **kwargs)
+        if kwargs.get("config") is None:
+            self.config = str(config_path(algo))
+        self._reasons: Counter[str] = Counter()
+        # With several jobs, a thread each
+        self._trial = threading.local()
+
+    def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """
+        :return: the hyperparameters as they are written, twice
+        """
+        if self.trial_id is not None:
+            if not (self.storage and self.study_name):
+                raise UsageError(f"--trial-id {self.trial_id} needs the study it belongs to: --storage and --study-name")
+            try:
+                of_trial = self.load_trial(self.storage, self.study_name, self.trial_id)
+            except (IndexError, KeyError) as error:
+                raise UsageError(
+                    f"No trial {self.trial_id} of study {self.study_name!r} in {self.storage} that can be used for {self.algo}"
+                ) from error
+            # Not left to the RL Zoo, for which trial 0 is no trial
+            self.custom_hyperparams = of_trial | (self.custom_hyperparams or {})
+            self.trial_id = None
+        if self.n_timesteps > 0:
+            # Or the saved configuration, and the table that benchmark makes of it, would have the file's
+            self.custom_hyperparams = (self.custom_hyperparams or {}) | {"n_timesteps": self.n_timesteps}
+        hyperparams, saved = super().read_hyperparameters()
+        env_kwargs = {**hyperparams.get("env_kwargs", self.env_kwargs)}
+        if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
+            # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
+            env_kwargs = {"frameskip": 1, **env_kwargs}
+        if env_kwargs:
+            hyperparams["env_kwargs"] = saved["env_kwargs"] = env_kwargs
+            # record_video reads nothing else
+            self.args.env_kwargs = env_kwargs
+        return hyperparams, saved
+
+    @staticmethod
+    def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
+        high = hyperparams.get("clip_range_high")
+        if isinstance(high, str):
+            hyperparams["clip_range_high"] = linear_schedule(high.removeprefix("lin_"))
+        return ExperimentManager._preprocess_schedules(hyperparams)
+
+    def create_callbacks(self) -> None:
+        """Create the callbacks that the options ask for."""
+        super().create_callbacks()
+        for i, callback in enumerate(self.callbacks):
+            if isinstance(callback, EvalCallback):
+                self.callbacks[i] = WithinBudget(callback, self.n_timesteps)
+            elif isinstance(callback, ProgressBarCallback):
+                self.callbacks[i] = ClampedProgressBarCallback()
+
+    def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> tuple[dict[str, Any], Any, list[BaseCallback], Any]:
+        hyperparams, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
+        if not self._eval_env_kwargs_args:
+            # Those of the configuration file, too: evaluation is to be on the same task
+            self.eval_env_kwargs = self.env_kwargs
+        if issubclass(ALGOS[self.algo], OnGroupAlgorithm):
+            env_wrapper = functools.partial(_with_start_queue, env_wrapper=env_wrapper)
+        return hyperparams, env_wrapper, callbacks, vec_env_wrapper
+
+    def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
+        """
+        :param n_envs: number of copies
+        :param eval_env: whether it is for evaluation
+        :param no_log: whether to log nothing
+        :return: the vectorized environment, with its wrappers
+        """
+        env = super().create_envs(n_envs, eval_env, no_log)
+        if hasattr(self._trial, "envs"):
+            self._trial.envs.append(env)
+        return env
+
+    def objective(self, trial: optuna.Trial) -> float:
+        """
+        :param trial: the trial
+        :return: its score
+        :raises optuna.TrialPruned: if it is not worth going on, or cannot be run at all
+        """
+        # For the search space; and for others, to see whether this worker is still alive
+        trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
+        trial.set_user_attr("worker", _worker())
+        give_up_orphans(trial.study)
+        self._trial.envs = []
+        try:
+            return super().objective(trial)
+        except optuna.TrialPruned as pruned:
+            if pruned.__cause__ is not None:
+                self._note_reason(trial, pruned.__cause__)
+            raise
+        except _IMPOSSIBLE as error:
+            for env in self._trial.envs:
+                env.close()
+            self._note_reason(trial, error)
+            raise optuna.TrialPruned(str(error)) from error
+        finally:
+            # Before this worker counts whether there are trials enough
+            give_up_orphans(trial.study)
+
+    def _note_reason(self, trial: optuna.Trial, error: BaseException) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        self._reasons[reason] += 1
+        trial.set_user_attr("pruned_because", reason)
+        say(f"Trial {trial.number} was pruned, because it cannot be run. {reason}")
+
+    def hyperparameters_optimization(self) -> None:
+        """Search for good hyperparameters, and write a report."""
+        stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
+        self.specified_callbacks = [*_as_list(self.specified_callbacks), stop]
+        try:
+            if self.storage is not None and not self.storage.endswith(".log"):
+                make_tables(self.storage)
+            super().hyperparameters_optimization()
+        except ImportError as error:
+            # A driver for the database, or optunahub
+            raise UsageError(f"--storage {self.storage}, --sampler {self.sampler}: {error}") from error
+        except ValueError as error:
+            # What study.best_trial says
+            if "No trials are completed yet" not in str(error):
+                raise
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in self._reasons.most_common(3))
+            raise UsageError(f"No trial was completed, so there is no best one. {reasons}") from error
+
+
+def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:
+    # Around the other wrappers. A model can do so itself only where the copies are in its own process
+    env = env if env_wrapper is None else env_wrapper(env)
+    return env if isinstance(env, StartQueue) else StartQueue(env)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def make_tables(storage: str) -> None:
+    """
+    Make the tables of a new database. Workers that begin at the same moment get into each other's way there,
+    and all but one of them would end with an error.
+
+    :param storage: URL of the database
+    """
+    for last in (False,) * 9 + (True,):
+        try:
+            optuna.storages.RDBStorage(storage)
+            return
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            if last:
+                raise UsageError(f"--storage {storage}: {error}") from error
+            time.sleep(random.uniform(0.1, 0.5))
+
+
+def _worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def give_up_orphans(study: optuna.Study) -> None:
+    """
+    Trials whose worker on this machine was killed would otherwise be running forever, and count as such.
+
+    :param study: the study
+    """
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        host, _, pid = trial.user_attrs.get("worker", "").rpartition(":")
+        if host != socket.gethostname():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        except PermissionError:
+            pass

@@ -1,0 +1,29 @@
+"""What the RL Zoo has to be told."""
+
+import rl_zoo3
+import rl_zoo3.enjoy
+import rl_zoo3.exp_manager
+import rl_zoo3.hyperparams_opt
+import rl_zoo3.train
+import rl_zoo3.utils
+
+import sb3_grpo.envs  # noqa: F401  registers VerifierText-v0
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.zoo.experiment import GroupExperimentManager
+from sb3_grpo.zoo.runs import get_model_path
+from sb3_grpo.zoo.search_space import convert_params, sample_dapo_params, sample_grpo_params
+
+
+def register() -> None:
+    """
+    Make ``grpo`` and ``dapo`` algorithms of the RL Zoo, for those who use it from Python as well.
+    Doing it twice changes nothing.
+    """
+    rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO})
+    rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params})
+    rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER.update(dict.fromkeys(("grpo", "dapo"), convert_params))
+    # Modules of the RL Zoo hold names of their own
+    for module in (rl_zoo3.exp_manager, rl_zoo3.train):
+        module.ExperimentManager = GroupExperimentManager  # type: ignore[attr-defined]
+    for module in (rl_zoo3.utils, rl_zoo3.enjoy):
+        module.get_model_path = get_model_path  # type: ignore[attr-defined]

@@ -1,0 +1,101 @@
+"""What ``--optimize-hyperparameters`` tries for GRPO and DAPO, and how a trial becomes keyword arguments."""
+
+from typing import Any
+
+import optuna
+from rl_zoo3 import linear_schedule
+from torch import nn
+
+_POWERS_OF_TWO = ("group_size", "n_groups", "batch_size")
+_NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
+_ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
+# Policies that bring a network of their own
+_TEXT_POLICIES = ("TokenPolicy", "CausalLMPolicy")
+
+
+def _suggest(trial: optuna.Trial) -> dict[str, Any]:
+    """
+    :param trial: the trial; its user attribute ``policy`` is the name of the policy
+    :return: what was drawn for both algorithms, as Optuna keeps it
+    """
+    drawn = {
+        "group_size_pow": trial.suggest_int("group_size_pow", 1, 5),
+        "n_groups_pow": trial.suggest_int("n_groups_pow", 0, 5),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 5e-3, log=True),
+        "lr_schedule": trial.suggest_categorical("lr_schedule", ["constant", "linear"]),
+        "n_epochs": trial.suggest_categorical("n_epochs", [1, 4, 10, 20]),
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 6, 12),
+        "clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4]),
+        # Above clip_range, so that "clip higher" never becomes "clip lower"
+        "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.04, 0.08, 0.16]),
+        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.1, log=True),
+        # Not "process": it is zero wherever all rewards are the same
+        "advantage": trial.suggest_categorical("advantage", ["return_to_go", "outcome"]),
+        "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
+        "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
+    }
+    if trial.user_attrs.get("policy") not in _TEXT_POLICIES:
+        drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
+        drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
+    return drawn
+
+
+def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param sampled_params: the parameters of an Optuna trial of GRPO or DAPO
+    :return: hyperparameters as in a configuration file
+    """
+    kwargs = sampled_params.copy()
+    for name in _POWERS_OF_TWO:
+        kwargs[name] = 2 ** kwargs.pop(f"{name}_pow")
+    kwargs["gamma"] = 1.0 - kwargs.pop("one_minus_gamma")
+    kwargs["clip_range_high"] = kwargs["clip_range"] + kwargs.pop("clip_range_higher_by")
+    if kwargs.pop("lr_schedule") == "linear":
+        kwargs["learning_rate"] = f"lin_{kwargs['learning_rate']}"
+    if "net_arch" in kwargs:
+        kwargs["policy_kwargs"] = {
+            "net_arch": _NET_ARCH[kwargs.pop("net_arch")],
+            "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
+        }
+    return kwargs
+
+
+def _with_schedule(trial: optuna.Trial, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param trial: gets the values as a reader wants them, beside what Optuna draws
+    :param kwargs: as in a configuration file
+    :return: for the constructor, which takes no schedules written as text
+    """
+    for name in (*_POWERS_OF_TWO, "gamma", "clip_range_high"):
+        trial.set_user_attr(name, kwargs[name])
+    if isinstance(kwargs["learning_rate"], str):
+        kwargs["learning_rate"] = linear_schedule(kwargs["learning_rate"].removeprefix("lin_"))
+    return kwargs
+
+
+def sample_grpo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param trial: the trial
+    :param n_actions: not used
+    :param n_envs: not used
+    :param additional_args: not used
+    :return: keyword arguments of GRPO
+    """
+    # DAPO's mean over all steps is what lets GRPO learn where episodes differ in length
+    drawn = _suggest(trial) | {"loss_average": trial.suggest_categorical("loss_average", ["episode", "step"])}
+    return _with_schedule(trial, convert_params(drawn))
+
+
+def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additional_args: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param trial: the trial
+    :param n_actions: not used
+    :param n_envs: not used
+    :param additional_args: not used
+    :return: keyword arguments of DAPO
+    """
+    drawn = _suggest(trial) | {
+        "max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8]),
+        "overlong_filter": trial.suggest_categorical("overlong_filter", [False, True]),
+    }
+    return _with_schedule(trial, convert_params(drawn))
