@@ -1,4 +1,4 @@
-"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, and ``python -m sb3_grpo text``."""
+"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text`` and ``compare``."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from rich.text import Text
 
 import sb3_grpo
 from sb3_grpo.cli_common import INTERRUPTED, USAGE_ERROR, UsageError, say
+from sb3_grpo.cli_compare import add_compare
 from sb3_grpo.cli_text import add_text
 from sb3_grpo.cli_train import add_train
 
@@ -36,6 +37,7 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_train(commands)
     add_text(commands)
+    add_compare(commands)
     return parser
 
 

@@ -1,0 +1,175 @@
+"""A model and its environments as the RL Zoo builds them, and what can be said of it before it learns."""
+
+import argparse
+import importlib
+import inspect
+import io
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+from sb3_grpo.cli_common import UsageError
+from sb3_grpo.compare.experiment import Experiment, Job
+
+# Importing the package registers grpo and dapo
+from sb3_grpo.zoo.experiment import GroupExperimentManager
+
+# Parameters that SB3's and sb3-contrib's policies have only to judge, not to act
+_CRITIC = ("value_net", "mlp_extractor.value_net", "vf_features_extractor", "lstm_critic", "critic", "critic_target")
+# What is saved of a model that nobody chooses
+_NOT_HYPERPARAMS = ("self", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model", "args", "kwargs")
+
+
+class Built(NamedTuple):
+    """
+    What the RL Zoo makes of an entry.
+
+    :param manager: its experiment, which makes environments
+    :param model: the model, with its environments
+    :param entry: the entry with what was overridden
+    """
+
+    manager: GroupExperimentManager
+    model: BaseAlgorithm
+    entry: dict[str, Any]
+
+    def hyperparams(self) -> dict[str, str]:
+        """
+        :return: the entry, and the defaults of what it does not set
+        """
+        defaults: dict[str, Any] = {}
+        for cls in reversed(type(self.model).__mro__):
+            defaults |= {
+                name: parameter.default
+                for name, parameter in inspect.signature(cls).parameters.items()
+                if parameter.default is not parameter.empty
+            }
+        names = [name for name in defaults if name not in _NOT_HYPERPARAMS and hasattr(self.model, name)]
+        return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry}.items()}
+
+
+@contextmanager
+def undisturbed_generators() -> Iterator[None]:
+    """Inside the ``with`` block, random numbers can be drawn that nobody else will miss."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with th.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+@contextmanager
+def build(settings: dict[str, Any]) -> Iterator[Built]:
+    """
+    Build the model of a run.
+
+    :param settings: see :meth:`Experiment.settings`
+    :return: the model, whose environments are closed at the end of the ``with`` block
+    """
+    module, _, env_id = settings["env"].rpartition(":")
+    if module:
+        importlib.import_module(module)
+    variant = settings["variant"]
+    with tempfile.TemporaryDirectory() as logs:
+        manager = GroupExperimentManager(
+            argparse.Namespace(),
+            variant["algo"],
+            env_id,
+            logs,
+            n_timesteps=settings["timesteps"],
+            eval_freq=-1,
+            hyperparams=dict(variant["hyperparams"]),
+            seed=settings["seed"],
+            verbose=0,
+            device=settings["device"],
+        )
+        experiment = manager.setup_experiment()
+        assert experiment is not None  # only with optimize_hyperparameters
+        model, entry = experiment
+        try:
+            yield Built(manager, model, dict(entry))
+        finally:
+            env = model.get_env()
+            assert env is not None
+            env.close()
+
+
+def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]) -> None:
+    """
+    Build each model once, before anything runs, and note what it is built with.
+
+    :param experiment: the experiment
+    :param progress: shows how far the iteration over a list is
+    """
+    first = experiment.seeds[0]
+    for job in progress([job for job in experiment.jobs() if job.seed == first]):
+        where = f"{job.variant.name} on {job.env}"
+        try:
+            # Each run has a log for what is said here
+            with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+                warnings.simplefilter("ignore")
+                with build(experiment.settings(job)) as built:
+                    hyperparams, network = built.hyperparams(), describe_network(built.model.policy)
+        except Exception as error:
+            # Constructors have many ways of saying that a value is impossible
+            raise UsageError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
+        experiment.hyperparams.setdefault(job.env, {})[job.variant.name] = hyperparams
+        experiment.networks.setdefault(job.env, {})[job.variant.name] = network
+
+
+def evaluation_envs(built: Built, n_envs: int) -> VecEnv:
+    """
+    :param built: the model
+    :param n_envs: how many copies
+    :return: environments as those it learns from, its own
+    """
+    with undisturbed_generators():
+        return built.manager.create_envs(n_envs, eval_env=True, no_log=True)
+
+
+def describe_network(policy: BasePolicy) -> str:
+    """
+    :param policy: the policy of a model
+    :return: the hidden layers that choose actions, such as ``64-64 Tanh``
+    """
+    if not isinstance(policy, ActorCriticPolicy):
+        return f"{getattr(policy, 'net_arch', type(policy).__name__)}"
+    layers: list[str] = []
+    activations: dict[str, None] = {}
+    for name, module in policy.named_modules():
+        if _is_critics(name) or name == "action_net" or any(True for _ in module.children()):
+            continue
+        if isinstance(module, nn.Linear):
+            layers.append(str(module.out_features))
+        elif isinstance(module, nn.Conv2d):
+            layers.append(f"{module.out_channels}c{module.kernel_size[0]}s{module.stride[0]}")
+        elif any(True for _ in module.parameters()):
+            layers.append(type(module).__name__)
+        elif not isinstance(module, nn.Flatten | nn.Identity | nn.Sequential):
+            activations[type(module).__name__] = None
+    return " ".join(["-".join(layers) or "no hidden layer", *activations])
+
+
+def count_parameters(policy: nn.Module) -> tuple[int, int]:
+    """
+    :param policy: the policy of a model
+    :return: the number of all its parameters, and of those that only the critic uses
+    """
+    counts = {name: parameter.numel() for name, parameter in policy.named_parameters()}
+    return sum(counts.values()), sum(count for name, count in counts.items() if _is_critics(name))
+
+
+def _is_critics(name: str) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in _CRITIC)

@@ -1,0 +1,229 @@
+"""What a comparison runs, as the user writes it: everything that can be wrong is found before anything runs."""
+
+import inspect
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sb3_grpo.cli_common import UsageError, close_matches, find_env, missing_extra
+from sb3_grpo.common.hyperparams import config_path, entry_name
+from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
+
+# What an entry of the RL Zoo's files may have besides the parameters of the algorithm
+_ZOO_KEYS = (
+    "callback",
+    "env_kwargs",
+    "env_wrapper",
+    "frame_stack",
+    "monitor_kwargs",
+    "n_envs",
+    "noise_std",
+    "noise_type",
+    "normalize",
+    "vec_env_wrapper",
+)
+# Parameters that the comparison sets, or that say nothing of the algorithm
+_NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
+_KEYS = (
+    "name",
+    "envs",
+    "variants",
+    "seeds",
+    "timesteps",
+    "n_evaluations",
+    "n_eval_episodes",
+    "n_final_episodes",
+    "device",
+)
+
+
+def read_experiment(path: Path) -> dict[str, Any]:
+    """
+    :param path: a YAML file
+    :return: what it says, with the file's name as the experiment's if it has none
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} must have the keys envs and variants, see docs/compare.md")
+    return {"name": path.stem, **content}
+
+
+def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
+    """
+    Check everything that can be wrong before anything runs.
+
+    :param content: of a YAML file, or the same from the command line
+    :param source: where it comes from, for messages
+    :return: the experiment
+    """
+    _check_names(content, _KEYS, source, "key")
+    for key in ("name", "envs", "variants", "timesteps"):
+        if not content.get(key):
+            raise UsageError(f"{source}: {key} is missing")
+    # The RL Zoo registers environments, too
+    algorithms = known_algorithms()
+    envs = _as_list(content["envs"], f"{source}: envs")
+    for env in envs:
+        find_env(env)
+    variants = list(_expand(_as_list(content["variants"], f"{source}: variants"), source))
+    _check_unique(envs, f"{source}: envs")
+    _check_unique([variant.name for variant in variants], f"{source}: variants", "give each a name of its own")
+    for variant in variants:
+        _check_variant(variant, envs, algorithms, source)
+    numbers: dict[str, Any] = {
+        key: _whole_number(content[key], f"{source}: {key}")
+        for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes")
+        if key in content
+    }
+    return Experiment(
+        name=_safe_name(content["name"], f"{source}: name"),
+        envs=envs,
+        variants=variants,
+        seeds=_seeds(content.get("seeds", 10), source),
+        timesteps=_timesteps(content["timesteps"], envs, source),
+        device=str(content.get("device", "cpu")),
+        **numbers,
+    )
+
+
+def known_algorithms() -> dict[str, type]:
+    """
+    :return: the RL Zoo's algorithms, and ours
+    """
+    try:
+        import rl_zoo3
+
+        # Registers grpo and dapo
+        import sb3_grpo.zoo  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("compare", "compare") from error
+    return rl_zoo3.ALGOS
+
+
+def known_hyperparams(algorithm: type) -> set[str]:
+    """
+    :param algorithm: its class
+    :return: what an entry for it can set
+    """
+    # Constructors pass on what they do not name
+    names = {name for cls in algorithm.__mro__ for name in inspect.signature(cls).parameters}
+    return (names - set(_NOT_SETTABLE)) | set(_ZOO_KEYS)
+
+
+def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
+    """The variants of a list, with one for each combination of an entry's factors."""
+    for entry in entries:
+        entry = {"algo": entry} if isinstance(entry, str) else entry
+        where = f"{source}: variant {entry!r}"
+        if not isinstance(entry, dict) or "algo" not in entry:
+            raise UsageError(f"{where}: expected the name of an algorithm, or algo: with name:, hyperparams: and factors:")
+        _check_names(entry, ("name", "algo", "hyperparams", "factors"), where, "key")
+        name = _safe_name(entry.get("name", entry["algo"]), where)
+        fixed, factors = entry.get("hyperparams") or {}, entry.get("factors") or {}
+        for key, value, example in (("hyperparams", fixed, "{group_size: 8}"), ("factors", factors, "{group_size: [4, 8]}")):
+            if not isinstance(value, dict):
+                raise UsageError(f"{where}: {key} must be a mapping such as {example}")
+        for key, levels in factors.items():
+            if not isinstance(levels, list) or not levels:
+                raise UsageError(f"{where}: the factor {key} must be a list of values, such as {key}: [1, 2]")
+        for levels in itertools.product(*factors.values()):
+            chosen = dict(zip(factors, levels, strict=True))
+            label = ", ".join([name, *(f"{key}={_label(value)}" for key, value in chosen.items())])
+            hyperparams = {str(key): _number(value) for key, value in {**fixed, **chosen}.items()}
+            yield Variant(_safe_name(label, where), str(entry["algo"]), hyperparams)
+
+
+def _label(value: Any) -> str:
+    # A folder has this name
+    return re.sub(r"[^\w.+-]+", "_", str(value)).strip("_") or "empty"
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 takes 3e-4 for text; PyYAML wants 3.0e-4."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+def _check_variant(variant: Variant, envs: list[str], algorithms: Mapping[str, type], source: str) -> None:
+    where = f"{source}: variant {variant.name!r}"
+    _check_names([variant.algo], algorithms, where, "algorithm")
+    try:
+        entries = yaml.safe_load(config_path(variant.algo).read_text())
+        for env in envs:
+            entry_name(entries, env)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if "n_timesteps" in variant.hyperparams:
+        raise UsageError(f"{where}: the budget is the same for all variants: set timesteps instead of n_timesteps")
+    _check_names(variant.hyperparams, known_hyperparams(algorithms[variant.algo]), where, "hyperparameter")
+
+
+def _check_names(names: Iterable[Any], known: Iterable[str], where: str, what: str) -> None:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            close = close_matches(str(name), known)
+            hint = f"Did you mean {' or '.join(close)}?" if close else f"Known are: {', '.join(sorted(known))}"
+            raise UsageError(f"{where}: there is no {what} {name!r}. {hint}")
+
+
+def _check_unique(names: list[str], where: str, advice: str = "name each once") -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: {name!r} is there {names.count(name)} times: {advice}")
+
+
+def _safe_name(name: Any, where: str) -> str:
+    if not re.fullmatch(r"[\w+-][\w .,;=+()-]*", str(name)):
+        raise UsageError(
+            f"{where}: the name {name!r} becomes the name of a folder: use letters, digits, blanks and . , ; = + - ( )"
+        )
+    return str(name)
+
+
+def _as_list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{where} must be a list")
+    return value
+
+
+def _whole_number(value: Any, where: str) -> int:
+    value = _number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+        raise _not(value, where, "a whole number above 0")
+    return int(value)
+
+
+def _not(value: Any, where: str, expected: str) -> UsageError:
+    return UsageError(f"{where} must be {expected}, not {value!r}")
+
+
+def _seeds(value: Any, source: str) -> list[int]:
+    if not isinstance(value, list):
+        return list(range(_whole_number(value, f"{source}: seeds")))
+    for seed in value:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+            raise _not(seed, f"{source}: each of the seeds", f"a whole number from 0 to {MAX_SEED}")
+    if not value:
+        raise _not(value, f"{source}: seeds", "a number of seeds, or a list of them")
+    return sorted(set(value))
+
+
+def _timesteps(value: Any, envs: list[str], source: str) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return dict.fromkeys(envs, _whole_number(value, f"{source}: timesteps"))
+    _check_names(value, envs, f"{source}: timesteps", "environment")
+    for env in envs:
+        if env not in value:
+            raise UsageError(f"{source}: timesteps has no number for {env}")
+    return {env: _whole_number(value[env], f"{source}: timesteps of {env}") for env in envs}

@@ -1,0 +1,202 @@
+"""What a comparison runs: environments x variants of algorithms x seeds."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sb3_grpo.cli_common import UsageError
+from sb3_grpo.compare.results import run_folder
+
+# Beyond are the seeds of evaluations
+MAX_SEED = 2**31 - 1
+
+
+class Variant(NamedTuple):
+    """
+    An algorithm with its hyperparameters.
+
+    :param name: as it is called in tables and pictures
+    :param algo: name of the algorithm
+    :param hyperparams: what differs from the entry of the environment in the algorithm's file
+    """
+
+    name: str
+    algo: str
+    hyperparams: dict[str, Any]
+
+
+class Job(NamedTuple):
+    """
+    One run.
+
+    :param env: id of the environment
+    :param variant: what learns
+    :param seed: seed of everything random
+    """
+
+    env: str
+    variant: Variant
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.env} {self.variant.name} seed {self.seed}"
+
+    def folder(self, root: Path) -> Path:
+        """
+        :param root: folder of the experiment
+        :return: where this run leaves its files
+        """
+        return run_folder(root, self.env, self.variant.name, self.seed)
+
+    def is_done(self, root: Path) -> bool:
+        """
+        :param root: folder of the experiment
+        :return: whether there are results
+        """
+        return (self.folder(root) / "result.json").is_file()
+
+
+@dataclass
+class Experiment:
+    """
+    Environments x variants x seeds, and how they are evaluated.
+
+    :param name: name of the experiment
+    :param envs: ids of environments
+    :param variants: what is compared
+    :param seeds: the seeds of the runs, the same for all
+    :param timesteps: environment steps to train, for each environment
+    :param n_evaluations: how many times a run is evaluated, besides the evaluation before it begins to learn
+    :param n_eval_episodes: episodes in each evaluation
+    :param n_final_episodes: episodes in the evaluation at the end
+    :param device: PyTorch's
+    :param command: what started it
+    :param versions: of the packages
+    :param machine: where it was started
+    :param hyperparams: for each environment and variant, what its model is built with
+    :param networks: for each environment and variant, its network
+    """
+
+    name: str
+    envs: list[str]
+    variants: list[Variant]
+    seeds: list[int]
+    timesteps: dict[str, int]
+    n_evaluations: int = 20
+    n_eval_episodes: int = 10
+    n_final_episodes: int = 20
+    device: str = "cpu"
+    command: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    hyperparams: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    networks: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def jobs(self) -> list[Job]:
+        """
+        :return: all runs, seed by seed, so that what is there after half of the time compares all variants
+        """
+        return [Job(env, variant, seed) for seed in self.seeds for env in self.envs for variant in self.variants]
+
+    def settings(self, job: Job) -> dict[str, Any]:
+        """
+        :param job: a run
+        :return: what the process that makes it has to know, for JSON
+        """
+        return {
+            "env": job.env,
+            "variant": job.variant._asdict(),
+            "seed": job.seed,
+            "timesteps": self.timesteps[job.env],
+            "n_evaluations": self.n_evaluations,
+            "n_eval_episodes": self.n_eval_episodes,
+            "n_final_episodes": self.n_final_episodes,
+            "device": self.device,
+            "command": self.command,
+        }
+
+    def save(self, folder: Path) -> None:
+        """
+        :param folder: folder of the experiment
+        """
+        content = asdict(self) | {"variants": [variant._asdict() for variant in self.variants]}
+        write_atomically(folder / "experiment.json", json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Experiment":
+        """
+        :param folder: folder of an experiment
+        :return: the experiment
+        """
+        path = folder / "experiment.json"
+        try:
+            content = json.loads(path.read_text())
+            return cls(**content | {"variants": [Variant(**variant) for variant in content["variants"]]})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is damaged ({error}): choose another folder with --output") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """
+    :param path: the file, of which nobody shall ever see a half
+    :param text: what it shall contain
+    """
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    os.replace(part, path)
+
+
+def differences(before: Experiment, now: Experiment, folder: Path) -> list[str]:
+    """
+    What keeps the runs of two experiments out of one comparison. More environments, variants or seeds do not,
+    nor does a change of what no finished run depends on.
+
+    :param before: the experiment whose results are there
+    :param now: the one that shall go on
+    :param folder: where the results are
+    :return: the differences in words
+    """
+    done = {(job.env, job.variant.name) for job in before.jobs() if job.is_done(folder)}
+    found = []
+    for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes", "device"):
+        if done and getattr(before, key) != getattr(now, key):
+            found.append(f"{key} was {getattr(before, key)} and is {getattr(now, key)} now")
+    for env in now.envs:
+        if any(env == other for other, _ in done) and before.timesteps[env] != now.timesteps[env]:
+            found.append(f"timesteps of {env} were {before.timesteps[env]:,} and are {now.timesteps[env]:,} now")
+    former = {variant.name: variant.algo for variant in before.variants}
+    for variant in now.variants:
+        envs = [env for env in now.envs if (env, variant.name) in done]
+        if envs and former[variant.name] != variant.algo:
+            found.append(f"variant {variant.name!r} was {former[variant.name]} and is {variant.algo} now")
+            continue
+        for env in envs:
+            old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
+            found += [
+                f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
+                for key in sorted({*old, *new})
+                if old.get(key) != new.get(key)
+            ]
+    return found
+
+
+def merge(before: Experiment, now: Experiment) -> Experiment:
+    """
+    :param before: the experiment whose results are there
+    :param now: the one that shall go on, without ``differences``
+    :return: everything of both
+    """
+    variants = {variant.name: variant for variant in [*before.variants, *now.variants]}
+    hyperparams = {env: before.hyperparams.get(env, {}) | now.hyperparams.get(env, {}) for env in [*before.envs, *now.envs]}
+    return replace(
+        now,
+        name=before.name,
+        envs=list(dict.fromkeys([*before.envs, *now.envs])),
+        variants=list(variants.values()),
+        seeds=sorted({*before.seeds, *now.seeds}),
+        timesteps=before.timesteps | now.timesteps,
+        hyperparams=hyperparams,
+        networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in hyperparams},
+    )

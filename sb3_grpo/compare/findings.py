@@ -1,0 +1,208 @@
+"""What the final scores support for each pair of variants, in plain words."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.statistics import MIN_SEEDS, Comparison, Interval, Verdict, compare, holm, normalised, verdict
+
+
+class Scale(NamedTuple):
+    """
+    The returns that become the normalised scores 0 and 1.
+
+    :param low: mean return of the untrained policies
+    :param high: best mean return over the seeds that any variant had at any evaluation
+    """
+
+    low: float
+    high: float
+
+    @property
+    def usable(self) -> bool:
+        """Whether anybody was better than an untrained policy."""
+        return self.high > self.low
+
+
+class Finding(NamedTuple):
+    """
+    :param env: the environment, None if it is about all of them
+    :param comparison: of two variants
+    :param adjusted_p: p-value after Holm's correction
+    :param verdict: what can be said
+    :param sentence: the same in words
+    """
+
+    env: str | None
+    comparison: Comparison
+    adjusted_p: float
+    verdict: Verdict
+    sentence: str
+
+
+def number(value: float, like: Sequence[float] = ()) -> str:
+    """
+    :param value: any
+    :param like: other numbers that stand beside it
+    :return: with as many digits as a reader wants of the largest of them, "-" for NaN
+    """
+    if math.isnan(value):
+        return "-"
+    size = max(abs(x) for x in (value, *like))
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4
+    text = f"{value:,.{digits}f}"
+    if not like and "." in text:
+        text = text.rstrip("0").rstrip(".")
+    # No minus before zero
+    return text if text.strip("-0.") else text.removeprefix("-")
+
+
+def interval_text(interval: Interval, least: float = 0.0) -> str:
+    """
+    :param interval: an estimate
+    :param least: digits are as for this size at the least
+    :return: "value (low to high)"
+    """
+    if not interval.known:
+        return number(interval.value, (least,) if least else ())
+    value, low, high = (number(x, (*interval, least)) for x in interval)
+    return f"{value} ({low} to {high})"
+
+
+def scale(results: Results, env: str, mode: str) -> Scale:
+    """
+    :param results: of the experiment
+    :param env: an environment
+    :param mode: how actions are chosen
+    :return: what the scores of this environment are normalised with
+    """
+    curves = [curve for variant in results.variants if (curve := results.curves(env, variant, mode)).size]
+    finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
+    if not curves or results.grid(env, mode)[0] != 0:
+        return Scale(math.nan, math.nan)
+    best = max([*(curve.mean(axis=0).max() for curve in curves), *(scores.mean() for scores in finals)])
+    return Scale(float(np.concatenate([curve[:, 0] for curve in curves]).mean()), float(best))
+
+
+def common_envs(results: Results) -> tuple[list[str], list[str]]:
+    """
+    :param results: of the experiment
+    :return: the variants with any finished run, and the environments in which all of these have one
+    """
+    variants = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
+    return variants, [env for env in results.envs if all(len(results.done(env, name)) for name in variants)]
+
+
+def normalised_scores(results: Results, mode: str) -> tuple[list[str], dict[str, list[np.ndarray]]]:
+    """
+    :param results: of the experiment
+    :param mode: how actions are chosen
+    :return: the environments that can be put together, and for each variant its normalised final scores on each of them
+    """
+    variants, envs = common_envs(results)
+    scales = {env: scale(results, env, mode) for env in envs}
+    envs = [env for env in envs if scales[env].usable]
+    return envs, {name: [normalised(results.final_scores(env, name, mode), *scales[env]) for env in envs] for name in variants}
+
+
+def find_in(results: Results, env: str, mode: str) -> list[Comparison]:
+    """
+    :param results: of the experiment
+    :param env: an environment
+    :param mode: how actions are chosen
+    :return: a comparison for each pair of variants that have finished runs there
+    """
+    there = [name for name in results.variants if len(results.done(env, name))]
+    scores = {name: results.final_scores(env, name, mode) for name in there}
+    return [compare(x, y, [scores[x]], [scores[y]]) for x, y in itertools.combinations(there, 2)]
+
+
+def find_overall(scores: dict[str, list[np.ndarray]]) -> list[Comparison]:
+    """
+    :param scores: normalised, of each variant on each environment
+    :return: a comparison for each pair of variants
+    """
+    return [compare(x, y, scores[x], scores[y]) for x, y in itertools.combinations(scores, 2)]
+
+
+def judge(comparisons: Sequence[tuple[str | None, Comparison]]) -> list[Finding]:
+    """
+    :param comparisons: all of a kind, with the environment that each is about
+    :return: what can be said of each, given how many they are
+    """
+    adjusted = holm([comparison.p_value for _, comparison in comparisons])
+    findings = []
+    for (env, comparison), p_value in zip(comparisons, adjusted, strict=True):
+        judged = verdict(comparison, p_value)
+        words = sentence(env, comparison, p_value, judged, len(comparisons))
+        findings.append(Finding(env, comparison, p_value, judged, words))
+    return findings
+
+
+def _p_text(p_value: float) -> str:
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+
+
+def _counts(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)} to {max(numbers)}"
+
+
+def sentence(env: str | None, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int) -> str:
+    """
+    :param env: the environment, None for all of them
+    :param comparison: of two variants
+    :param adjusted_p: its p-value after Holm's correction
+    :param judged: what can be said
+    :param n_comparisons: how many comparisons the correction is for
+    :return: a statement in plain words
+    """
+    first, second, difference, improvement, *_ = comparison
+    seeds = {first: comparison.n_first, second: comparison.n_second}
+    where = f"on {env}" if env else "over all environments"
+    unit = "" if env else " normalised points"
+    if difference.value < 0:
+        first, second = second, first
+        difference = Interval(-difference.value, -difference.high, -difference.low)
+        improvement = Interval(1 - improvement.value, 1 - improvement.high, 1 - improvement.low)
+    counted = f"{_counts(seeds[first])} and {_counts(seeds[second])}"
+    counted = f"{counted} seeds" if env else f"seeds per environment: {counted}"
+    if judged is Verdict.TOO_FEW_SEEDS:
+        reason = f"with fewer than {MIN_SEEDS}, an interval would not be meaningful"
+        if difference.known:
+            probability = number(comparison.smallest_p)
+            reason = (
+                f"with so few, chance alone makes every run of one beat every run of the other with probability {probability}"
+            )
+        return f"No statement about {first} and {second} {where}: too few seeds ({counted}); {reason}."
+    # Normalised scores are between 0 and 1 or not far off: two digits
+    value, low, high = (number(x, (*difference, 0.0 if env else 1.0)) for x in difference)
+    numbers = (
+        f"IQM {value}{unit} higher (95% interval {low} to {high}); a run of {first} beats a run of {second} "
+        f"with probability {interval_text(improvement, 1.0)}; {counted}"
+    )
+    correction = "" if n_comparisons == 1 else f" after correction for {n_comparisons} comparisons"
+    if judged is Verdict.DIFFERENCE:
+        return f"{first} ended higher than {second} {where}: {numbers}. This holds{correction} ({_p_text(adjusted_p)})."
+    if judged is Verdict.HINT:
+        return (
+            f"A hint only that {first} ended higher than {second} {where}: {numbers}. "
+            f"This does not hold{correction} ({_p_text(adjusted_p)})."
+        )
+    if judged is Verdict.UNDECIDED:
+        return (
+            f"Undecided between {first} and {second} {where}: the two intervals do not say the same. "
+            f"For {first}, {numbers}. More seeds would tell."
+        )
+    if difference == (0.0, 0.0, 0.0):
+        return (
+            f"No difference shown between {first} and {second} {where}: "
+            f"the runs that the IQM counts ended the same; {counted}."
+        )
+    return (
+        f"No difference shown between {first} and {second} {where}: for {first}, {numbers}. "
+        f"That is no proof that they are equal: a true difference within the interval is compatible with these runs."
+    )

@@ -1,0 +1,220 @@
+"""The table with which PPO, GRPO and DAPO are usually told apart, filled with what the runs measured."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from stable_baselines3 import A2C, PPO
+
+from sb3_grpo.cli_common import ALGORITHMS, known_settings
+from sb3_grpo.compare.findings import number
+from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.tables import median
+
+# The first that an algorithm logs is how far an update went from the policy that acted
+KL_KEYS = ("train/approx_kl", "train/kl_divergence_loss")
+_WITH_CRITIC = ("a2c", "ppo", "ppo_lstm", "trpo")
+
+
+class Fact(NamedTuple):
+    """
+    Part of a cell of the lecture's table.
+
+    :param text: what it says
+    :param measured: whether these runs were measured, or it is stated from the configuration
+    """
+
+    text: str
+    measured: bool
+
+
+def lecture_table(results: Results, mode: str) -> tuple[list[str], list[tuple[str, list[list[Fact]]]]]:
+    """
+    :param results: of the experiment
+    :param mode: of the evaluations
+    :return: the variants, and for each row its title and a list of facts per variant
+    """
+    names = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
+    rows: dict[str, Callable[[_Described], list[Fact]]] = {
+        "Value model": _value_model,
+        "Models in memory": _models_in_memory,
+        "Advantage": _advantage,
+        "KL handling": _kl_handling,
+        "Clipping": _clipping,
+        "Dead groups": _dead_groups,
+        "Length bias": _length_bias,
+        "Samples per start": _samples_per_start,
+    }
+    described = [_Described(results, name, mode) for name in names]
+    return names, [(title, [cell(variant) for variant in described]) for title, cell in rows.items()]
+
+
+class _Described:
+    """What can be said of one variant over all environments."""
+
+    def __init__(self, results: Results, name: str, mode: str):
+        self.results, self.name, self.mode = results, name, mode
+        self.algo = next(variant["algo"] for variant in results.experiment["variants"] if variant["name"] == name)
+        self.envs = [env for env in results.envs if len(results.done(env, name))]
+        self.grouped = self.algo in ALGORITHMS
+        # Algorithms of which this table knows nothing get nothing but what was measured
+        self.described = self.grouped or self.algo in _WITH_CRITIC
+
+    def measured(self, column: str) -> dict[str, float]:
+        """Medians of a column of runs.csv by environment."""
+        medians = {env: median(self.results.done(env, self.name)[column]) for env in self.envs}
+        return {env: value for env, value in medians.items() if not np.isnan(value)}
+
+    def logged(self, key: str) -> dict[str, float]:
+        """Means of a logged value by environment: over the training of each run, then over the runs."""
+        means = {}
+        for env in self.envs:
+            values = self.results.diagnostic(env, self.name, key, self.mode)
+            values = values[~np.isnan(values).all(axis=1)] if values.size else values
+            if values.size:
+                means[env] = float(np.nanmean(values, axis=1).mean())
+        return means
+
+    def setting(self, name: str) -> str:
+        """A hyperparameter as configured, with its environments where they differ."""
+        default = _defaults(self.algo).get(name)
+        by_value: dict[str, list[str]] = {}
+        for env in self.envs:
+            settings = self.results.hyperparams(env, self.name)
+            by_value.setdefault(str(settings.get(name, default)), []).append(env)
+        if len(by_value) == 1:
+            return next(iter(by_value))
+        return ", ".join(f"{value} ({', '.join(envs)})" for value, envs in by_value.items())
+
+
+def _defaults(algo: str) -> dict[str, Any]:
+    classes: dict[str, Any] = {"ppo": PPO, "a2c": A2C}
+    if algo in ALGORITHMS:
+        parameters: Mapping[str, inspect.Parameter] = known_settings(ALGORITHMS[algo])
+    elif algo in classes:
+        parameters = inspect.signature(classes[algo]).parameters
+    else:
+        try:
+            import sb3_contrib
+        except ModuleNotFoundError:
+            return {}
+        algorithm = getattr(sb3_contrib, algo.upper(), None)
+        parameters = inspect.signature(algorithm).parameters if algorithm else {}
+    return {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
+
+
+def _spread(values: Iterable[float], form: Callable[[float], str] = number) -> str:
+    """Mean over the environments, and the range where they differ."""
+    values = list(values)
+    texts = {form(value) for value in values}
+    if len(texts) == 1:
+        return texts.pop()
+    return f"{form(float(np.mean(values)))} ({form(min(values))} to {form(max(values))} by environment)"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
+
+
+def _value_model(variant: _Described) -> list[Fact]:
+    critic, total = variant.measured("n_critic_parameters"), variant.measured("n_parameters")
+    if not critic:
+        return []
+    if not any(critic.values()):
+        return [Fact("no: 0 parameters", True)]
+    share = [critic[env] / total[env] for env in critic if env in total]
+    return [Fact(f"yes: {_spread(critic.values())} parameters, {_spread(share, _percent)} of all", True)]
+
+
+def _models_in_memory(variant: _Described) -> list[Fact]:
+    policies, critic = variant.measured("n_policies_in_memory"), variant.measured("n_critic_parameters")
+    if not policies:
+        return []
+    facts = []
+    for count in sorted(set(policies.values())):
+        parts = ["policy"] + (["reference policy"] if count > 1 else []) + (["critic"] if any(critic.values()) else [])
+        where = [env for env, value in policies.items() if value == count]
+        suffix = "" if len(where) == len(policies) else f" on {', '.join(where)}"
+        facts.append(Fact(f"{len(parts)} ({', '.join(parts)}){suffix}", True))
+    return [*facts, Fact("rewards come from the environment", False)]
+
+
+def _advantage(variant: _Described) -> list[Fact]:
+    if variant.grouped:
+        words = {"return_to_go": "return to go", "outcome": "whole episode's return", "process": "process rewards"}
+        kind, divisor = variant.setting("advantage"), variant.setting("advantage_scale")
+        baseline = "the other members' mean" if variant.setting("leave_one_out") == "True" else "the group's mean"
+        return [Fact(f"{words.get(kind, kind)} minus {baseline}; divided by the standard deviation of: {divisor}", False)]
+    if not variant.described:
+        return []
+    return [Fact(f"per step, GAE with λ = {variant.setting('gae_lambda')}", False)]
+
+
+def _kl_handling(variant: _Described) -> list[Fact]:
+    facts = []
+    if variant.grouped:
+        coefficient = variant.setting("kl_coef")
+        off = coefficient in ("0", "0.0")
+        facts.append(Fact("no reference policy" if off else f"loss term, coefficient {coefficient}", False))
+    limit = variant.setting("target_kl")
+    if variant.algo == "trpo":
+        facts.append(Fact(f"constraint of each update: at most {limit}", False))
+    elif limit != "None":
+        facts.append(Fact(f"an update ends early beyond {limit}", False))
+    elif variant.described and not variant.grouped:
+        facts.append(Fact("none", False))
+    for key in KL_KEYS:
+        if values := variant.logged(key):
+            facts.append(Fact(f"{_spread(values.values())} per update, from the policy that acted", True))
+            break
+    if values := variant.logged("train/kl_ref"):
+        facts.append(Fact(f"{_spread(values.values())} from the reference policy", True))
+    return facts
+
+
+def _clipping(variant: _Described) -> list[Fact]:
+    if variant.setting("clip_range") == "None":
+        return [Fact("none", False)] if variant.described else []
+    low, high = variant.setting("clip_range"), variant.setting("clip_range_high")
+    high = low if high == "None" else high
+    facts = [Fact(f"symmetric, {low}" if low == high else f"low {low}, high {high}", False)]
+    lows, highs = variant.logged("train/clip_fraction_low"), variant.logged("train/clip_fraction_high")
+    if lows and highs:
+        texts = [_spread(values.values(), _percent) for values in (lows, highs)]
+        facts.append(Fact(f"steps clipped at the low side {texts[0]}, at the high side {texts[1]}", True))
+    elif both := variant.logged("train/clip_fraction"):
+        facts.append(Fact(f"ratio outside the range in {_spread(both.values(), _percent)} of the steps", True))
+    return facts
+
+
+def _dead_groups(variant: _Described) -> list[Fact]:
+    if not variant.grouped:
+        return [Fact("has no groups", False)] if variant.described else []
+    dynamic = variant.setting("dynamic_sampling")
+    words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
+    facts = [Fact(words.get(dynamic, f"dropped and replaced: {dynamic}"), False)]
+    if dead := variant.logged("group/dead_fraction"):
+        facts.insert(0, Fact(f"{_spread(dead.values(), _percent)} of the groups drawn", True))
+    if discarded := variant.measured("discarded_fraction"):
+        facts.append(Fact(f"{_spread(discarded.values(), _percent)} of all steps were dropped with them", True))
+    return facts
+
+
+def _length_bias(variant: _Described) -> list[Fact]:
+    if not variant.described:
+        return []
+    if not variant.grouped:
+        return [Fact("none: every step weighs the same", False)]
+    words = {
+        "episode": "yes: mean over each episode first, a step of a long episode weighs less",
+        "step": "none: mean over all steps",
+        "constant": "none: sum over each episode, divided by a constant",
+    }
+    average = variant.setting("loss_average")
+    return [Fact(words.get(average, f"loss averaged per {average}"), False)]
+
+
+def _samples_per_start(variant: _Described) -> list[Fact]:
+    samples = variant.measured("samples_per_start")
+    return [Fact(_spread(samples.values()), True)] if samples else []

@@ -1,0 +1,179 @@
+"""Where runs take place: processes on this machine, or a Ray cluster."""
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from sb3_grpo.cli_common import UsageError, missing_extra
+from sb3_grpo.compare.worker import ERROR, RESULT, RunProcess
+
+# env, variant, seed
+Key = tuple[str, str, int]
+
+_INTERVAL = 0.5
+
+
+class Pool(Protocol):
+    """
+    Makes runs at the same time.
+
+    :param capacity: how many runs can be given to it
+    """
+
+    capacity: int
+
+    def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
+        """
+        :param key: names the run
+        :param settings: see :meth:`Experiment.settings`
+        :param folder: where its results shall be
+        """
+
+    def ended(self) -> list[Key]:
+        """
+        :return: runs that have ended since the last call, and whose files are in their folders
+        """
+
+    def progress(self) -> dict[Key, list[float]]:
+        """
+        :return: how far each run is that takes place, see ``Progress``; an empty list if it is about to begin
+        """
+
+    def close(self) -> None:
+        """Give up the runs that have not ended."""
+
+
+class LocalPool:
+    """
+    A process for each run, on this machine.
+
+    :param n_workers: how many at the same time
+    """
+
+    def __init__(self, n_workers: int):
+        self.capacity = n_workers
+        self._running: dict[Key, RunProcess] = {}
+
+    def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
+        self._running[key] = RunProcess(settings, folder)
+
+    def ended(self) -> list[Key]:
+        ended = [key for key, process in self._running.items() if process.poll()]
+        for key in ended:
+            del self._running[key]
+        return ended
+
+    def progress(self) -> dict[Key, list[float]]:
+        return {key: process.progress() for key, process in self._running.items()}
+
+    def close(self) -> None:
+        for process in self._running.values():
+            process.stop()
+        self._running.clear()
+
+
+class _Board:
+    """An actor that tasks tell how far they are."""
+
+    def __init__(self) -> None:
+        self._progress: dict[Key, list[float]] = {}
+
+    def note(self, key: Key, progress: list[float] | None) -> None:
+        """
+        :param key: the run
+        :param progress: how far it is, None at its end
+        """
+        if progress is None:
+            self._progress.pop(key, None)
+        else:
+            self._progress[key] = progress
+
+    def read(self) -> dict[Key, list[float]]:
+        """
+        :return: how far all are
+        """
+        return self._progress
+
+
+def _run(key: Key, settings: dict[str, Any], board: Any) -> dict[str, bytes]:
+    """
+    A task: one run in a process of its own, because only a fresh one can measure its memory.
+
+    :param key: the run
+    :param settings: see :meth:`Experiment.settings`
+    :param board: the actor
+    :return: the files it has left, because there may be no folder that all machines see
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        process = RunProcess(settings, Path(folder) / "run")
+        while not process.poll():
+            board.note.remote(key, process.progress())
+            time.sleep(_INTERVAL)
+        board.note.remote(key, None)
+        return {path.name: path.read_bytes() for path in process.folder.iterdir()}
+
+
+class RayPool:
+    """
+    A task for each run, on a Ray cluster. Ray repeats a task whose worker or machine has died.
+
+    :param address: of the cluster, ``"auto"`` for the one that this machine belongs to
+    :param n_workers: how many runs at the same time, None for as many as the cluster has room for
+    :param device: of the models
+    """
+
+    def __init__(self, address: str, n_workers: int | None, device: str):
+        try:
+            import ray
+        except ImportError as error:
+            raise missing_extra("ray", "--ray") from error
+        self._ray: Any = ray
+        try:
+            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, ray.exceptions.RayError) as error:
+            raise UsageError(
+                f"--ray {address}: cannot connect to a Ray cluster: {error}. To start one: ray start --head. "
+                "One with Ray's token authentication also needs RAY_AUTH_MODE=token in the environment of this command."
+            ) from error
+        self.capacity = n_workers if n_workers is not None else 10**6
+        # Ray's handles have methods that its types do not know of
+        actor: Any = ray.remote(num_cpus=0)(_Board)
+        self._board = actor.remote()
+        # A cluster that scales itself must see what waits for it: no limit but the user's
+        self._task = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=3)(_run)
+        self._tasks: dict[Any, tuple[Key, Path]] = {}
+
+    def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
+        self._tasks[self._task.remote(key, settings, self._board)] = (key, folder)
+
+    def ended(self) -> list[Key]:
+        tasks = list(self._tasks)
+        ready = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)[0] if tasks else []
+        return [self._take(task) for task in ready]
+
+    def _take(self, task: Any) -> Key:
+        key, folder = self._tasks.pop(task)
+        try:
+            files = self._ray.get(task)
+        except self._ray.exceptions.RayError as error:
+            files = {ERROR: f"{error}\n".encode()}
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name in sorted(files, key=lambda name: name == RESULT):
+            part = folder / f"{name}.part"
+            part.write_bytes(files[name])
+            os.replace(part, folder / name)
+        return key
+
+    def progress(self) -> dict[Key, list[float]]:
+        return self._ray.get(self._board.read.remote())
+
+    def close(self) -> None:
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
+        self._tasks.clear()
+        self._ray.shutdown()

@@ -1,0 +1,327 @@
+"""An experiment's folder, read into tidy tables and into the matrices that the statistics work on."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sb3_grpo.cli_common import UsageError, missing_extra
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEYS = ["env", "variant", "algo", "seed"]
+EVALUATION_COLUMNS = [
+    *KEYS,
+    "target_steps",
+    "steps",
+    "seconds",
+    "mode",
+    "return_mean",
+    "return_std",
+    "length_mean",
+    "success_rate",
+    "n_episodes",
+    "final",
+]
+DIAGNOSTIC_COLUMNS = [*KEYS, "steps", "seconds", "key", "value"]
+RUN_COLUMNS = [
+    *KEYS,
+    "status",
+    "steps",
+    "seconds",
+    "steps_per_second",
+    "peak_memory_mib",
+    "n_parameters",
+    "n_critic_parameters",
+    "n_policies_in_memory",
+    "samples_per_start",
+    "discarded_fraction",
+    "net_arch",
+    "provenance",
+    "error",
+]
+MODES = ("deterministic", "stochastic")
+
+
+def import_extra(name: str) -> ModuleType:
+    """
+    :param name: a module that the extra ``compare`` brings along
+    :return: the module
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing_extra("compare", f"The comparison ({error.name})") from error
+
+
+@dataclass
+class Results:
+    """
+    What the runs of an experiment left.
+
+    :param folder: the experiment's folder
+    :param experiment: what ``experiment.json`` says
+    :param configs: what the ``config.json`` of each (environment, variant, seed) says
+    :param runs: a row for each run that was planned
+    :param evaluations: a row for each evaluation
+    :param diagnostics: a row for each logged value
+    :param notes: what a reader has to know about the data
+    """
+
+    folder: Path
+    experiment: dict[str, Any]
+    configs: dict[tuple[str, str, int], dict[str, Any]]
+    runs: "pd.DataFrame"
+    evaluations: "pd.DataFrame"
+    diagnostics: "pd.DataFrame"
+    notes: list[str] = field(default_factory=list)
+    _grids: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+
+    @property
+    def envs(self) -> list[str]:
+        return list(self.experiment["envs"])
+
+    @property
+    def variants(self) -> list[str]:
+        return [variant["name"] for variant in self.experiment["variants"]]
+
+    @property
+    def modes(self) -> list[str]:
+        """The kinds of evaluation that there are, the one that the statements are about first."""
+        there = set(self.evaluations["mode"])
+        return [mode for mode in MODES if mode in there]
+
+    def done(self, env: str, variant: str) -> "pd.DataFrame":
+        """
+        :param env: an environment
+        :param variant: a variant
+        :return: the rows of its finished runs
+        """
+        runs = self.runs
+        return runs[(runs.env == env) & (runs.variant == variant) & (runs.status == "done")]
+
+    def hyperparams(self, env: str, variant: str) -> dict[str, str]:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :return: what its model was built with, besides the defaults
+        """
+        return self.experiment.get("hyperparams", {}).get(env, {}).get(variant, {})
+
+    def _evaluations(self, env: str, mode: str, variant: str | None = None) -> "pd.DataFrame":
+        """Evaluations of finished runs only: a run that broke off would otherwise count up to there."""
+        rows = self.evaluations[(self.evaluations.env == env) & (self.evaluations["mode"] == mode)]
+        if variant is not None:
+            rows = rows[rows.variant == variant]
+        done = self.runs[(self.runs.status == "done") & (self.runs.env == env)]
+        return rows.merge(done[["variant", "seed"]], on=["variant", "seed"])
+
+    def final_scores(self, env: str, variant: str, mode: str) -> np.ndarray:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :return: (n,) mean return of each finished run at the end
+        """
+        rows = self._evaluations(env, mode, variant).sort_values(["seed", "final", "target_steps"], kind="stable")
+        return rows.groupby("seed").return_mean.last().to_numpy(float)
+
+    def final_success(self, env: str, variant: str, mode: str) -> float:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :return: share of the episodes at the end that succeeded, NaN if the environment does not say
+        """
+        rows = self._evaluations(env, mode, variant)
+        return float(rows[rows.final == 1].success_rate.astype(float).mean())
+
+    def grid(self, env: str, mode: str) -> np.ndarray:
+        """
+        :param env: an environment
+        :param mode: how actions are chosen
+        :return: the steps at which every finished run was evaluated
+        """
+        if (env, mode) not in self._grids:
+            rows = self._evaluations(env, mode).drop_duplicates(["variant", "seed", "target_steps"])
+            counts = rows.target_steps.value_counts()
+            n_runs = len(rows.drop_duplicates(["variant", "seed"]))
+            self._grids[env, mode] = np.sort(counts.index[counts == n_runs].to_numpy(float))
+        return self._grids[env, mode]
+
+    def curves(self, env: str, variant: str, mode: str, column: str = "return_mean") -> np.ndarray:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :param column: what of the evaluations
+        :return: (n, points) a curve of each finished run on the grid
+        """
+        # The evaluation at the end has more episodes; on the curve all points shall have equally many
+        rows = self._evaluations(env, mode, variant).sort_values("final", kind="stable")
+        table = rows.drop_duplicates(["seed", "target_steps"]).pivot(index="seed", columns="target_steps", values=column)
+        return table.reindex(columns=self.grid(env, mode)).to_numpy(float)
+
+    def curves_over_time(self, env: str, variant: str, mode: str, points: int = 50) -> tuple[np.ndarray, np.ndarray]:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :param points: how many
+        :return: (points,) seconds, up to the end of the fastest run, and (n, points) returns, interpolated linearly
+        """
+        returns, seconds = self.curves(env, variant, mode), self.curves(env, variant, mode, "seconds")
+        grid = np.linspace(seconds[:, 0].max(), seconds[:, -1].min(), points)
+        return grid, np.array([np.interp(grid, *run) for run in zip(seconds, returns, strict=True)])
+
+    def diagnostic(self, env: str, variant: str, key: str, mode: str) -> np.ndarray:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param key: a key of the logger
+        :param mode: of the evaluations whose grid is taken
+        :return: (n, points - 1) mean of each finished run between two evaluations, NaN where nothing was logged
+        """
+        import pandas as pd
+
+        rows = self.diagnostics
+        rows = rows[(rows.env == env) & (rows.variant == variant) & (rows.key == key)]
+        rows = rows.merge(self.done(env, variant)[["seed"]], on="seed")
+        grid = self.grid(env, mode)
+        if rows.empty or len(grid) < 2:
+            return np.empty((0, max(len(grid) - 1, 0)))
+        # What the last episodes overshoot the budget by belongs to the last interval
+        bins = pd.cut(rows.steps.clip(upper=grid[-1]), grid, labels=False, include_lowest=True)
+        table = rows.groupby(["seed", bins]).value.mean().unstack()
+        return table.reindex(columns=range(len(grid) - 1)).to_numpy(float)
+
+
+def run_folder(folder: Path, env: str, variant: str, seed: int) -> Path:
+    """
+    :param folder: the experiment's
+    :param env: an environment
+    :param variant: a variant
+    :param seed: a seed
+    :return: where this run leaves its files
+    """
+    return folder / "runs" / env / variant / str(seed)
+
+
+def collect(folder: Path) -> Results:
+    """
+    Read all runs and write ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``.
+
+    :param folder: the experiment's
+    :return: its results
+    """
+    pd = import_extra("pandas")
+    path = folder / "experiment.json"
+    if not path.is_file():
+        raise UsageError(f"{folder} is not the folder of a comparison: it has no experiment.json")
+    experiment = _read_json(path)
+    rows, configs = [], {}
+    tables: dict[str, list[Any]] = {"evaluations.csv": [], "diagnostics.csv": []}
+    for env, variant, seed in _planned(experiment):
+        run = run_folder(folder, env, variant["name"], seed)
+        keys = {"env": env, "variant": variant["name"], "algo": variant["algo"], "seed": seed}
+        for name, parts in tables.items():
+            if (run / name).is_file() and not (part := _read_csv(run / name)).empty:
+                parts.append(part.assign(**keys))
+        if (run / "config.json").is_file():
+            configs[env, variant["name"], seed] = _read_json(run / "config.json")
+        rows.append({**_run_row(run), **keys})
+    evaluations, diagnostics = (
+        _table(parts, columns)
+        for parts, columns in zip(tables.values(), (EVALUATION_COLUMNS, DIAGNOSTIC_COLUMNS), strict=True)
+    )
+    runs = pd.DataFrame(rows).reindex(columns=RUN_COLUMNS)
+    for name, table in (("runs", runs), ("evaluations", evaluations), ("diagnostics", diagnostics)):
+        table.to_csv(folder / f"{name}.csv", index=False)
+    results = Results(folder, experiment, configs, runs, evaluations, diagnostics)
+    _require_finished(results)
+    results.notes += _notes(results)
+    return results
+
+
+def _planned(experiment: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:
+    for env in experiment["envs"]:
+        for variant in experiment["variants"]:
+            for seed in experiment["seeds"]:
+                yield env, variant, seed
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not valid JSON ({error}). Delete it and run the comparison again") from error
+
+
+def _read_csv(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path)
+    except pd.errors.EmptyDataError:
+        # A run that has just begun
+        return pd.DataFrame()
+    except pd.errors.ParserError as error:
+        raise UsageError(f"Cannot read {path}: {error}. Delete the run's folder and run the comparison again") from error
+
+
+def _table(parts: list["pd.DataFrame"], columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
+
+
+def _run_row(run: Path) -> dict[str, Any]:
+    if (run / "result.json").is_file():
+        return {"status": "done", **_read_json(run / "result.json")}
+    if (run / "error.txt").is_file():
+        lines = (run / "error.txt").read_text().strip().splitlines()
+        return {"status": "failed", "error": lines[-1] if lines else "no message"}
+    return {"status": "missing"}
+
+
+def _require_finished(results: Results) -> None:
+    runs = results.runs
+    if (runs.status == "done").any():
+        return
+    failed = runs[runs.status == "failed"]
+    message = f"{results.folder} has no finished run yet, so there is nothing to compare"
+    if not failed.empty:
+        first = failed.iloc[0]
+        message += f". {len(failed)} failed, the first ({first.env}, {first.variant}, seed {first.seed}) with: {first.error}"
+    raise UsageError(message)
+
+
+def _notes(results: Results) -> list[str]:
+    """What was done about data that are not as planned: nothing is left out without a word."""
+    notes = []
+    for env in results.envs:
+        for mode in results.modes:
+            rows = results._evaluations(env, mode)
+            grid = results.grid(env, mode)
+            planned = results.experiment.get("n_evaluations", len(grid) - 1) + 1
+            for (variant, seed), run in rows.groupby(["variant", "seed"]):
+                if (count := run.target_steps.nunique()) != planned:
+                    notes.append(
+                        f"{env}, {variant}, seed {seed}: {count} {mode} evaluations instead of {planned}. The curves of {env} "
+                        f"and the figures derived from them use the {len(grid)} steps at which all runs were evaluated."
+                    )
+                if not (run.final == 1).any():
+                    notes.append(f"{env}, {variant}, seed {seed}: no final {mode} evaluation; its last one counts as final.")
+    machines = {json.dumps(config["machine"], sort_keys=True) for config in results.configs.values() if "machine" in config}
+    if len(machines) > 1:
+        notes.append(f"The runs were made on {len(machines)} different machines: their seconds and speeds do not compare.")
+    planned_runs = {run_folder(results.folder, row.env, row.variant, row.seed) for row in results.runs.itertuples()}
+    for extra in sorted({path.parent for path in (results.folder / "runs").rglob("config.json")} - planned_runs):
+        notes.append(f"{extra.relative_to(results.folder)} is not part of experiment.json and not in this report.")
+    return notes

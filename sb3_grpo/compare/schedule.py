@@ -1,0 +1,210 @@
+"""Give the runs of an experiment to workers, and show how far they are."""
+
+import csv
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sb3_grpo.compare.experiment import Experiment, Job
+from sb3_grpo.compare.pools import Key, Pool
+from sb3_grpo.compare.worker import failure
+
+_POLL = 0.2
+
+
+@dataclass
+class Row:
+    """
+    The runs of a variant on an environment.
+
+    :param timesteps: budget of each
+    :param n_runs: how many there are
+    :param n_done: how many have results
+    :param n_failed: how many have failed
+    :param running: how far those are that take place: see ``Progress``
+    :param ended: how far those have come that took place here
+    """
+
+    timesteps: int
+    n_runs: int
+    n_done: int = 0
+    n_failed: int = 0
+    running: dict[int, list[float]] = field(default_factory=dict)
+    ended: list[list[float]] = field(default_factory=list)
+
+    @property
+    def steps_left(self) -> float:
+        """Of all its runs."""
+        begun = sum(min(progress[0], self.timesteps) for progress in self.running.values())
+        return (self.n_runs - self.n_done - self.n_failed) * self.timesteps - begun
+
+    def speed(self, column: int) -> float | None:
+        """
+        :param column: 1 for steps in a second of training, 2 for those in a second with evaluations
+        :return: of one run; None if it is not yet known
+        """
+        known = [progress for progress in [*self.ended, *self.running.values()] if progress[column] > 0]
+        return sum(progress[0] for progress in known) / sum(progress[column] for progress in known) if known else None
+
+
+class Board:
+    """
+    Shows how far the runs are: a live table in a terminal, lines elsewhere.
+
+    :param experiment: the experiment
+    :param folder: its folder
+    :param console: where to show it
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path, console: Console):
+        self._folder = folder
+        self._console = console
+        self._begun: dict[Key, float] = {}
+        self._rows = {
+            (env, variant.name): Row(experiment.timesteps[env], len(experiment.seeds))
+            for env in experiment.envs
+            for variant in experiment.variants
+        }
+        self._n_runs = len(experiment.jobs())
+        self._n_workers = 1
+        self._live: Live | None = None
+        for job in experiment.jobs():
+            self._rows[job.env, job.variant.name].n_done += job.is_done(folder)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the table inside the ``with`` block."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(self._render(), console=self._console, auto_refresh=False) as self._live:
+            yield
+            self._live.update(self._render(), refresh=True)
+
+    def update(self, progress: dict[Key, list[float]]) -> None:
+        """
+        :param progress: how far each run is that takes place
+        """
+        for (env, variant), row in self._rows.items():
+            row.running = {key[2]: value or [0, 0, 0] for key, value in progress.items() if key[:2] == (env, variant)}
+        self._n_workers = max(self._n_workers, len(progress))
+        for key in progress:
+            self._begun.setdefault(key, time.perf_counter())
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
+
+    def end(self, job: Job, key: Key) -> str | None:
+        """
+        :param job: a run that has ended
+        :param key: its key
+        :return: its traceback if it has failed
+        """
+        row = self._rows[job.env, job.variant.name]
+        row.running.pop(job.seed, None)
+        seconds = time.perf_counter() - self._begun.pop(key, time.perf_counter())
+        folder = job.folder(self._folder)
+        error = failure(folder)
+        if error is None:
+            row.n_done += 1
+            steps, trained, outcome = _outcome(folder)
+            row.ended.append([steps, trained, seconds])
+            outcome = f"{outcome}, {trained:.1f} s of training"
+        else:
+            row.n_failed += 1
+            outcome = f"failed: {error.strip().splitlines()[-1]}"
+        if self._live is None or error is not None:
+            n_ended = sum(row.n_done + row.n_failed for row in self._rows.values())
+            style = "" if error is None else "bold red"
+            line = Text.assemble(f"[{n_ended}/{self._n_runs}] ", (f"{job}: {outcome}", style))
+            self._console.print(line, soft_wrap=True, highlight=False)
+        if error is not None and row.n_failed == 1:
+            # The others of this variant will hardly have another reason
+            self._console.print(Text(error.rstrip(), "dim"), soft_wrap=True, highlight=False)
+            self._console.print(Text(f"The traceback is in {folder / 'error.txt'}", "dim"), soft_wrap=True)
+        return error
+
+    def _render(self) -> Group:
+        table = Table(box=None, pad_edge=False)
+        for column in ("environment", "variant"):
+            table.add_column(column)
+        for column in ("finished", "running", "failed", "steps/s", "time left"):
+            table.add_column(column, justify="right")
+        left = self._seconds_left()
+        for (env, variant), row in self._rows.items():
+            speed = row.speed(1)
+            table.add_row(
+                env,
+                variant,
+                f"{row.n_done}/{row.n_runs}",
+                str(len(row.running) or ""),
+                Text(str(row.n_failed or ""), "bold red"),
+                "" if speed is None else f"{speed:,.0f}",
+                _duration(left[env, variant]) if row.steps_left > 0 else "",
+            )
+        n_done = sum(row.n_done for row in self._rows.values())
+        known = [seconds for seconds in left.values() if seconds is not None]
+        total = _duration(sum(known)) if len(known) == len(left) else "not known yet"
+        return Group(table, Text(f"{n_done} of {self._n_runs} runs finished, time left: {total}", "bold"))
+
+    def _seconds_left(self) -> dict[tuple[str, str], float | None]:
+        """Of each row, if all workers took turns at it."""
+        speeds = {key: row.speed(2) for key, row in self._rows.items()}
+        known = [speed for speed in speeds.values() if speed is not None]
+        # As long as nothing is known of a variant, it is as slow as the others
+        typical = len(known) / sum(1 / speed for speed in known) if known else None
+        left: dict[tuple[str, str], float | None] = {}
+        for key, row in self._rows.items():
+            speed = speeds[key] or typical
+            left[key] = None if speed is None and row.steps_left else row.steps_left / (speed or 1) / self._n_workers
+        return left
+
+
+def _duration(seconds: float | None) -> str:
+    return "?" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
+def _outcome(folder: Path) -> tuple[float, float, str]:
+    """Steps, seconds of training, and the final return in words."""
+    with (folder / "evaluations.csv").open(newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["final"] == "1"]
+    returns = ", ".join(f"{float(row['return_mean']):.1f} ({row['mode']})" for row in last)
+    return float(last[0]["steps"]), float(last[0]["seconds"]), f"final return {returns}"
+
+
+def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> int:
+    """
+    Make all runs that have no results yet. Whatever ends it, those that are finished stay.
+
+    :param experiment: the experiment
+    :param folder: its folder
+    :param pool: makes the runs
+    :param board: shows them
+    :return: how many have failed
+    """
+    waiting = deque(job for job in experiment.jobs() if not job.is_done(folder))
+    running: dict[Key, Job] = {}
+    n_failed = 0
+    try:
+        with board.shown():
+            while waiting or running:
+                while waiting and len(running) < pool.capacity:
+                    job = waiting.popleft()
+                    key = (job.env, job.variant.name, job.seed)
+                    pool.start(key, experiment.settings(job), job.folder(folder))
+                    running[key] = job
+                for key in pool.ended():
+                    n_failed += board.end(running.pop(key), key) is not None
+                board.update({key: progress for key, progress in pool.progress().items() if key in running})
+                time.sleep(_POLL)
+    finally:
+        pool.close()
+    return n_failed

@@ -1,0 +1,295 @@
+"""
+What the report computes: interquartile means, bootstrap intervals, probabilities of improvement, and what they support.
+
+The intervals are rliable's stratified bootstrap. A sample is the array of one variant's scores on one environment, a
+row per seed; samples on several environments may have different numbers of seeds.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from sb3_grpo.compare.results import import_extra
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+# With one or two seeds the bootstrap has next to nothing to draw from
+MIN_SEEDS = 3
+_PERMUTATIONS = 9999
+_SEED = 0
+
+
+class Interval(NamedTuple):
+    """
+    An estimate and its interval.
+
+    :param value: the estimate
+    :param low: lower end, NaN where there are too few seeds for an interval
+    :param high: upper end
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.low)
+
+    def excludes(self, value: float) -> bool:
+        """
+        :param value: any
+        :return: whether there is an interval and the value lies outside
+        """
+        return self.known and (value < self.low or value > self.high)
+
+
+class Band(NamedTuple):
+    """
+    Estimates along a curve and their pointwise intervals.
+
+    :param value: (points,) the estimates
+    :param low: (points,) lower ends, NaN where there are too few seeds
+    :param high: (points,) upper ends
+    """
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Verdict(Enum):
+    """What the data say of two variants."""
+
+    TOO_FEW_SEEDS = "too few seeds"
+    NO_DIFFERENCE = "no difference shown"
+    UNDECIDED = "undecided"
+    HINT = "hint"
+    DIFFERENCE = "difference"
+
+
+class Comparison(NamedTuple):
+    """
+    Two variants, on one environment or on several.
+
+    :param first: name of a variant
+    :param second: name of the other one
+    :param difference: IQM of the first minus IQM of the second
+    :param improvement: probability that a run of the first beats a run of the second, mean over the environments
+    :param p_value: two-sided, of a permutation test of the probability of improvement
+    :param smallest_p: what the p-value of complete separation would be with so many seeds
+    :param n_first: seeds of the first, for each environment
+    :param n_second: seeds of the second
+    """
+
+    first: str
+    second: str
+    difference: Interval
+    improvement: Interval
+    p_value: float
+    smallest_p: float
+    n_first: tuple[int, ...]
+    n_second: tuple[int, ...]
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """
+    Interquartile mean over the first axis: the number of ``rliable.metrics.aggregate_iqm``, which has no axis.
+
+    :param scores: (n, ...)
+    :return: (...) the mean without the lowest and the highest quarter (rounded down: with under 4 scores, of all)
+    """
+    cut = int(0.25 * len(scores))
+    return np.sort(scores, axis=0)[cut : len(scores) - cut].mean(axis=0)
+
+
+def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:
+    """
+    The number of ``rliable.metrics.probability_of_improvement``, which takes a hundred times as long for its p-value.
+
+    :param first: (n,) scores of one variant
+    :param second: (m,) scores of another
+    :return: share of the pairs in which the first is higher, ties count half
+    """
+    return float((np.sign(first[:, None] - second[None, :]).mean() + 1.0) / 2.0)
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """rliable 1.2 draws from NumPy's global generator, whatever ``random_state`` it is given."""
+    state = np.random.get_state()
+    np.random.seed(_SEED)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
+
+
+def bootstrap(function: Callable[..., np.ndarray], samples: Sequence[np.ndarray]) -> Band:
+    """
+    Stratified bootstrap: the seeds of each sample are drawn again with replacement, independently of the other samples.
+
+    :param function: takes the samples, returns a vector
+    :param samples: (n, ...) each, not necessarily with the same n
+    :return: the function's values and their 95% percentile intervals, NaN if a sample has fewer than 3 seeds
+    """
+    value = function(*samples)
+    if min(len(sample) for sample in samples) < MIN_SEEDS:
+        missing = np.full_like(value, np.nan)
+        return Band(value, missing, missing)
+    library = import_extra("rliable.library")
+    with _seeded():
+        _, intervals = library.get_interval_estimates(
+            {"": list(samples)}, function, reps=RESAMPLES, confidence_interval_size=CONFIDENCE
+        )
+    return Band(value, *intervals[""])
+
+
+def iqm_interval(samples: Sequence[np.ndarray]) -> Interval:
+    """
+    :param samples: scores (n,) of one variant for each environment
+    :return: the interquartile mean of all of them together
+    """
+    band = bootstrap(lambda *drawn: iqm(np.concatenate(drawn))[None], samples)
+    return Interval(*(float(part[0]) for part in band))
+
+
+def iqm_curve(curves: np.ndarray) -> Band:
+    """
+    :param curves: (n, points) one curve per seed
+    :return: the interquartile mean at each point
+    """
+    return bootstrap(iqm, [curves])
+
+
+def performance_profile(samples: Sequence[np.ndarray], thresholds: np.ndarray) -> Band:
+    """
+    The score distribution of ``rliable.library.create_performance_profile``, which needs as many seeds everywhere.
+
+    :param samples: scores (n,) of one variant for each environment
+    :param thresholds: (points,)
+    :return: share of the runs whose score is above each threshold
+    """
+    return bootstrap(lambda *drawn: (np.concatenate(drawn)[:, None] > thresholds).mean(axis=0), samples)
+
+
+def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> Comparison:
+    """
+    :param first: name of a variant
+    :param second: name of the other one
+    :param firsts: scores of the first, (n,) for each environment
+    :param seconds: scores of the second for the same environments
+    :return: all that the verdict depends on
+    """
+    n_envs = len(firsts)
+
+    def statistics(*drawn: np.ndarray) -> np.ndarray:
+        xs, ys = drawn[:n_envs], drawn[n_envs:]
+        difference = iqm(np.concatenate(xs)) - iqm(np.concatenate(ys))
+        improvement = sum(probability_of_improvement(x, y) for x, y in zip(xs, ys, strict=True)) / n_envs
+        return np.array([difference, improvement])
+
+    band = bootstrap(statistics, [*firsts, *seconds])
+    difference, improvement = (Interval(*(float(part[i]) for part in band)) for i in range(2))
+    sizes = [(len(x), len(y)) for x, y in zip(firsts, seconds, strict=True)]
+    return Comparison(
+        first,
+        second,
+        difference,
+        improvement,
+        permutation_p_value(firsts, seconds),
+        2.0 / math.prod(math.comb(n + m, n) for n, m in sizes),
+        tuple(n for n, _ in sizes),
+        tuple(m for _, m in sizes),
+    )
+
+
+def permutation_p_value(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> float:
+    """
+    How often the names of the variants, shuffled among the runs of each environment, give a probability of improvement
+    as far from 1/2. With one environment and all permutations this is the Wilcoxon-Mann-Whitney test.
+
+    :param firsts: scores of one variant, (n,) for each environment
+    :param seconds: scores of the other one
+    :return: two-sided p-value
+    """
+    rankdata = import_extra("scipy.stats").rankdata
+    rng = np.random.default_rng(_SEED)
+    observed, shuffled = 0.0, np.zeros(_PERMUTATIONS)
+    for x, y in zip(firsts, seconds, strict=True):
+        # The probability of improvement is linear in the sum of the ranks; without its constant it is 0 at 1/2
+        ranks = rankdata(np.concatenate([x, y]))
+        centred = (ranks - ranks.mean()) / (len(x) * len(y))
+        observed += centred[: len(x)].sum()
+        shuffled += rng.permuted(np.tile(centred, (_PERMUTATIONS, 1)), axis=1)[:, : len(x)].sum(axis=1)
+    as_extreme = np.count_nonzero(np.abs(shuffled) >= abs(observed) - 1e-9)
+    return (as_extreme + 1) / (_PERMUTATIONS + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """
+    :param p_values: of several comparisons
+    :return: adjusted such that rejecting those below 5% is wrong anywhere with probability 5% at most
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def verdict(comparison: Comparison, adjusted_p: float) -> Verdict:
+    """
+    The rule that the report states.
+
+    :param comparison: of two variants
+    :param adjusted_p: its p-value, adjusted for all comparisons of the same kind
+    :return: what can be said
+    """
+    alpha = 1.0 - CONFIDENCE
+    if not comparison.difference.known or comparison.smallest_p > alpha:
+        return Verdict.TOO_FEW_SEEDS
+    iqm_differs, runs_differ = comparison.difference.excludes(0.0), comparison.improvement.excludes(0.5)
+    same_direction = comparison.difference.value * (comparison.improvement.value - 0.5) > 0.0
+    if not iqm_differs and not runs_differ:
+        return Verdict.NO_DIFFERENCE
+    if not (iqm_differs and runs_differ and same_direction):
+        return Verdict.UNDECIDED
+    return Verdict.DIFFERENCE if adjusted_p < alpha else Verdict.HINT
+
+
+def normalised(scores: np.ndarray, low: float, high: float) -> np.ndarray:
+    """
+    :param scores: any
+    :param low: what becomes 0
+    :param high: what becomes 1
+    :return: the scores between them
+    """
+    return (scores - low) / (high - low)
+
+
+def mean_over_training(targets: np.ndarray, curves: np.ndarray) -> np.ndarray:
+    """
+    :param targets: (points,) environment steps
+    :param curves: (n, points) returns
+    :return: (n,) area under each curve, divided by the steps: the mean return while training
+    """
+    if len(targets) < 2:
+        return curves.mean(axis=1)
+    return import_extra("scipy.integrate").trapezoid(curves, targets, axis=1) / (targets[-1] - targets[0])
+
+
+def first_reached(curves: np.ndarray, costs: np.ndarray, threshold: float) -> np.ndarray:
+    """
+    :param curves: (n, points) returns
+    :param costs: (n, points) environment steps or seconds
+    :param threshold: a return
+    :return: (n,) the cost at the first evaluation that reaches it, infinite for those that never do
+    """
+    reached = curves >= threshold
+    return np.where(reached.any(axis=1), costs[np.arange(len(costs)), reached.argmax(axis=1)], np.inf)

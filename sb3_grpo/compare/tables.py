@@ -1,0 +1,192 @@
+"""The tables of the report."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sb3_grpo.cli_common import UsageError, find_env
+from sb3_grpo.compare.findings import interval_text, number
+from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.statistics import MIN_SEEDS, first_reached, iqm_interval, mean_over_training
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass
+class Table:
+    """
+    :param columns: their titles, the first one that of the rows
+    :param rows: cells
+    :param notes: what stands below
+    """
+
+    columns: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def final_table(results: Results, env: str, mode: str) -> Table:
+    """
+    :param results: of the experiment
+    :param env: an environment
+    :param mode: how actions are chosen
+    :return: returns at the end of training
+    """
+    table = Table(["Variant", "IQM (95% interval)", "Mean", "Median", "Lowest to highest seed", "Success", "Seeds"])
+    few = []
+    for name in results.variants:
+        scores = results.final_scores(env, name, mode)
+        planned = len(results.experiment["seeds"])
+        seeds = str(len(scores)) if len(scores) == planned else f"{len(scores)} of {planned}"
+        if not len(scores):
+            table.rows.append([name, "-", "-", "-", "-", "-", seeds])
+            continue
+        if len(scores) < MIN_SEEDS:
+            few.append(name)
+        success = results.final_success(env, name, mode)
+        table.rows.append(
+            [
+                name,
+                interval_text(iqm_interval([scores])),
+                number(scores.mean()),
+                number(float(np.median(scores))),
+                f"{number(scores.min())} to {number(scores.max())}",
+                f"{success:.0%}" if not np.isnan(success) else "-",
+                seeds,
+            ]
+        )
+    if few:
+        names = ", ".join(few)
+        table.notes.append(f"Fewer than {MIN_SEEDS} seeds of {names}: an interval would not be meaningful, none is given.")
+    if all(row[5] == "-" for row in table.rows):
+        table.columns.pop(5)
+        for row in table.rows:
+            row.pop(5)
+    return table
+
+
+def threshold_of(env: str) -> float | None:
+    """
+    :param env: id of an environment
+    :return: the return from which Gymnasium counts it as solved, if it says so
+    """
+    try:
+        return find_env(env).reward_threshold
+    except UsageError:
+        # From a package that is not installed where the report is made
+        return None
+
+
+def efficiency_table(results: Results, env: str, mode: str) -> Table:
+    """
+    :param results: of the experiment
+    :param env: an environment
+    :param mode: how actions are chosen
+    :return: how fast returns rose
+    """
+    threshold, grid = threshold_of(env), results.grid(env, mode)
+    table = Table(["Variant", "Mean return over training, IQM (95% interval)"])
+    if threshold is None:
+        table.notes.append("Gymnasium has no return from which this environment counts as solved.")
+    else:
+        table.columns += [f"Runs that reached {number(threshold)}", "Median steps until then", "Median seconds until then"]
+        table.notes.append(
+            "A run that never reached it counts as infinitely slow; “never” says that this is the median. Looked at in "
+            "evaluations only: what happened between two of them is not seen."
+        )
+    for name in results.variants:
+        curves = results.curves(env, name, mode)
+        if not curves.size:
+            continue
+        row = [name, interval_text(iqm_interval([mean_over_training(grid, curves)]))]
+        if threshold is not None:
+            costs = [results.curves(env, name, mode, column) for column in ("steps", "seconds")]
+            reached = [first_reached(curves, cost, threshold) for cost in costs]
+            medians = [float(np.median(cost)) for cost in reached]
+            row += [f"{np.isfinite(reached[0]).sum()} of {len(curves)}"]
+            row += ["never" if np.isinf(median) else number(median) for median in medians]
+        table.rows.append(row)
+    return table
+
+
+def cost_table(results: Results) -> Table:
+    """
+    :param results: of the experiment
+    :return: speed, memory and sizes
+    """
+    columns = {
+        "steps_per_second": "Steps per second",
+        "seconds": "Seconds of training",
+        "peak_memory_mib": "Peak memory (MiB)",
+        "n_parameters": "Parameters",
+        "n_critic_parameters": "of these critic",
+        "n_policies_in_memory": "Policies in memory",
+        "discarded_fraction": "Steps in dropped groups",
+    }
+    table = Table(["Environment", "Variant", *columns.values()])
+    for env in results.envs:
+        for name in results.variants:
+            done = results.done(env, name)
+            if done.empty:
+                continue
+            medians = {column: median(done[column]) for column in columns}
+            cells = [number(medians[column]) for column in list(columns)[:-1]]
+            dropped = medians["discarded_fraction"]
+            table.rows.append([env, name, *cells, "-" if np.isnan(dropped) else f"{dropped:.1%}"])
+    table.notes.append(
+        "Medians over the seeds. Seconds are those of training, without evaluations, of runs that may share the machine. "
+        "Memory is that of the whole process, with Python and PyTorch."
+    )
+    return table
+
+
+def median(column: "pd.Series") -> float:
+    values = column.astype(float).dropna()
+    return float(values.median()) if len(values) else np.nan
+
+
+def tuning_table(results: Results) -> Table:
+    """
+    :param results: of the experiment
+    :return: where each variant's hyperparameters come from, and its network
+    """
+    table = Table(["Environment", "Variant", "Hyperparameters come from", "Network"])
+    for env in results.envs:
+        for name in results.variants:
+            done = results.done(env, name)
+            if done.empty:
+                continue
+            texts = (" / ".join(map(str, done[column].dropna().unique())) for column in ("provenance", "net_arch"))
+            table.rows.append([env, name, *(text or "not stated" for text in texts)])
+    return table
+
+
+def network_statements(results: Results) -> list[str]:
+    """
+    :param results: of the experiment
+    :return: whether the variants have the same networks on each environment
+    """
+    same, statements = [], []
+    for env in results.envs:
+        actors: dict[str, tuple[str, set[float]]] = {}
+        for name in results.variants:
+            done = results.done(env, name)
+            if len(done):
+                counts = done.n_parameters.astype(float) - done.n_critic_parameters.astype(float)
+                actors[name] = " / ".join(sorted(set(done.net_arch.astype(str)))), set(counts.dropna())
+        if len(actors) < 2:
+            continue
+        if len({frozenset(counts) for _, counts in actors.values()}) == 1:
+            same.append(env)
+            continue
+        sizes = "; ".join(
+            f"{name} has {' or '.join(number(count) for count in sorted(counts)) or 'unknown'} ({layers})"
+            for name, (layers, counts) in actors.items()
+        )
+        statements.append(f"The policies on {env} differ in size, so that not only the algorithms are compared: {sizes}.")
+    if same:
+        where = "all environments" if len(same) == len(results.envs) else ", ".join(same)
+        statements.insert(0, f"Without critics, all variants have equally many parameters on {where} (counted).")
+    return statements

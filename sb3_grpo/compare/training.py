@@ -1,0 +1,376 @@
+"""One run of a comparison: training, with evaluations that do not disturb it."""
+
+import csv
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
+
+from sb3_grpo.common.hyperparams import provenance
+from sb3_grpo.common.machine import describe_machine, peak_memory, versions
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, evaluation_envs, undisturbed_generators
+from sb3_grpo.compare.experiment import write_atomically
+from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
+
+# So many rows of diagnostics for each key at the most
+_N_DIAGNOSTICS = 100
+_PROGRESS_INTERVAL = 0.5
+# Training seeds are below, see MAX_SEED
+_FIRST_EVALUATION_SEED = 2**31
+
+
+class Progress(NamedTuple):
+    """
+    How far a run is.
+
+    :param steps: environment steps so far
+    :param seconds: of training
+    :param wall_seconds: of training and evaluations
+    """
+
+    steps: int
+    seconds: float
+    wall_seconds: float
+
+
+def evaluation_seed(seed: int, final: bool) -> int:
+    """
+    :param seed: of the run
+    :param final: for the evaluation at the end, which begins in states that no other evaluation has seen
+    :return: seed of the first environment; the same for all algorithms, and never a training seed
+    """
+    return _FIRST_EVALUATION_SEED + int(np.random.SeedSequence([seed, final]).generate_state(1)[0]) % 2**30
+
+
+class _Actor:
+    """
+    A model as it acts in training, for ``evaluate_policy``.
+
+    :param model: the model
+    :param n_envs: number of environments
+    """
+
+    def __init__(self, model: BaseAlgorithm, n_envs: int):
+        self._model = model
+        self._n_envs = n_envs
+        self._n_steps = 0
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """See :meth:`BaseAlgorithm.predict`."""
+        # With gSDE, the noise is a function of the state that is drawn anew only now and then
+        frequency = getattr(self._model, "sde_sample_freq", -1)
+        if getattr(self._model, "use_sde", False) and not deterministic:
+            if self._n_steps == 0 or (frequency > 0 and self._n_steps % frequency == 0):
+                self._model.policy.reset_noise(self._n_envs)  # type: ignore[operator]
+            self._n_steps += 1
+        return self._model.predict(observation, state, episode_start, deterministic)
+
+
+_NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
+
+
+class Evaluator:
+    """
+    Evaluates a model on environments of its own, and changes nothing that its training depends on.
+
+    :param model: the model
+    :param env: environments that nobody else uses
+    :param seed: of the run
+    """
+
+    def __init__(self, model: BaseAlgorithm, env: VecEnv, seed: int):
+        self.model = model
+        self.env = env
+        self.seed = seed
+
+    def evaluate(self, n_episodes: int, final: bool) -> list[dict[str, Any]]:
+        """
+        :param n_episodes: number of episodes
+        :param final: whether it is the evaluation at the end
+        :return: for each way of acting, columns of ``evaluations.csv``
+        """
+        training_env = self.model.get_env()
+        assert training_env is not None
+        sync_envs_normalization(training_env, self.env)
+        policy = self.model.policy
+        noise = getattr(getattr(policy, "actor", policy), "action_dist", None)
+        before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
+        training = policy.training
+        try:
+            with undisturbed_generators():
+                return [self._evaluate(mode, n_episodes, final) for mode in MODES]
+        finally:
+            policy.set_training_mode(training)
+            for name, value in before.items():
+                setattr(noise, name, value)
+
+    def _evaluate(self, mode: str, n_episodes: int, final: bool) -> dict[str, Any]:
+        successes: list[bool] = []
+
+        def note_success(local_variables: dict[str, Any], _: dict[str, Any]) -> None:
+            info = local_variables["info"]
+            # Only at the end of the episode, which for Monitor is not that of a life
+            if "episode" in info and "is_success" in info:
+                successes.append(bool(info["is_success"]))
+
+        seed = evaluation_seed(self.seed, final)
+        th.manual_seed(seed)
+        self.env.seed(seed)
+        returns, lengths = evaluate_policy(
+            _Actor(self.model, self.env.num_envs),
+            self.env,
+            n_episodes,
+            deterministic=mode == "deterministic",
+            return_episode_rewards=True,
+            callback=note_success,
+        )
+        return {
+            "mode": mode,
+            "return_mean": float(np.mean(returns)),
+            "return_std": float(np.std(returns)),
+            "length_mean": float(np.mean(lengths)),
+            "success_rate": float(np.mean(successes)) if successes else None,
+            "n_episodes": n_episodes,
+            "final": int(final),
+        }
+
+
+class Recorder(BaseCallback):
+    """
+    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without the evaluations.
+
+    :param evaluator: evaluates
+    :param timesteps: budget of the run
+    :param n_evaluations: how many times, besides the evaluation before the training
+    :param n_episodes: episodes in each evaluation
+    :param report: told from time to time how far the run is
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        timesteps: int,
+        n_evaluations: int,
+        n_episodes: int,
+        report: Callable[[Progress], None],
+    ):
+        super().__init__()
+        self.evaluator = evaluator
+        self.targets = [k * timesteps / n_evaluations for k in range(n_evaluations + 1)]
+        self.n_episodes = n_episodes
+        self.rows: list[dict[str, Any]] = []
+        self._report = report
+        self._n_evaluated = 0  # of the targets
+        self._begin = self._last_report = 0.0
+        self._evaluating = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of training."""
+        return time.perf_counter() - self._begin - self._evaluating
+
+    def _on_training_start(self) -> None:
+        self._begin = time.perf_counter()
+        self._reach(0)
+
+    def _on_step(self) -> bool:
+        # The last evaluation is after the update that the budget still pays for
+        if self.num_timesteps >= self.targets[self._n_evaluated] and self._n_evaluated < len(self.targets) - 1:
+            self._reach(self.num_timesteps)
+        now = time.perf_counter()
+        if now - self._last_report > _PROGRESS_INTERVAL:
+            self._last_report = now
+            self._report(Progress(self.num_timesteps, self.seconds, now - self._begin))
+        return True
+
+    def _reach(self, steps: int) -> None:
+        reached = [target for target in self.targets[self._n_evaluated : -1] if target <= steps]
+        self._n_evaluated += len(reached)
+        self._evaluate(reached, self.n_episodes, final=False)
+
+    def finish(self, n_episodes: int) -> None:
+        """
+        Evaluate after the training: as before, and once more with other starts.
+
+        :param n_episodes: how many of them
+        """
+        self._evaluate(self.targets[self._n_evaluated :], self.n_episodes, final=False)
+        self._evaluate(self.targets[-1:], n_episodes, final=True)
+
+    def _evaluate(self, targets: list[float], n_episodes: int, final: bool) -> None:
+        seconds = self.seconds
+        begin = time.perf_counter()
+        for row in self.evaluator.evaluate(n_episodes, final):
+            steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
+            self.rows += [{"target_steps": target, **steps, **row} for target in targets]
+        self._evaluating += time.perf_counter() - begin
+
+
+class DroppedSteps(BaseCallback):
+    """Counts the steps of groups that dynamic sampling has drawn and dropped."""
+
+    model: OnGroupAlgorithm
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_dropped = 0
+        self._drawn: list[Any] = []
+
+    def _on_rollout_start(self) -> None:
+        self._drawn = self.model._groups.wanted()
+
+    def _on_step(self) -> bool:
+        if self.locals["dones"].any():
+            self._drawn = self.model._groups.wanted()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        n_drawn = sum(episode.length for group in self._drawn for episode in group.episodes)
+        n_kept = 0 if self.model.batch is None else int(self.model.batch.lengths.sum())
+        self.n_dropped += n_drawn - n_kept
+
+
+class Diagnostics(KVWriter):
+    """
+    Collects what a model logs, averaged over parts of the training.
+
+    :param interval: steps in a part
+    :param seconds: tells the seconds of training
+    """
+
+    def __init__(self, interval: float, seconds: Callable[[], float]):
+        self.rows: list[dict[str, Any]] = []
+        self._interval = interval
+        self._seconds = seconds
+        self._values: dict[str, list[float]] = defaultdict(list)
+        self._next = interval
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """
+        :param key_values: what was logged
+        :param key_excluded: not used
+        :param step: environment steps
+        """
+        for key, value in key_values.items():
+            if not key.startswith("time/") and isinstance(value, int | float | np.number) and np.isfinite(value):
+                self._values[key].append(float(value))
+        if step >= self._next:
+            self.flush(step)
+            self._next = (step // self._interval + 1) * self._interval
+
+    def flush(self, step: int) -> None:
+        """
+        :param step: environment steps so far
+        """
+        where = {"steps": step, "seconds": round(self._seconds(), 3)}
+        self.rows += [{**where, "key": key, "value": float(np.mean(values))} for key, values in self._values.items()]
+        self._values.clear()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None]) -> None:
+    """
+    Make a run, and leave its results; ``result.json`` comes last.
+
+    :param settings: see :meth:`Experiment.settings`
+    :param folder: where to leave them
+    :param report: told from time to time how far it is
+    """
+    with build(settings) as built:
+        model = built.model
+        env = evaluation_envs(built, settings["n_eval_episodes"])
+        evaluator = Evaluator(model, env, settings["seed"])
+        recorder = Recorder(evaluator, settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"], report)
+        diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
+        model.set_logger(Logger(None, [diagnostics]))
+        dropped = DroppedSteps() if getattr(model, "dynamic_sampling", False) else None
+        _save_config(folder / "config.json", built, settings)
+        callbacks = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
+        try:
+            model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
+            seconds = recorder.seconds
+            # What the last update has logged
+            model.logger.dump(model.num_timesteps)
+            diagnostics.flush(model.num_timesteps)
+            recorder.finish(settings["n_final_episodes"])
+        finally:
+            env.close()
+
+        keys = _keys(settings)
+        _write_csv(folder / "evaluations.csv", EVALUATION_COLUMNS, [{**keys, **row} for row in recorder.rows])
+        _write_csv(folder / "diagnostics.csv", DIAGNOSTIC_COLUMNS, [{**keys, **row} for row in diagnostics.rows])
+        model.save(folder / "model.zip")
+        normalizer = model.get_vec_normalize_env()
+        if normalizer is not None:
+            normalizer.save(str(folder / "vecnormalize.pkl"))
+        n_parameters, n_critic_parameters = count_parameters(model.policy)
+        result = {
+            **keys,
+            "status": "done",
+            "steps": model.num_timesteps,
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(model.num_timesteps / seconds, 1),
+            "peak_memory_mib": round(peak_memory(), 1),
+            "n_parameters": n_parameters,
+            "n_critic_parameters": n_critic_parameters,
+            "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
+            "samples_per_start": getattr(model, "group_size", 1),
+            "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
+            "net_arch": describe_network(model.policy),
+            "provenance": _provenance(settings),
+            "error": None,
+        }
+        write_atomically(folder / "result.json", json.dumps(result, indent=2) + "\n")
+
+
+def _keys(settings: dict[str, Any]) -> dict[str, Any]:
+    variant = settings["variant"]
+    values = (settings["env"], variant["name"], variant["algo"], settings["seed"])
+    return dict(zip(KEYS, values, strict=True))
+
+
+def _provenance(settings: dict[str, Any]) -> str:
+    variant = settings["variant"]
+    changes = ", ".join(f"{key}={value}" for key, value in variant["hyperparams"].items())
+    return provenance(variant["algo"], settings["env"]) + (f" Changed here: {changes}" if changes else "")
+
+
+def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
+    config = {
+        **_keys(settings),
+        "timesteps": settings["timesteps"],
+        "hyperparameters": built.hyperparams(),
+        "entry": {key: str(value) for key, value in built.entry.items()},
+        "n_envs": built.manager.n_envs,
+        "policy": type(built.model.policy).__name__,
+        "network": describe_network(built.model.policy),
+        "provenance": _provenance(settings),
+        "evaluation": {key: settings[key] for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes")}
+        | {"seed": evaluation_seed(settings["seed"], False), "final_seed": evaluation_seed(settings["seed"], True)},
+        "versions": versions("rl_zoo3", "sb3_contrib"),
+        "machine": {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(built.model.device)},
+        "command": settings["command"],
+    }
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)

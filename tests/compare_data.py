@@ -1,0 +1,139 @@
+"""Folders of experiments as the runs leave them, with returns that are known."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+BUDGET = 10_000
+N_EVALUATIONS = 5
+Curve = Callable[[str, str, int], Sequence[float]]
+
+
+def curve_to(final: float, first: float = 10.0, n_evaluations: int = N_EVALUATIONS) -> list[float]:
+    """
+    :param final: the last return
+    :param first: the return before learning
+    :param n_evaluations: how many follow
+    :return: a straight line between them
+    """
+    return np.linspace(first, final, n_evaluations + 1).tolist()
+
+
+def write_experiment(
+    folder: Path,
+    curve: Curve,
+    envs: Sequence[str] = ("CartPole-v1",),
+    variants: Mapping[str, str] | None = None,
+    seeds: int = 10,
+    n_evaluations: int = N_EVALUATIONS,
+    budget: int = BUDGET,
+) -> Path:
+    """
+    :param folder: where
+    :param curve: gives the returns of (environment, variant, seed) at the evaluations
+    :param envs: the environments
+    :param variants: names of the variants and their algorithms
+    :param seeds: how many
+    :param n_evaluations: while training
+    :param budget: steps of each run
+    :return: the folder
+    """
+    variants = variants or {"ppo": "ppo", "dapo": "dapo"}
+    experiment = {
+        "name": "synthetic",
+        "envs": list(envs),
+        "variants": [{"name": name, "algo": algo, "hyperparams": {}} for name, algo in variants.items()],
+        "seeds": list(range(seeds)),
+        "timesteps": dict.fromkeys(envs, budget),
+        "n_evaluations": n_evaluations,
+        "n_eval_episodes": 10,
+        "n_final_episodes": 20,
+        "command": "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
+        "versions": {"sb3_grpo": "0.1.0", "torch": "2.9.0"},
+        "machine": {"platform": "Linux", "cpu_count": 2},
+        "hyperparams": {env: {name: {"gamma": "0.98"} for name in variants} for env in envs},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    for env in envs:
+        for name, algo in variants.items():
+            for seed in range(seeds):
+                write_run(folder, env, name, algo, seed, curve(env, name, seed), budget)
+    return folder
+
+
+def write_run(
+    folder: Path, env: str, variant: str, algo: str, seed: int, returns: Sequence[float], budget: int = BUDGET
+) -> Path:
+    """
+    :param folder: of the experiment
+    :param env: the environment
+    :param variant: its name
+    :param algo: its algorithm
+    :param seed: the seed
+    :param returns: at the evaluations, the last one again at the end
+    :param budget: steps of the run
+    :return: the folder of the run
+    """
+    run = folder / "runs" / env / variant / str(seed)
+    run.mkdir(parents=True)
+    keys = {"env": env, "variant": variant, "algo": algo, "seed": seed}
+    speed = {"ppo": 1000.0, "grpo": 2000.0, "dapo": 1500.0}.get(algo, 1200.0) * (1 + 0.02 * seed)
+    targets = np.linspace(0, budget, len(returns))
+    evaluations = []
+    for mode, drop in (("deterministic", 0.0), ("stochastic", 1.0)):
+        for i, (target, value) in enumerate([*zip(targets, returns, strict=True), (targets[-1], returns[-1])]):
+            final = int(i == len(returns))
+            evaluations.append(
+                {
+                    **keys,
+                    "target_steps": target,
+                    "steps": target + 7 * (target > 0),
+                    "seconds": target / speed,
+                    "mode": mode,
+                    "return_mean": value - drop,
+                    "return_std": 1.0,
+                    "length_mean": 100.0,
+                    "success_rate": None,
+                    "n_episodes": 20 if final else 10,
+                    "final": final,
+                }
+            )
+    pd.DataFrame(evaluations).to_csv(run / "evaluations.csv", index=False)
+    grouped = algo in ("grpo", "dapo")
+    logged = {"train/approx_kl": 0.01, "train/clip_fraction": 0.12}
+    if grouped:
+        logged |= {"train/clip_fraction_low": 0.04, "train/clip_fraction_high": 0.08}
+        logged |= {"train/entropy": 0.5, "group/dead_fraction": 0.25}
+    else:
+        logged |= {"train/entropy_loss": -0.6}
+    steps = np.linspace(0, budget, 21)[1:]
+    rows = [
+        {**keys, "steps": step, "seconds": step / speed, "key": key, "value": value * (1.2 - step / budget / 2.5)}
+        for key, value in logged.items()
+        for step in steps
+    ]
+    pd.DataFrame(rows).to_csv(run / "diagnostics.csv", index=False)
+    (run / "config.json").write_text(json.dumps({**keys, "machine": {"platform": "Linux"}}))
+    critic = 0 if grouped else 4545
+    result = {
+        **keys,
+        "status": "done",
+        "steps": budget + 7,
+        "seconds": budget / speed,
+        "steps_per_second": speed,
+        "peak_memory_mib": 300.0,
+        "n_parameters": 4610 + critic,
+        "n_critic_parameters": critic,
+        "n_policies_in_memory": 1,
+        "samples_per_start": 8 if grouped else 1,
+        "discarded_fraction": 0.11 if algo == "dapo" else None,
+        "net_arch": "[64, 64]",
+        "provenance": f"{algo}: tuned, 100 trials",
+        "error": None,
+    }
+    (run / "result.json").write_text(json.dumps(result))
+    return run

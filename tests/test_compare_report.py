@@ -1,0 +1,371 @@
+"""The report of a comparison: its numbers, its statements, its page."""
+
+import base64
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("rliable")
+
+from compare_data import curve_to, write_experiment, write_run
+
+from sb3_grpo.cli_common import UsageError
+from sb3_grpo.compare import statistics
+from sb3_grpo.compare.figures import styles
+from sb3_grpo.compare.findings import judge, normalised_scores, number, scale
+from sb3_grpo.compare.lecture import lecture_table
+from sb3_grpo.compare.report import make_report
+from sb3_grpo.compare.results import collect
+from sb3_grpo.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
+from sb3_grpo.compare.tables import efficiency_table, final_table, network_statements
+
+ENV = "CartPole-v1"
+MODE = "deterministic"
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 200)
+
+
+def two_levels(low, high):
+    """PPO ends around one level, DAPO around the other."""
+    return lambda env, variant, seed: curve_to((low if variant == "ppo" else high) + seed)
+
+
+def text_of(page):
+    """What a reader sees, without the pictures."""
+    html = re.sub(r'src="data:[^"]*"', "", page.read_text())
+    html = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_iqm_is_the_mean_of_the_middle_half():
+    assert statistics.iqm(np.array([100.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -100.0])) == 3.5
+    # A quarter of 3 is less than one run: none is cut off
+    assert statistics.iqm(np.array([0.0, 1.0, 8.0])) == 3.0
+    columns = np.array([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [90.0, 5.0]])
+    assert statistics.iqm(columns).tolist() == [1.5, 5.0]
+
+
+def test_same_numbers_as_rliable():
+    from rliable import library, metrics
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(0.0, 1.0, (9, 3)).round(1), rng.normal(0.3, 1.0, (9, 3)).round(1)
+    assert statistics.iqm(x.ravel()) == pytest.approx(metrics.aggregate_iqm(x))
+    by_env = [statistics.probability_of_improvement(x[:, i], y[:, i]) for i in range(3)]
+    assert np.mean(by_env) == pytest.approx(metrics.probability_of_improvement(x, y))
+    taus = np.linspace(-1.0, 1.0, 5)
+    profile, _ = library.create_performance_profile({"x": x}, taus, reps=2)
+    np.testing.assert_allclose(statistics.performance_profile(list(x.T), taus).value, profile["x"])
+
+
+def test_probability_of_improvement_counts_pairs():
+    first, second = np.array([1.0, 3.0]), np.array([2.0, 3.0])
+    # 1 < 2, 1 < 3, 3 > 2, 3 = 3
+    assert statistics.probability_of_improvement(first, second) == 1.5 / 4
+    assert statistics.probability_of_improvement(second, first) == 2.5 / 4
+
+
+def test_intervals_are_the_same_each_time_and_leave_numpy_alone():
+    sample = np.random.default_rng(0).normal(size=10)
+    np.random.seed(1)
+    expected = np.random.rand()
+    np.random.seed(1)
+    first = statistics.iqm_interval([sample])
+    assert np.random.rand() == expected
+    assert statistics.iqm_interval([sample]) == first
+    assert first.low < first.value < first.high
+
+
+def test_interval_covers_the_true_iqm():
+    rng = np.random.default_rng(0)
+    intervals = [statistics.iqm_interval([rng.normal(5.0, 1.0, 20)]) for _ in range(60)]
+    covered = np.mean([interval.low <= 5.0 <= interval.high for interval in intervals])
+    assert covered >= 0.8
+
+
+def test_no_interval_with_two_seeds():
+    interval = statistics.iqm_interval([np.array([1.0, 2.0])])
+    assert interval.value == 1.5
+    assert not interval.known
+
+
+def test_exact_p_value_of_complete_separation():
+    # 2 of the C(8, 4) = 70 ways to name the runs
+    p_value = statistics.permutation_p_value([np.arange(4.0)], [np.arange(4.0) + 10])
+    assert p_value == pytest.approx(2 / 70, abs=0.006)
+    assert statistics.permutation_p_value([np.ones(5)], [np.ones(5)]) == 1.0
+
+
+def test_holm_by_hand():
+    # 0.01 * 3, then 0.02 * 2, then 0.04 or what came before
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "difference, improvement, adjusted_p, smallest_p, expected",
+    [
+        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.01, 1e-5, Verdict.DIFFERENCE),
+        (Interval(-5, -9, -1), Interval(0.1, 0.0, 0.3), 0.01, 1e-5, Verdict.DIFFERENCE),
+        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.2, 1e-5, Verdict.HINT),
+        (Interval(5, 1, 9), Interval(0.6, 0.4, 0.8), 0.01, 1e-5, Verdict.UNDECIDED),
+        (Interval(5, 1, 9), Interval(0.1, 0.0, 0.3), 0.01, 1e-5, Verdict.UNDECIDED),
+        (Interval(5, -1, 9), Interval(0.6, 0.4, 0.8), 0.01, 1e-5, Verdict.NO_DIFFERENCE),
+        # Three seeds each: 2 of 20 ways to name the runs separate them
+        (Interval(5, 1, 9), Interval(1.0, 1.0, 1.0), 0.1, 0.1, Verdict.TOO_FEW_SEEDS),
+    ],
+)
+def test_rule_of_the_verdicts(difference, improvement, adjusted_p, smallest_p, expected):
+    comparison = Comparison("a", "b", difference, improvement, 0.5, smallest_p, (9,), (9,))
+    assert verdict(comparison, adjusted_p) is expected
+
+
+def test_sentence_of_a_clear_win_names_the_winner():
+    comparison = compare("ppo", "dapo", [np.arange(10.0)], [np.arange(10.0) + 100])
+    (finding,) = judge([(ENV, comparison)])
+    assert finding.verdict is Verdict.DIFFERENCE
+    assert finding.sentence.startswith(f"dapo ended higher than ppo on {ENV}: IQM 100 higher (95% interval ")
+    assert "a run of dapo beats a run of ppo with probability 1.00 (1.00 to 1.00); 10 and 10 seeds" in finding.sentence
+
+
+def test_sentence_of_no_difference_says_that_it_is_no_proof():
+    rng = np.random.default_rng(0)
+    (finding,) = judge([(ENV, compare("ppo", "dapo", [rng.normal(size=10)], [rng.normal(size=10)]))])
+    assert finding.verdict is Verdict.NO_DIFFERENCE
+    assert finding.sentence.startswith("No difference shown between ")
+    assert "no proof that they are equal" in finding.sentence
+
+
+def test_sentence_of_too_few_seeds():
+    (finding,) = judge([(ENV, compare("ppo", "dapo", [np.array([1.0, 2.0, 3.0])], [np.array([11.0, 12.0, 13.0])]))])
+    assert finding.verdict is Verdict.TOO_FEW_SEEDS
+    assert finding.sentence.startswith(f"No statement about dapo and ppo on {ENV}: too few seeds (3 and 3 seeds); ")
+    assert finding.sentence.endswith("every run of one beat every run of the other with probability 0.1.")
+    (finding,) = judge([(ENV, compare("ppo", "dapo", [np.array([1.0, 2.0])], [np.arange(20.0)]))])
+    assert finding.sentence.endswith("too few seeds (20 and 2 seeds); with fewer than 3, an interval would not be meaningful.")
+
+
+def test_many_comparisons_turn_a_difference_into_a_hint():
+    first, second = np.arange(10.0), np.arange(10.0) + 6.0
+    one = compare("ppo", "dapo", [first], [second])
+    assert judge([(ENV, one)])[0].verdict is Verdict.DIFFERENCE
+    finding = judge([(ENV, one)] + [(ENV, one._replace(p_value=0.9))] * 99)[0]
+    assert finding.verdict is Verdict.HINT
+    assert "does not hold after correction for 100 comparisons" in finding.sentence
+
+
+def test_number():
+    assert [number(x) for x in (0.0, -0.00001, 0.25, 12.34, -133.4, 4545.0)] == ["0", "0", "0.25", "12.3", "-133", "4,545"]
+    assert number(float("nan")) == "-"
+    # As many digits as the numbers beside it
+    assert number(3.2, (120.0,)) == "3"
+
+
+def test_final_scores_are_those_of_the_final_evaluation(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0 * (seed + 1)), seeds=4)
+    path = tmp_path / "runs" / ENV / "ppo" / "0" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    rows.loc[(rows["mode"] == MODE) & (rows.final == 1), "return_mean"] = 140.0
+    rows.to_csv(path, index=False)
+    results = collect(tmp_path)
+    assert results.final_scores(ENV, "ppo", MODE).tolist() == [140.0, 200.0, 300.0, 400.0]
+    # The curve goes on with the small evaluations
+    assert results.curves(ENV, "ppo", MODE)[:, -1].tolist() == [100.0, 200.0, 300.0, 400.0]
+    assert results.final_scores(ENV, "dapo", "stochastic").tolist() == [99.0, 199.0, 299.0, 399.0]
+    row = final_table(results, ENV, MODE).rows[0]
+    # Mean 260, IQM of the middle two
+    assert row[0] == "ppo" and row[1].startswith("250 (") and row[2:] == ["260", "250", "140 to 400", "4"]
+
+
+def test_normalised_between_untrained_and_the_best_mean(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: [10.0, 50.0, 110.0 if variant == "dapo" else 60.0], seeds=3)
+    results = collect(tmp_path)
+    assert scale(results, ENV, MODE) == (10.0, 110.0)
+    envs, scores = normalised_scores(results, MODE)
+    assert envs == [ENV]
+    assert scores["dapo"][0].tolist() == [1.0] * 3 and scores["ppo"][0].tolist() == [0.5] * 3
+
+
+def test_steps_until_the_environment_counts_as_solved(tmp_path):
+    # CartPole-v1 from 475
+    write_experiment(
+        tmp_path, lambda env, variant, seed: [10.0, 480.0 if seed else 20.0, 500.0 if seed != 1 else 30.0], seeds=3
+    )
+    table = efficiency_table(collect(tmp_path), ENV, MODE)
+    assert table.columns[2] == "Runs that reached 475"
+    # Seed 0 at the end, the others in the middle; PPO makes 1000, 1020, 1040 steps per second
+    assert table.rows[0][2:4] == ["3 of 3", "5,007"]
+    assert float(table.rows[0][4]) == pytest.approx(5000 / 1020, abs=0.05)
+    # Means over training by hand: 137.5, 250, 367.5
+    assert table.rows[0][1].startswith("252 (")
+
+
+def test_a_run_that_never_gets_there_is_infinitely_slow(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(500.0 if seed == 0 else 100.0), seeds=3)
+    assert efficiency_table(collect(tmp_path), ENV, MODE).rows[0][2:] == ["1 of 3", "never", "never"]
+
+
+def test_curve_over_time_ends_with_the_fastest_run(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(110.0), seeds=3)
+    seconds, curves = collect(tmp_path).curves_over_time(ENV, "ppo", MODE, points=3)
+    # 10,000 steps at 1040 per second; seed 0 makes 1000
+    assert seconds[-1] == pytest.approx(10_000 / 1040)
+    assert curves[0, -1] == pytest.approx(10 + 100 * 1000 / 1040)
+    assert curves[2, -1] == pytest.approx(110)
+
+
+def test_page_has_everything_and_needs_nothing(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Pendulum-v1"), seeds=5)
+    page = make_report(tmp_path)
+    assert page == tmp_path / "report.html"
+    html = page.read_text()
+    pictures = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    by_env = ("curves_steps", "curves_steps_stochastic", "curves_time", "final", "diagnostics")
+    expected = {f"{kind}_{env}" for kind in by_env for env in (ENV, "Pendulum-v1")}
+    assert pictures == expected | {"aggregate_iqm", "performance_profiles", "probability_of_improvement"}
+    for name in pictures:
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
+        content = base64.b64encode((tmp_path / "figures" / f"{name}.svg").read_bytes()).decode()
+        assert html.count(content) == 1
+    assert "<script" not in html
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"|url\(|@import', html)
+    anchors = set(re.findall(r'href="#([^"]*)"', html))
+    assert anchors <= set(re.findall(r'id="([^"]*)"', html))
+    text = text_of(page)
+    for phrase in (
+        "All 20 runs finished",
+        "dapo ended higher than ppo on CartPole-v1",
+        "dapo ended higher than ppo over all environments",
+        "Holm's correction is for 2 comparisons on single environments, and separately for 1 over all",
+        "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
+        "dapo: tuned, 100 trials",
+        "Seeds 5 (0, 1, 2, 3, 4)",
+        "Gymnasium has no return from which this environment counts as solved",
+    ):
+        assert phrase in text
+    for name, n_rows in (("runs", 20), ("evaluations", 20 * 14)):
+        table = pd.read_csv(tmp_path / f"{name}.csv")
+        assert len(table) == n_rows and list(table.columns[:4]) == ["env", "variant", "algo", "seed"]
+    assert {"key", "value"} < set(pd.read_csv(tmp_path / "diagnostics.csv").columns)
+
+
+def test_failed_and_missing_runs_are_listed_and_not_counted(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=5)
+    failed, missing = (tmp_path / "runs" / ENV / "ppo" / seed for seed in "14")
+    (failed / "result.json").unlink()
+    (failed / "error.txt").write_text("Traceback (most recent call last):\nValueError: NaN <b>in</b> the policy\n")
+    shutil.rmtree(missing)
+    write_run(tmp_path, ENV, "a2c", "a2c", 0, curve_to(1.0))
+    page = make_report(tmp_path)
+    text = text_of(page)
+    assert "8 of 10 runs finished, 1 failed, 1 missing" in text
+    assert "ValueError: NaN &lt;b&gt;in&lt;/b&gt; the policy" in text
+    assert "3 and 5 seeds" in text or "5 and 3 seeds" in text
+    assert "runs/CartPole-v1/a2c/0 is not part of experiment.json" in text
+    assert pd.read_csv(tmp_path / "runs.csv").status.value_counts().to_dict() == {"done": 8, "failed": 1, "missing": 1}
+    results = collect(tmp_path)
+    assert results.final_scores(ENV, "ppo", MODE).tolist() == [50.0, 52.0, 53.0]
+    assert final_table(results, ENV, MODE).rows[0][-1] == "3 of 5"
+
+
+def test_unequal_evaluations_are_used_as_far_as_they_go_and_said(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    path = tmp_path / "runs" / ENV / "dapo" / "2" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    rows[(rows.target_steps != 4000.0) & (rows.final == 0)].to_csv(path, index=False)
+    results = collect(tmp_path)
+    assert results.grid(ENV, MODE).tolist() == [0.0, 2000.0, 6000.0, 8000.0, 10000.0]
+    assert results.curves(ENV, "dapo", MODE).shape == (3, 5)
+    notes = " ".join(results.notes)
+    assert "CartPole-v1, dapo, seed 2: 5 deterministic evaluations instead of 6" in notes
+    assert "seed 2: no final deterministic evaluation; its last one counts as final" in notes
+    assert results.final_scores(ENV, "dapo", MODE).tolist() == [400.0, 401.0, 402.0]
+
+
+def test_environment_without_runs_of_a_variant_is_left_out_of_the_aggregate(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Pendulum-v1"), seeds=3)
+    shutil.rmtree(tmp_path / "runs" / "Pendulum-v1" / "ppo")
+    envs, scores = normalised_scores(collect(tmp_path), MODE)
+    assert envs == [ENV] and list(scores) == ["ppo", "dapo"]
+
+
+def test_one_variant_one_environment_one_seed(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
+    text = text_of(make_report(tmp_path))
+    assert "There is one variant only" in text
+    assert "Fewer than 3 seeds of dapo: an interval would not be meaningful" in text
+
+
+def test_nothing_finished(tmp_path):
+    with pytest.raises(UsageError, match=r"has no experiment\.json"):
+        make_report(tmp_path)
+    write_experiment(tmp_path, two_levels(1.0, 2.0), seeds=1)
+    run = tmp_path / "runs" / ENV / "ppo" / "0"
+    for path in tmp_path.glob("runs/*/*/*/result.json"):
+        path.unlink()
+    (run / "error.txt").write_text("ValueError: no such network\n")
+    with pytest.raises(UsageError, match=r"no finished run yet.*1 failed.*ppo, seed 0.*no such network"):
+        make_report(tmp_path)
+
+
+def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
+    import sys
+
+    write_experiment(tmp_path, two_levels(1.0, 2.0), seeds=3)
+    monkeypatch.setitem(sys.modules, "rliable.library", None)
+    with pytest.raises(UsageError, match=r'rliable.*pip install "sb3-grpo\[compare\]"'):
+        make_report(tmp_path)
+
+
+def test_lecture_table_is_measured_where_it_can_be(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}, seeds=3)
+    names, rows = lecture_table(collect(tmp_path), MODE)
+    assert names == ["ppo", "grpo", "dapo"]
+    table = {title: [[tuple(fact) for fact in facts] for facts in cells] for title, cells in rows}
+    ppo, grpo, dapo = range(3)
+    assert table["Value model"][ppo] == [("yes: 4,545 parameters, 50% of all", True)]
+    assert table["Value model"][dapo] == [("no: 0 parameters", True)]
+    assert table["Models in memory"][ppo][0] == ("2 (policy, critic)", True)
+    assert table["Models in memory"][dapo][0] == ("1 (policy)", True)
+    assert table["Samples per start"] == [[("1", True)], [("8", True)], [("8", True)]]
+    # The defaults of the algorithms, as nothing else is configured
+    assert table["Clipping"][grpo][0] == ("symmetric, 0.2", False)
+    assert table["Clipping"][dapo][0] == ("low 0.2, high 0.28", False)
+    # 1.2 falling to 0.8, at 21 points without the first: 0.99 on average
+    assert table["Clipping"][dapo][1] == ("steps clipped at the low side 4.0%, at the high side 7.9%", True)
+    assert table["Dead groups"][dapo] == [
+        ("25% of the groups drawn", True),
+        ("dropped and replaced", False),
+        ("11% of all steps were dropped with them", True),
+    ]
+    assert table["Dead groups"][grpo][1:] == [("kept, with advantage zero", False)]
+    assert table["Length bias"][grpo][0][0].startswith("yes") and table["Length bias"][dapo][0][0].startswith("none")
+
+
+def test_different_networks_are_told(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    assert network_statements(collect(tmp_path)) == [
+        "Without critics, all variants have equally many parameters on all environments (counted)."
+    ]
+    for path in tmp_path.glob(f"runs/{ENV}/dapo/*/result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "n_parameters": 17_000, "net_arch": "[128, 128]"}))
+    (statement,) = network_statements(collect(tmp_path))
+    assert "differ in size" in statement and "ppo has 4,610 ([64, 64]); dapo has 17,000 ([128, 128])" in statement
+
+
+def test_styles_are_fixed_and_all_different():
+    one, other = styles(["ppo", "grpo", "dapo"]), styles(["trpo", "dapo", "a2c", "ppo"])
+    assert one["ppo"] == other["ppo"] and one["dapo"] == other["dapo"]
+    assert one["ppo"].colour == "#0072B2"
+    names = ["ppo", *(f"dapo, group_size={size}" for size in range(14)), "dapo"]
+    many = styles(names)
+    assert list(many) == names and many["dapo"] == one["dapo"]
+    assert len(set(many.values())) == len(names)
+    assert len({style.colour for style in list(many.values())[:7]} | {many["dapo"].colour}) == 8
