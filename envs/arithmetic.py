@@ -18,6 +18,7 @@ _MAX_LISTED = 10_000_000
 class ArithmeticTask(Task):
     """
     Prompts like ``3+4=``, with the answer ``7``. Every pair of operands from 0 to ``10**digits - 1`` is one item.
+    Only an answer written like this is right: neither ``07`` nor ``+7``, and with ``zero_pad`` only ``07``.
 
     :param digits: Digits of the largest operand
     :param operations: Some of ``+-*``
@@ -103,6 +104,14 @@ class ArithmeticTask(Task):
         a, sign, b, result = self._compute(index if self._listed is None else int(self._listed[index]))
         answer = f"{result:0{self._width}d}" if self.zero_pad else str(result)
         return Item(f"{a}{sign}{b}=", answer, {"a": a, "operation": sign, "b": b})
+
+    def score(self, answer: str, item: Item) -> float:
+        """
+        :param answer: The agent's answer
+        :param item: What it was asked
+        :return: 1 if it is the same text as the reference, else 0
+        """
+        return float(answer == item.answer)
 
     def alphabet(self) -> str:
         """

@@ -89,7 +89,6 @@ class Exam:
         :return: its answers, and which of them are right
         """
         answers = policy.generate([item.prompt for item in self._items])
-        # Not the task's score: as a number, 0018 without an end would be right
         return answers, [answer == item.answer for answer, item in zip(answers, self._items, strict=True)]
 
     def show(self, policy: TokenPolicy, when: str) -> float:
