@@ -17,23 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from sb3_grpo.cli_text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
+
 RUNS = Path(__file__).resolve().parent / "results" / "text"
 
-NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
-
-# Without a critic
-GROUPS: dict[str, Any] = {
-    "n_groups": 64,
-    "group_size": 16,
-    "batch_size": 512,
-    "n_epochs": 4,
-    "learning_rate": 2e-3,
-    "gamma": 1.0,
-    "advantage": "outcome",
-    "advantage_scale": "group",
-    "ent_coef": 0.05,
-    "overlong_filter": True,
-}
+# Without a critic: what python -m sb3_grpo text takes, and all of DAPO's changes
+GROUPS: dict[str, Any] = {**SETTINGS, "overlong_filter": True}
 # About as many tokens per update and per minibatch
 CRITIC: dict[str, Any] = {
     "n_steps": 5,
@@ -56,12 +45,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 # The first three are to be solved, and draw the prompts that are still answered wrongly more often (HardPrompts).
 # The last compares the algorithms on prompts drawn alike.
 EXPERIMENTS: dict[str, dict[str, Any]] = {
-    "addition_1": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 2_500_000, "hard": True},
-    "addition_2": {"digits": 2, "n_test": 500, "n_examples": 2000, "n_epochs": 10, "tokens": 12_000_000, "hard": True},
-    "from_nothing": {"digits": 1, "zero_pad": True, "n_examples": 0, "n_epochs": 0, "tokens": 2_500_000, "hard": True},
-    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 400_000, "hard": False},
+    **{
+        f"addition_{digits}": {
+            "digits": digits,
+            "n_test": lesson.n_test,
+            "n_examples": lesson.examples,
+            "n_epochs": lesson.passes,
+            "tokens": lesson.timesteps,
+            "learning_rate": lesson.learning_rate,
+            "hard": True,
+        }
+        for digits, lesson in LESSONS.items()
+    },
+    "from_nothing": {"digits": 1, "zero_pad": True, "tokens": 6_000_000, "learning_rate": 1e-3, "hard": True},
+    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 400_000, "learning_rate": 5e-4, "hard": False},
 }
-N_ENVS = 512
 N_POINTS = 50
 
 
@@ -85,14 +83,15 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     th.set_num_threads(1)
     setting = EXPERIMENTS[experiment]
     numbers = {"digits": setting["digits"], "n_test": setting.get("n_test", 0), "zero_pad": setting.get("zero_pad", False)}
-    training = ArithmeticTask(**numbers, split="train" if "n_test" in setting else "all")
-    testing = ArithmeticTask(**numbers, split="test" if "n_test" in setting else "all")
+    training = ArithmeticTask(**numbers, split="train" if setting.get("n_test") else "all")
+    testing = ArithmeticTask(**numbers, split="test" if setting.get("n_test") else "all")
     items = [testing.item(index) for index in range(testing.n_items)]
     # Room for one token more than the longest answer needs
     algo, settings = VARIANTS[variant]
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
-    settings = {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
+    settings = {"learning_rate": setting["learning_rate"], **settings}
+    settings["learning_rate"] = LinearSchedule(settings["learning_rate"], 0.0, 1.0)
     hard = HardPrompts(training.n_items)
     if setting["hard"]:
         settings["start_sampler"] = hard
@@ -101,8 +100,9 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     policy: Any = model.policy
     begin = time.perf_counter()
     losses = []
-    if setting["n_examples"]:
-        losses = policy.pretrain(training.worked_examples(setting["n_examples"], seed=seed), n_epochs=setting["n_epochs"])
+    if setting.get("n_examples"):
+        examples = training.worked_examples(setting["n_examples"], seed=seed)
+        losses = policy.pretrain(examples, n_epochs=setting["n_epochs"], batch_size=WARM_START_BATCH)
     warm_start_seconds = time.perf_counter() - begin
 
     class Curve(BaseCallback):
@@ -208,7 +208,7 @@ def report() -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", nargs="+", default=list(EXPERIMENTS), choices=list(EXPERIMENTS))
-    parser.add_argument("--variant", nargs="+", default=["dapo"], choices=list(VARIANTS))
+    parser.add_argument("--variant", nargs="+", default=["dapo_without_overlong_filter"], choices=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to SEEDS-1 (settings were chosen on seeds from 100 on)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--report", action="store_true", help="only summarise what is there")

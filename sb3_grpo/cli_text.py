@@ -30,20 +30,24 @@ from sb3_grpo.cli_common import (
 from sb3_grpo.common.token_policies import TokenPolicy
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
 
-# What learns in benchmarks/text.py (dapo_without_overlong_filter)
-_NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
-_SETTINGS: dict[str, Any] = {
-    "group_size": 16,
-    "n_groups": 64,
+NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
+# Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups of
+# 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus.
+# Without overlong_filter: nothing would say that an answer without an end is wrong
+SETTINGS: dict[str, Any] = {
+    "group_size": 64,
+    "n_groups": 16,
+    "max_sampling_rounds": 8,
     "batch_size": 512,
     "n_epochs": 4,
     "gamma": 1.0,
     "advantage": "outcome",
     "advantage_scale": "group",
     "ent_coef": 0.05,
+    "overlong_filter": False,
 }
-_LEARNING_RATE = 2e-3
-_N_ENVS = 512
+N_ENVS = 512
+WARM_START_BATCH = 32
 
 _N_SHOWN = 5
 _N_POINTS = 50
@@ -54,18 +58,20 @@ class Lesson(NamedTuple):
     What the sums of some number of digits take.
 
     :param timesteps: tokens to train
+    :param learning_rate: at the beginning; it falls to 0
     :param examples: worked examples for the warm start
     :param passes: how many times each of them is seen
     :param n_test: prompts that are held out to test with; 0: there are so few that all are trained and tested
     """
 
     timesteps: int
+    learning_rate: float
     examples: int
     passes: int
     n_test: int
 
 
-_LESSONS = {1: Lesson(2_500_000, 100, 20, 0), 2: Lesson(12_000_000, 2000, 10, 500)}
+LESSONS = {1: Lesson(2_500_000, 5e-4, 100, 20, 0), 2: Lesson(12_000_000, 1e-3, 2000, 10, 500)}
 
 
 class Exam:
@@ -138,7 +144,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     """
     :param commands: where to add the command
     """
-    one, two = _LESSONS.values()
+    one, two = LESSONS.values()
     parser = commands.add_parser(
         "text",
         help="train a small transformer to add, from whether its answers are right",
@@ -151,7 +157,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--digits",
         type=int,
         default=1,
-        choices=_LESSONS,
+        choices=LESSONS,
         help="of the numbers to be added (default: %(default)s). "
         f"The policy is tested on all sums of one digit, and on {two.n_test} sums of two digits that are held out",
     )
@@ -172,7 +178,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _text(args: argparse.Namespace) -> int:
-    lesson = _LESSONS[args.digits]
+    lesson = LESSONS[args.digits]
     args.timesteps = args.timesteps or lesson.timesteps
     args.examples = args.examples or lesson.examples
     th.set_num_threads(1)
@@ -185,12 +191,11 @@ def _text(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"--examples {args.examples}: {error}") from error
     # One token more than the longest answer and its end need, so that there is something to learn about the end, too
-    env = VerifierTextVecEnv(_N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
+    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
     assert training.n_items is not None
     hard = HardPrompts(training.n_items)
-    # Without overlong_filter: nothing would say that an answer without an end is wrong
-    settings = {**_SETTINGS, "policy_kwargs": _NETWORK}
-    learning_rate = LinearSchedule(_LEARNING_RATE, 0.0, 1.0)
+    settings = {**SETTINGS, "policy_kwargs": NETWORK}
+    learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
     algorithm = ALGORITHMS[args.algo]
     model = algorithm("TokenPolicy", env, learning_rate, seed=args.seed, device="cpu", start_sampler=hard, **settings)
     policy = model.policy
@@ -200,7 +205,7 @@ def _text(args: argparse.Namespace) -> int:
     task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
     announce(model, task, "TokenPolicy")
     start = time.perf_counter()
-    loss = policy.pretrain(examples, n_epochs=lesson.passes)[-1]
+    loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)[-1]
     warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
     before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
     curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
@@ -217,7 +222,7 @@ def _text(args: argparse.Namespace) -> int:
         model,
         outcome,
         {"right_answers": curve.curve},
-        task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": _N_ENVS},
+        task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS},
         warm_start=warm_start,
         evaluation={"prompts": len(exam), "right_before": before, "right_after": after, "deterministic": True},
     )

@@ -37,9 +37,9 @@ def test_text_shows_answers_and_leaves_model_curve_and_config(capsys: pytest.Cap
     assert answers == [row[2] for row in shown[5:]]
 
     config = read_config(out)
-    expected = {"group_size": 16, "n_groups": 64, "overlong_filter": False, "dynamic_sampling": True, "clip_range_high": 0.28}
+    expected = {"group_size": 64, "n_groups": 16, "overlong_filter": False, "dynamic_sampling": True, "clip_range_high": 0.28}
     assert expected.items() <= config["hyperparameters"].items()
-    assert "start=0.002, end=0.0" in config["hyperparameters"]["learning_rate"]
+    assert "start=0.0005, end=0.0" in config["hyperparameters"]["learning_rate"]
     assert config["policy"] == "TokenPolicy"
     assert config["arguments"]["timesteps"] == 5000 and config["arguments"]["examples"] == 100
     assert config["machine"]["torch_threads"] == 1 and config["machine"]["device"] == "cpu"

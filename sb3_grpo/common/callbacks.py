@@ -13,13 +13,15 @@ class WarmStart(BaseCallback):
 
     :param n_examples: how many examples
     :param n_epochs: how many times each of them is seen
+    :param batch_size: how many there are in a gradient step
     :param seed: which ones
     """
 
-    def __init__(self, n_examples: int, n_epochs: int, seed: int = 0):
+    def __init__(self, n_examples: int, n_epochs: int, batch_size: int = 64, seed: int = 0):
         super().__init__()
         self.n_examples = n_examples
         self.n_epochs = n_epochs
+        self.batch_size = batch_size
         self.seed = seed
 
     def _on_training_start(self) -> None:
@@ -27,7 +29,7 @@ class WarmStart(BaseCallback):
         if self.model._n_updates == 0:
             task = self.training_env.get_attr("rules", indices=0)[0].task
             examples = task.worked_examples(self.n_examples, seed=self.seed)
-            policy.pretrain(examples, n_epochs=self.n_epochs)
+            policy.pretrain(examples, n_epochs=self.n_epochs, batch_size=self.batch_size)
 
     def _on_step(self) -> bool:
         return True
