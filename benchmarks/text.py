@@ -52,13 +52,29 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
             "n_examples": lesson.examples,
             "n_epochs": lesson.passes,
             "tokens": lesson.timesteps,
+            "settings": lesson.settings,
             "learning_rate": lesson.learning_rate,
             "hard": True,
         }
         for digits, lesson in LESSONS.items()
     },
-    "from_nothing": {"digits": 1, "zero_pad": True, "tokens": 6_000_000, "learning_rate": 1e-3, "hard": True},
-    "ablation": {"digits": 1, "n_examples": 100, "n_epochs": 20, "tokens": 400_000, "learning_rate": 5e-4, "hard": False},
+    "from_nothing": {
+        "digits": 1,
+        "zero_pad": True,
+        "tokens": 6_000_000,
+        "settings": LESSONS[1].settings,
+        "learning_rate": 1e-3,
+        "hard": True,
+    },
+    "ablation": {
+        "digits": 1,
+        "n_examples": 100,
+        "n_epochs": 20,
+        "tokens": 400_000,
+        "settings": LESSONS[1].settings,
+        "learning_rate": 5e-4,
+        "hard": False,
+    },
 }
 N_POINTS = 50
 
@@ -87,10 +103,11 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     testing = ArithmeticTask(**numbers, split="test" if setting.get("n_test") else "all")
     items = [testing.item(index) for index in range(testing.n_items)]
     # Room for one token more than the longest answer needs
-    algo, settings = VARIANTS[variant]
+    algo, settings = VARIANTS[variant][0], {**VARIANTS[variant][1]}
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
-    settings = {"learning_rate": setting["learning_rate"], **settings}
+    if algo != "ppo":
+        settings = {**settings, **setting["settings"], "learning_rate": setting["learning_rate"]}
     settings["learning_rate"] = LinearSchedule(settings["learning_rate"], 0.0, 1.0)
     hard = HardPrompts(training.n_items)
     if setting["hard"]:

@@ -31,19 +31,14 @@ from sb3_grpo.common.token_policies import TokenPolicy
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
 
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
-# Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups of
-# 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus.
 # Without overlong_filter: nothing would say that an answer without an end is wrong
 SETTINGS: dict[str, Any] = {
-    "group_size": 64,
-    "n_groups": 16,
     "max_sampling_rounds": 8,
     "batch_size": 512,
     "n_epochs": 4,
     "gamma": 1.0,
     "advantage": "outcome",
     "advantage_scale": "group",
-    "ent_coef": 0.05,
     "overlong_filter": False,
 }
 N_ENVS = 512
@@ -58,6 +53,7 @@ class Lesson(NamedTuple):
     What the sums of some number of digits take.
 
     :param timesteps: tokens to train
+    :param settings: of the algorithm, besides ``SETTINGS``
     :param learning_rate: at the beginning; it falls to 0
     :param examples: worked examples for the warm start
     :param passes: how many times each of them is seen
@@ -65,13 +61,20 @@ class Lesson(NamedTuple):
     """
 
     timesteps: int
+    settings: dict[str, Any]
     learning_rate: float
     examples: int
     passes: int
     n_test: int
 
 
-LESSONS = {1: Lesson(2_500_000, 5e-4, 100, 20, 0), 2: Lesson(12_000_000, 1e-3, 2000, 10, 500)}
+LESSONS = {
+    # Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups
+    # of 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus
+    1: Lesson(2_500_000, {"group_size": 64, "n_groups": 16, "ent_coef": 0.05}, 5e-4, 100, 20, 0),
+    # Many prompts: with fewer and larger groups, what is right for some is unlearned with others
+    2: Lesson(8_000_000, {"group_size": 16, "n_groups": 64, "ent_coef": 0.1}, 5e-4, 2000, 10, 500),
+}
 
 
 class Exam:
@@ -194,7 +197,7 @@ def _text(args: argparse.Namespace) -> int:
     env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
     assert training.n_items is not None
     hard = HardPrompts(training.n_items)
-    settings = {**SETTINGS, "policy_kwargs": NETWORK}
+    settings = {**SETTINGS, **lesson.settings, "policy_kwargs": NETWORK}
     learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
     algorithm = ALGORITHMS[args.algo]
     model = algorithm("TokenPolicy", env, learning_rate, seed=args.seed, device="cpu", start_sampler=hard, **settings)
