@@ -3,7 +3,6 @@
 import importlib
 import os
 import platform
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +34,7 @@ def machine() -> dict[str, Any]:
     :return: What a reader needs to place a speed figure
     """
     # Imported here, so that no process holds more than its own algorithm in memory
-    from sb3_grpo.common.machine import cpu_name
+    from sb3_grpo.common.machine import cpu_name, source_commit
 
     packages = ("torch", "stable_baselines3", "gymnasium", "numpy")
     return {
@@ -44,17 +43,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {**{package: version(package) for package in packages}, "sb3_grpo": version("sb3_grpo")},
-        "commit": _commit(),
+        "commit": source_commit() or "unknown",
     }
-
-
-def _commit() -> str:
-    try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def command() -> str:

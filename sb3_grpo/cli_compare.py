@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import track
 from rich.text import Text
@@ -63,12 +64,25 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    # Only now, because other commands do without the packages of this one
-    from sb3_grpo.compare.schedule import Board, run_jobs
-
     experiment = _experiment(args)
     folder: Path = args.output or Path("comparisons") / experiment.name
     _check(experiment)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two would remove each other's runs. However this process ends, the system takes the lock back
+        locked = FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write to {folder}: {error}") from error
+    with locked:
+        return _run(args, experiment, folder)
+
+
+def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
+    # Only now, because other commands do without the packages of this one
+    from sb3_grpo.compare.schedule import Board, run_jobs
+
     _begin(experiment, folder)
     pool = _make_pool(args, experiment)
     n_done = sum(job.is_done(folder) for job in experiment.jobs())
@@ -137,6 +151,11 @@ def _begin(experiment: "Experiment", folder: Path) -> None:
     experiment.versions = versions("rl_zoo3", "sb3_contrib")
     experiment.machine = describe_machine()
     everything = experiment
+    if not (folder / "experiment.json").exists() and any((folder / "runs").glob("*/*/*/result.json")):
+        raise UsageError(
+            f"{folder} has finished runs, but no experiment.json that says what they are: "
+            "choose another folder with --name or --output."
+        )
     if (folder / "experiment.json").exists():
         before = Experiment.load(folder)
         found = differences(before, experiment, folder)
@@ -157,11 +176,7 @@ def _begin(experiment: "Experiment", folder: Path) -> None:
                 Text("Warning: ", "bold yellow"),
                 f"earlier runs were made with other versions, now there is {', '.join(updated)}.",
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        everything.save(folder)
-    except OSError as error:
-        raise UsageError(f"Cannot write to {folder}: {error}") from error
+    everything.save(folder)
 
 
 def _make_pool(args: argparse.Namespace, experiment: "Experiment") -> Any:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sb3_grpo.cli_common import ALGORITHMS, known_settings
+
 BUDGET = 10_000
 N_EVALUATIONS = 5
 Curve = Callable[[str, str, int], Sequence[float]]
@@ -20,6 +22,16 @@ def curve_to(final: float, first: float = 10.0, n_evaluations: int = N_EVALUATIO
     :return: a straight line between them
     """
     return np.linspace(first, final, n_evaluations + 1).tolist()
+
+
+def hyperparams(algo: str) -> dict[str, str]:
+    """
+    :param algo: an algorithm
+    :return: its defaults, as a comparison notes what a model was built with
+    """
+    if algo not in ALGORITHMS:
+        return {"gae_lambda": "0.95", "clip_range": "0.2", "target_kl": "None"}
+    return {name: str(parameter.default) for name, parameter in known_settings(ALGORITHMS[algo]).items()}
 
 
 def write_experiment(
@@ -54,7 +66,7 @@ def write_experiment(
         "command": "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
         "versions": {"sb3_grpo": "0.1.0", "torch": "2.9.0"},
         "machine": {"platform": "Linux", "cpu_count": 2},
-        "hyperparams": {env: {name: {"gamma": "0.98"} for name in variants} for env in envs},
+        "hyperparams": {env: {name: hyperparams(algo) for name, algo in variants.items()} for env in envs},
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "experiment.json").write_text(json.dumps(experiment))

@@ -1,6 +1,7 @@
 """The report of a comparison: its numbers, its statements, its page."""
 
 import base64
+import itertools
 import json
 import re
 import shutil
@@ -14,14 +15,14 @@ pytest.importorskip("rliable")
 from compare_data import curve_to, write_experiment, write_run
 
 from sb3_grpo.cli_common import UsageError
-from sb3_grpo.compare import statistics
+from sb3_grpo.compare import figures, statistics
 from sb3_grpo.compare.figures import styles
 from sb3_grpo.compare.findings import judge, normalised_scores, number, scale
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
 from sb3_grpo.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
-from sb3_grpo.compare.tables import efficiency_table, final_table, network_statements
+from sb3_grpo.compare.tables import cost_table, efficiency_table, final_table, network_statements
 
 ENV = "CartPole-v1"
 MODE = "deterministic"
@@ -99,8 +100,31 @@ def test_no_interval_with_two_seeds():
 def test_exact_p_value_of_complete_separation():
     # 2 of the C(8, 4) = 70 ways to name the runs
     p_value = statistics.permutation_p_value([np.arange(4.0)], [np.arange(4.0) + 10])
-    assert p_value == pytest.approx(2 / 70, abs=0.006)
+    assert p_value == pytest.approx(2 / 70)
     assert statistics.permutation_p_value([np.ones(5)], [np.ones(5)]) == 1.0
+    # Smaller than any number of shuffles would find
+    assert statistics.permutation_p_value([np.arange(10.0)], [np.arange(10.0) + 10]) == pytest.approx(2 / 184_756)
+
+
+def test_p_value_counts_all_ways_to_name_the_runs():
+    from scipy.stats import mannwhitneyu
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=6), rng.normal(1.0, size=9)
+    assert statistics.permutation_p_value([x], [y]) == pytest.approx(mannwhitneyu(x, y, method="exact").pvalue)
+
+    # Ties, and two environments with different numbers of seeds: one after the other
+    firsts = [np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 4.0, 4.0])]
+    seconds = [np.array([2.0, 3.0, 3.0, 5.0, 5.0]), np.array([2.0, 4.0])]
+    named = []
+    for first, second in zip(firsts, seconds, strict=True):
+        runs = np.concatenate([first, second])
+        chosen = [list(ids) for ids in itertools.combinations(range(len(runs)), len(first))]
+        named.append([statistics.probability_of_improvement(runs[ids], np.delete(runs, ids)) - 0.5 for ids in chosen])
+    distances = np.abs([sum(each) for each in itertools.product(*named)])
+    # The names as they are come first
+    expected = np.mean(distances >= distances[0] - 1e-9)
+    assert statistics.permutation_p_value(firsts, seconds) == pytest.approx(expected)
 
 
 def test_holm_by_hand():
@@ -159,6 +183,16 @@ def test_many_comparisons_turn_a_difference_into_a_hint():
     finding = judge([(ENV, one)] + [(ENV, one._replace(p_value=0.9))] * 99)[0]
     assert finding.verdict is Verdict.HINT
     assert "does not hold after correction for 100 comparisons" in finding.sentence
+    assert "With so few seeds" not in finding.sentence, "100 * 2 / 184,756 is below 5%"
+
+
+def test_hint_says_that_more_seeds_are_needed():
+    # 2 of 252 ways to name the runs separate them, times 7 is above 5%
+    separated = compare("ppo", "dapo", [np.arange(5.0)], [np.arange(5.0) + 100.0])
+    assert {finding.verdict for finding in judge([(ENV, separated)] * 6)} == {Verdict.DIFFERENCE}
+    finding = judge([(ENV, separated)] * 7)[0]
+    assert finding.verdict is Verdict.HINT
+    assert finding.sentence.endswith("no difference could: more seeds are needed.")
 
 
 def test_number():
@@ -187,7 +221,7 @@ def test_final_scores_are_those_of_the_final_evaluation(tmp_path):
 def test_normalised_between_untrained_and_the_best_mean(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: [10.0, 50.0, 110.0 if variant == "dapo" else 60.0], seeds=3)
     results = collect(tmp_path)
-    assert scale(results, ENV, MODE) == (10.0, 110.0)
+    assert scale(results, ENV, MODE) == (10.0, 110.0, True)
     envs, scores = normalised_scores(results, MODE)
     assert envs == [ENV]
     assert scores["dapo"][0].tolist() == [1.0] * 3 and scores["ppo"][0].tolist() == [0.5] * 3
@@ -296,6 +330,42 @@ def test_environment_without_runs_of_a_variant_is_left_out_of_the_aggregate(tmp_
     assert envs == [ENV] and list(scores) == ["ppo", "dapo"]
 
 
+def test_improvements_of_one_environment_are_not_mixed_with_another(tmp_path, monkeypatch):
+    variants = {"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Pendulum-v1"), variants=variants, seeds=3)
+    shutil.rmtree(tmp_path / "runs" / "Pendulum-v1" / "ppo")
+    drawn = []
+    draw = figures.draw_improvements
+    monkeypatch.setattr(figures, "draw_improvements", lambda *arguments: (drawn.append(arguments), draw(*arguments)))
+    make_report(tmp_path)
+    [(_, title, rows, _)] = drawn
+    assert title == "Probability of improvement, CartPole-v1"
+    assert [pair[:2] for pair in rows] == [("ppo", "grpo"), ("ppo", "dapo"), ("grpo", "dapo")]
+
+
+def test_steps_beyond_the_budget_are_told(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    assert not collect(tmp_path).notes, "7 of 10,000 are not worth a word"
+    path = tmp_path / "runs" / ENV / "dapo" / "1" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 11_600}))
+    results = collect(tmp_path)
+    assert results.notes == [
+        "CartPole-v1, dapo: with its last rollout a run made 11,600 steps, 16% more than the budget, "
+        "before its final evaluation."
+    ]
+    table = cost_table(results)
+    assert [row[table.columns.index("Steps made")] for row in table.rows] == ["10,007", "10,007"]
+
+
+def test_runs_of_different_versions_are_told(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    for seed in range(3):
+        path = tmp_path / "runs" / ENV / "ppo" / str(seed) / "config.json"
+        versions = {"torch": "2.9.0", "numpy": "2.0.0" if seed else "1.26.4"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "versions": versions}))
+    assert collect(tmp_path).notes == ["The runs were made with different versions of numpy: 1.26.4, 2.0.0."]
+
+
 def test_one_variant_one_environment_one_seed(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
     text = text_of(make_report(tmp_path))
@@ -334,8 +404,8 @@ def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     assert table["Value model"][dapo] == [("no: 0 parameters", True)]
     assert table["Models in memory"][ppo][0] == ("2 (policy, critic)", True)
     assert table["Models in memory"][dapo][0] == ("1 (policy)", True)
-    assert table["Samples per start"] == [[("1", True)], [("8", True)], [("8", True)]]
-    # The defaults of the algorithms, as nothing else is configured
+    assert table["Samples per start"] == [[("1", False)], [("8", False)], [("8", False)]]
+    # The defaults of the algorithms
     assert table["Clipping"][grpo][0] == ("symmetric, 0.2", False)
     assert table["Clipping"][dapo][0] == ("low 0.2, high 0.28", False)
     # 1.2 falling to 0.8, at 21 points without the first: 0.99 on average
@@ -369,3 +439,15 @@ def test_styles_are_fixed_and_all_different():
     assert list(many) == names and many["dapo"] == one["dapo"]
     assert len(set(many.values())) == len(names)
     assert len({style.colour for style in list(many.values())[:7]} | {many["dapo"].colour}) == 8
+
+
+def test_where_nobody_learned_scores_are_not_normalised(tmp_path):
+    # Seeds 0, 1, 2: untrained -0.2, -0.3, -0.4; at the end a little above that by chance, or far below
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        untrained = -0.3 - 0.1 * (seed - 1)
+        return [untrained, -10.0, -20.0 if variant == "dapo" else untrained + 0.02]
+
+    write_experiment(tmp_path, curve, seeds=3)
+    results = collect(tmp_path)
+    assert not scale(results, ENV, MODE).usable
+    assert normalised_scores(results, MODE)[0] == []

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch as th
 import yaml
+from filelock import FileLock
 from rich.console import Console
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
@@ -189,6 +190,14 @@ def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     assert len(after) == 2 and before.items() <= after.items()
 
 
+def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
+    before = results(finished)
+    with FileLock(finished / "out" / ".lock"):
+        assert compare(finished, seeds=5) == 2
+    assert "Another comparison is at work in" in capfd.readouterr().err
+    assert results(finished) == before and compare(finished) == 0
+
+
 def wait_for(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -238,6 +247,18 @@ def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     assert [path.parent.name for path in tmp_path.rglob("error.txt")] == ["0"]
     assert not (tmp_path / "runs" / "CartPole-v1" / "ppo" / "1").exists()
+
+
+def test_run_that_has_just_finished_survives_an_interrupt(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
+    job = experiment.jobs()[0]
+    pool = LocalPool(1)
+    pool.start((job.env, job.variant.name, job.seed), experiment.settings(job), job.folder(tmp_path))
+    # Nobody has asked yet whether it has ended
+    wait_for(lambda: job.is_done(tmp_path))
+    pool.close()
+    names = {path.name for path in job.folder(tmp_path).iterdir()}
+    assert names == {"config.json", "diagnostics.csv", "evaluations.csv", "log.txt", "model.zip", "result.json"}
 
 
 @pytest.mark.parametrize(

@@ -206,15 +206,17 @@ def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
         # In the constructor, and in the middle of the training
-        return [{"group_size": 1}, {"learning_rate": float("nan")}, {}][trial.number]
+        too_large = {"policy_kwargs": {"net_arch": [10**17]}}
+        return [{"group_size": 1}, {"learning_rate": float("nan")}, too_large, {}][trial.number]
 
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
     options = (*TRIALS, "-n", "400", "--storage", "trials.log", "--study-name", "study", "-params", *SMALL)
-    assert train(*options[:-4], "--n-trials", "3", *options[-4:], algo="grpo") == 0
-    first, second, third = journal(Path("trials.log")).trials
-    assert (first.state, second.state, third.state) == (TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE)
+    assert train(*options[:-4], "--n-trials", "4", *options[-4:], algo="grpo") == 0
+    first, second, third, fourth = trials = journal(Path("trials.log")).trials
+    assert [trial.state for trial in trials] == [TrialState.PRUNED] * 3 + [TrialState.COMPLETE]
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
-    assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in third.user_attrs
+    assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
+    assert "allocate memory" in third.user_attrs["pruned_because"]
     assert "Trial 0 was pruned, because it cannot be run. ValueError: group_size must" in capsys.readouterr().out
 
 

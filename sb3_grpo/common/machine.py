@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +40,22 @@ def versions(*more: str) -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found | {"python": platform.python_version()}
+    commit = source_commit()
+    return found | ({"sb3_grpo commit": commit} if commit else {}) | {"python": platform.python_version()}
+
+
+def source_commit() -> str | None:
+    """
+    :return: git's name for the state of the sources, None if they are no checkout
+    """
+    folder = Path(sb3_grpo.__file__).resolve().parent
+    if not (folder.parent / ".git").exists():
+        return None
+    try:
+        command = ["git", "describe", "--always", "--dirty"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def peak_memory() -> float:

@@ -8,7 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from sb3_grpo.compare.results import Results
-from sb3_grpo.compare.statistics import MIN_SEEDS, Comparison, Interval, Verdict, compare, holm, normalised, verdict
+from sb3_grpo.compare.statistics import (
+    CONFIDENCE,
+    MIN_SEEDS,
+    Comparison,
+    Interval,
+    Verdict,
+    compare,
+    holm,
+    normalised,
+    permutation_p_value,
+    verdict,
+)
 
 
 class Scale(NamedTuple):
@@ -16,16 +27,14 @@ class Scale(NamedTuple):
     The returns that become the normalised scores 0 and 1.
 
     :param low: mean return of the untrained policies
-    :param high: best mean return over the seeds that any variant had at any evaluation
+    :param high: best mean final return over the seeds of a variant
+    :param usable: whether that variant learned anything: without it, the distance between the two would be noise, and
+        everything divided by it
     """
 
     low: float
     high: float
-
-    @property
-    def usable(self) -> bool:
-        """Whether anybody was better than an untrained policy."""
-        return self.high > self.low
+    usable: bool
 
 
 class Finding(NamedTuple):
@@ -83,9 +92,11 @@ def scale(results: Results, env: str, mode: str) -> Scale:
     curves = [curve for variant in results.variants if (curve := results.curves(env, variant, mode)).size]
     finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
     if not curves or results.grid(env, mode)[0] != 0:
-        return Scale(math.nan, math.nan)
-    best = max([*(curve.mean(axis=0).max() for curve in curves), *(scores.mean() for scores in finals)])
-    return Scale(float(np.concatenate([curve[:, 0] for curve in curves]).mean()), float(best))
+        return Scale(math.nan, math.nan, False)
+    untrained = np.concatenate([curve[:, 0] for curve in curves])
+    best = max(finals, key=np.mean)
+    learned = best.mean() > untrained.mean() and permutation_p_value([best], [untrained]) < 1.0 - CONFIDENCE
+    return Scale(float(untrained.mean()), float(best.mean()), bool(learned))
 
 
 def common_envs(results: Results) -> tuple[list[str], list[str]]:
@@ -106,7 +117,10 @@ def normalised_scores(results: Results, mode: str) -> tuple[list[str], dict[str,
     variants, envs = common_envs(results)
     scales = {env: scale(results, env, mode) for env in envs}
     envs = [env for env in envs if scales[env].usable]
-    return envs, {name: [normalised(results.final_scores(env, name, mode), *scales[env]) for env in envs] for name in variants}
+    return envs, {
+        name: [normalised(results.final_scores(env, name, mode), scales[env].low, scales[env].high) for env in envs]
+        for name in variants
+    }
 
 
 def find_in(results: Results, env: str, mode: str) -> list[Comparison]:
@@ -135,10 +149,14 @@ def judge(comparisons: Sequence[tuple[str | None, Comparison]]) -> list[Finding]
     :return: what can be said of each, given how many they are
     """
     adjusted = holm([comparison.p_value for _, comparison in comparisons])
+    # Whether the correction lets any difference through, if it is as clear as it can be
+    possible = min(holm([comparison.smallest_p for _, comparison in comparisons]), default=0.0) <= 1.0 - CONFIDENCE
     findings = []
     for (env, comparison), p_value in zip(comparisons, adjusted, strict=True):
         judged = verdict(comparison, p_value)
         words = sentence(env, comparison, p_value, judged, len(comparisons))
+        if judged is Verdict.HINT and not possible:
+            words += " With so few seeds for so many comparisons, no difference could: more seeds are needed."
         findings.append(Finding(env, comparison, p_value, judged, words))
     return findings
 
@@ -195,7 +213,7 @@ def sentence(env: str | None, comparison: Comparison, adjusted_p: float, judged:
     if judged is Verdict.UNDECIDED:
         return (
             f"Undecided between {first} and {second} {where}: the two intervals do not say the same. "
-            f"For {first}, {numbers}. More seeds would tell."
+            f"For {first}, {numbers}. More seeds might tell."
         )
     if difference == (0.0, 0.0, 0.0):
         return (

@@ -1,13 +1,11 @@
 """The table with which PPO, GRPO and DAPO are usually told apart, filled with what the runs measured."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
-from stable_baselines3 import A2C, PPO
 
-from sb3_grpo.cli_common import ALGORITHMS, known_settings
+from sb3_grpo.cli_common import ALGORITHMS
 from sb3_grpo.compare.findings import number
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.tables import median
@@ -77,31 +75,14 @@ class _Described:
         return means
 
     def setting(self, name: str) -> str:
-        """A hyperparameter as configured, with its environments where they differ."""
-        default = _defaults(self.algo).get(name)
+        """A hyperparameter as the models had it, "None" if they have none, with its environments where they differ."""
         by_value: dict[str, list[str]] = {}
         for env in self.envs:
             settings = self.results.hyperparams(env, self.name)
-            by_value.setdefault(str(settings.get(name, default)), []).append(env)
+            by_value.setdefault(settings.get(name, "None"), []).append(env)
         if len(by_value) == 1:
             return next(iter(by_value))
         return ", ".join(f"{value} ({', '.join(envs)})" for value, envs in by_value.items())
-
-
-def _defaults(algo: str) -> dict[str, Any]:
-    classes: dict[str, Any] = {"ppo": PPO, "a2c": A2C}
-    if algo in ALGORITHMS:
-        parameters: Mapping[str, inspect.Parameter] = known_settings(ALGORITHMS[algo])
-    elif algo in classes:
-        parameters = inspect.signature(classes[algo]).parameters
-    else:
-        try:
-            import sb3_contrib
-        except ModuleNotFoundError:
-            return {}
-        algorithm = getattr(sb3_contrib, algo.upper(), None)
-        parameters = inspect.signature(algorithm).parameters if algorithm else {}
-    return {name: parameter.default for name, parameter in parameters.items() if parameter.default is not parameter.empty}
 
 
 def _spread(values: Iterable[float], form: Callable[[float], str] = number) -> str:
@@ -217,4 +198,4 @@ def _length_bias(variant: _Described) -> list[Fact]:
 
 def _samples_per_start(variant: _Described) -> list[Fact]:
     samples = variant.measured("samples_per_start")
-    return [Fact(_spread(samples.values()), True)] if samples else []
+    return [Fact(_spread(samples.values()), False)] if samples else []

@@ -166,7 +166,7 @@ def _verdict_grid(page: Page) -> tuple[list[str], list[tuple[str, list[tuple[str
         findings += page.overall.findings
     pairs: dict[str, dict[str, tuple[str, str]]] = {}
     for finding in findings:
-        row = pairs.setdefault(f"{finding.comparison.first} - {finding.comparison.second}", {})
+        row = pairs.setdefault(f"{finding.comparison.first} and {finding.comparison.second}", {})
         row[finding.env or "all together"] = (_in_a_word(finding), finding.verdict.name.lower())
     return columns, [(pair, [row.get(column, ("-", "")) for column in columns]) for pair, row in pairs.items()]
 
@@ -182,6 +182,6 @@ def _in_a_word(finding: Finding) -> str:
 
 def _scale_table(overall: Overall) -> Table:
     table = Table(["Environment", "0 is", "1 is", "Part of the aggregate"])
-    for env, (low, high) in overall.scales.items():
-        table.rows.append([env, number(low), number(high), "yes" if env in overall.envs else "no"])
+    for env, scale in overall.scales.items():
+        table.rows.append([env, number(scale.low), number(scale.high), "yes" if env in overall.envs else "no"])
     return table

@@ -46,7 +46,7 @@ def make_report(folder: Path) -> Path:
     # None: all environments together
     for env in track([*results.envs, None], "Report", console=console, transient=True, disable=not console.is_terminal):
         if env is None:
-            overall = _overall(results, mode, look, [comparison for _, comparison in compared])
+            overall = _overall(results, mode, look, compared)
         elif any(len(results.done(env, name)) for name in results.variants):
             pictures[env] = _env_pictures(results, env, look)
             compared += [(env, comparison) for comparison in find_in(results, env, mode)]
@@ -154,7 +154,9 @@ def _diagnostics_picture(results: Results, env: str, mode: str, look: dict[str, 
     )
 
 
-def _overall(results: Results, mode: str, look: dict[str, Style], compared: Sequence[Comparison]) -> Overall:
+def _overall(
+    results: Results, mode: str, look: dict[str, Style], compared: Sequence[tuple[str | None, Comparison]]
+) -> Overall:
     """Everything about all environments together."""
     envs, scores = normalised_scores(results, mode)
     overall = Overall(envs, {env: scale(results, env, mode) for env in results.envs})
@@ -181,11 +183,13 @@ def _overall(results: Results, mode: str, look: dict[str, Style], compared: Sequ
         figures.draw_scores(path, title, "Normalised score", pooled, overall.intervals, look)
         caption = f"Normalised final scores on {where}: every run (small), IQM (large), 95% interval (bar)."
         overall.pictures.insert(0, Picture(path, caption))
-        compared = find_overall(scores)
-        overall.findings = judge([(None, comparison) for comparison in compared])
-    if compared:
+        compared = [(None, comparison) for comparison in find_overall(scores)]
+        overall.findings = judge(compared)
+    # Of one environment, if there is only one to put together
+    pairs = [comparison for env, comparison in compared if env in (None, envs[0])]
+    if pairs:
         path = _file_name(results, "probability_of_improvement")
-        rows = [(comparison.first, comparison.second, comparison.improvement) for comparison in compared]
+        rows = [(comparison.first, comparison.second, comparison.improvement) for comparison in pairs]
         figures.draw_improvements(path, f"Probability of improvement, {where}", rows, look)
         overall.pictures.append(
             Picture(

@@ -47,6 +47,8 @@ RUN_COLUMNS = [
     "error",
 ]
 MODES = ("deterministic", "stochastic")
+# A reader is told of runs that went further beyond their budget
+_OVERSHOOT = 0.05
 
 
 def import_extra(name: str) -> ModuleType:
@@ -110,7 +112,7 @@ class Results:
         """
         :param env: an environment
         :param variant: a variant
-        :return: what its model was built with, besides the defaults
+        :return: what its model was built with, defaults included
         """
         return self.experiment.get("hyperparams", {}).get(env, {}).get(variant, {})
 
@@ -318,9 +320,21 @@ def _notes(results: Results) -> list[str]:
                     )
                 if not (run.final == 1).any():
                     notes.append(f"{env}, {variant}, seed {seed}: no final {mode} evaluation; its last one counts as final.")
+    for (env, variant), run in results.runs[results.runs.status == "done"].groupby(["env", "variant"], sort=False):
+        budget, steps = results.experiment["timesteps"][env], int(run.steps.max())
+        if steps > (1.0 + _OVERSHOOT) * budget:
+            notes.append(
+                f"{env}, {variant}: with its last rollout a run made {steps:,} steps, {steps / budget - 1.0:.0%} more than "
+                "the budget, before its final evaluation."
+            )
     machines = {json.dumps(config["machine"], sort_keys=True) for config in results.configs.values() if "machine" in config}
     if len(machines) > 1:
         notes.append(f"The runs were made on {len(machines)} different machines: their seconds and speeds do not compare.")
+    versions = [config["versions"] for config in results.configs.values() if "versions" in config]
+    for package in sorted({package for each in versions for package in each}):
+        found = sorted({each.get(package, "none") for each in versions})
+        if len(found) > 1:
+            notes.append(f"The runs were made with different versions of {package}: {', '.join(found)}.")
     planned_runs = {run_folder(results.folder, row.env, row.variant, row.seed) for row in results.runs.itertuples()}
     for extra in sorted({path.parent for path in (results.folder / "runs").rglob("config.json")} - planned_runs):
         notes.append(f"{extra.relative_to(results.folder)} is not part of experiment.json and not in this report.")

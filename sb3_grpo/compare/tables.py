@@ -117,6 +117,7 @@ def cost_table(results: Results) -> Table:
     :return: speed, memory and sizes
     """
     columns = {
+        "steps": "Steps made",
         "steps_per_second": "Steps per second",
         "seconds": "Seconds of training",
         "peak_memory_mib": "Peak memory (MiB)",
@@ -136,8 +137,8 @@ def cost_table(results: Results) -> Table:
             dropped = medians["discarded_fraction"]
             table.rows.append([env, name, *cells, "-" if np.isnan(dropped) else f"{dropped:.1%}"])
     table.notes.append(
-        "Medians over the seeds. Seconds are those of training, without evaluations, of runs that may share the machine. "
-        "Memory is that of the whole process, with Python and PyTorch."
+        "Medians over the seeds. The last rollout may go over the budget. Seconds are those of training, without evaluations, "
+        "of runs that may share the machine. Memory is that of the whole process, with Python and PyTorch."
     )
     return table
 

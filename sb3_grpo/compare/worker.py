@@ -83,14 +83,17 @@ class RunProcess:
             return []
 
     def stop(self) -> None:
-        """End it now, and remove what it has written."""
+        """End it now, and remove what it has written, unless it has just finished."""
         self._process.terminate()
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if (self.folder / RESULT).exists():
+            self.poll()
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def failure(folder: Path) -> str | None:

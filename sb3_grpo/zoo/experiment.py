@@ -12,7 +12,6 @@ from typing import Any
 
 import gymnasium as gym
 import optuna
-import torch as th
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
@@ -25,8 +24,8 @@ from sb3_grpo.common.hyperparams import config_path
 from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback, OnGroupAlgorithm
 from sb3_grpo.common.start_queue import StartQueue
 
-# What an impossible configuration raises, in the constructor or later
-_IMPOSSIBLE = (AssertionError, ValueError, MemoryError, th.OutOfMemoryError)
+# What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
+_IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
 
 
 class WithinBudget(EventCallback):
