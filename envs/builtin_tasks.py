@@ -1,7 +1,7 @@
 """Small tasks that come with the package, and how tasks are found by name."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,8 @@ _REASONING_GYM = "reasoning_gym:"
 
 def make_task(task: Any, **task_kwargs: Any) -> Task:
     """
-    :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list of
-        pairs (prompt, answer), the path of a ``.jsonl`` file, or a function from an index to such a pair
+    :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list or
+        an iterator of pairs (prompt, answer), the path of a ``.jsonl`` file, or a function from an index to such a pair
     :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym,
         ``PairsTask.from_jsonl`` or :class:`GeneratorTask`
     :return: The task
@@ -100,7 +100,7 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         return PairsTask.from_jsonl(task, **task_kwargs)
     if isinstance(task, str):
         return _by_name(task, task_kwargs)
-    if isinstance(task, list | tuple):
+    if isinstance(task, list | tuple | Iterator):
         return PairsTask(task, **task_kwargs)
     if callable(task) and not isinstance(task, type):
         return GeneratorTask(task, **task_kwargs)

@@ -1,11 +1,15 @@
 """Which prompts to ask: those that are not answered yet more often than those that are."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo.common.starts import SeedStart
+
+# Draws after which somebody should have counted an answer
+_MANY_DRAWS = 1000
 
 
 class HardPrompts(BaseCallback):
@@ -16,6 +20,8 @@ class HardPrompts(BaseCallback):
         hard = HardPrompts(n_items=100)
         model = DAPO("TokenPolicy", env, start_sampler=hard)
         model.learn(1_000_000, callback=hard)
+
+    It is saved with the model. After loading it is ``model.start_sampler``, which is the callback to go on with.
 
     A prompt is drawn in proportion to ``1 - p + floor``, where p is a running mean of its successes.
 
@@ -34,12 +40,23 @@ class HardPrompts(BaseCallback):
         self.success_rates = np.zeros(n_items)
         self.floor = floor
         self.rate = rate
+        self._n_draws = 0
+        self._is_callback = False
+
+    def _init_callback(self) -> None:
+        self._is_callback = True
 
     def __call__(self, rng: np.random.Generator) -> SeedStart:
         """
         :param rng: Generator to draw from
         :return: A start
         """
+        self._n_draws += 1
+        if self._n_draws == _MANY_DRAWS and not self._is_callback:
+            warnings.warn(
+                f"HardPrompts has drawn {_MANY_DRAWS} prompts, but no answer was counted: it draws them all alike. "
+                "It has to be the callback, too: learn(..., callback=hard), and after loading callback=model.start_sampler."
+            )
         weights = 1.0 - self.success_rates + self.floor
         item = rng.choice(len(weights), p=weights / weights.sum())
         return SeedStart(int(rng.integers(2**31)), {"item": int(item)})

@@ -1,9 +1,11 @@
 """Tasks of text: prompts, and what an answer to each of them is worth."""
 
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,9 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 # More items than this are not looked through for the longest prompt
 MAX_ITEMS_LOOKED_THROUGH = 10_000
 
+# More pairs than this are not read from an iterator, which may have no end
+_MAX_PAIRS = 1_000_000
+
 # Indices that are drawn from a task without an end
 _UNLIMITED = 2**31
 
@@ -27,7 +32,7 @@ class Item:
     One prompt of a task.
 
     :param prompt: What the agent reads
-    :param answer: The reference
+    :param answer: The reference, empty where there is none
     :param metadata: Anything else that belongs to it
     """
 
@@ -42,10 +47,12 @@ class Scorer(NamedTuple):
 
     :param function: Gets the answer and what ``payload`` returns, returns the score
     :param payload: Gets the item, returns what ``function`` needs of it. It is never sent anywhere.
+    :param n_bytes: Memory that the process may take in addition to what it begins with (on Linux). None: no limit
     """
 
     function: Callable[[str, Any], Any]
     payload: Callable[[Item], Any]
+    n_bytes: int | None = None
 
 
 class Task(ABC):
@@ -55,6 +62,7 @@ class Task(ABC):
     ``n_items`` is the number of items; with None, the default, every index from 0 on is an item.
     ``max_reply_tokens`` is how many tokens the replies of one episode can have.
     ``n_turns`` is how many answers the agent can give in one episode.
+    ``knows_longest`` is whether no item is longer than those of ``longest_items``; otherwise there is some room added.
     """
 
     n_items: int | None = None
@@ -95,6 +103,17 @@ class Task(ABC):
         """Whether ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time limit."""
         return type(self).score is Task.score and type(self).reply is Task.reply
 
+    @property
+    def knows_longest(self) -> bool:
+        return True
+
+    def has_reference(self, item: Item) -> bool:
+        """
+        :param item: An item
+        :return: Whether its ``answer`` is one
+        """
+        return item.answer != ""
+
     def scorer(self) -> Scorer:
         """
         :return: What a process that scores answers gets
@@ -134,8 +153,13 @@ class Task(ABC):
         if not 0 <= n <= n_items:
             raise ValueError(f"n={n} worked examples: there are {n_items} items")
         indices = np.random.default_rng(seed).choice(n_items, size=n, replace=False)
-        items = [self.item(int(index)) for index in indices]
-        return [(item.prompt, item.answer) for item in items]
+        items = {int(index): self.item(int(index)) for index in indices}
+        for index, item in items.items():
+            if not self.has_reference(item):
+                raise ValueError(
+                    f"Item {index} has no reference answer, so that it cannot be a worked example: {item.prompt!r:.200}"
+                )
+        return [(item.prompt, item.answer) for item in items.values()]
 
 
 def _whole_item(item: Item) -> Item:
@@ -150,6 +174,13 @@ class PairsTask(Task):
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, ...]]):
+        if not isinstance(pairs, list | tuple):
+            pairs = list(islice(pairs, _MAX_PAIRS + 1))
+            if len(pairs) > _MAX_PAIRS:
+                raise ValueError(
+                    f"There are more than {_MAX_PAIRS} pairs, perhaps without an end: give a list, or a function from an "
+                    "index to a pair"
+                )
         self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
         if not self._items:
@@ -165,12 +196,13 @@ class PairsTask(Task):
         """
         pairs = []
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            # str.splitlines() would also split at characters that JSON has in its texts
+            with open(path, encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
         if not pairs:
             raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
         return cls(pairs)
@@ -201,6 +233,7 @@ class GeneratorTask(Task):
     def __init__(self, function: Callable[[int], tuple[Any, ...]], n_items: int | None = None, alphabet: str | None = None):
         if n_items is not None and n_items < 1:
             raise ValueError(f"n_items={n_items}: a task has at least one item")
+        _check_takes_index(function)
         self.function = function
         self.n_items = n_items
         self._alphabet = PRINTABLE if alphabet is None else alphabet
@@ -217,6 +250,25 @@ class GeneratorTask(Task):
         :return: The characters that occur
         """
         return self._alphabet
+
+
+def _check_takes_index(function: Callable[[int], tuple[Any, ...]]) -> None:
+    name = getattr(function, "__name__", repr(function))
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"task={name} is a generator function. Give what it generates, task={name}(), "
+            "or a function from an index to one pair (prompt, answer), with return in place of yield"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some built-in functions do not tell
+    try:
+        signature.bind(0)
+    except TypeError:
+        raise TypeError(
+            f"task={name} takes {signature}: it has to be a function of one index that returns a pair (prompt, answer)"
+        ) from None
 
 
 def _pair(pair: Any, where: str) -> Item:

@@ -1,7 +1,10 @@
 """What one environment of text and a batch of them have in common: prompts, limits, ends and rewards."""
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +21,16 @@ from .verifiers import Check, Reply, Verdict, VerifierRunner, is_equivalent, mak
 # Where the task does not say how long its prompts and answers are
 _DEFAULT_PROMPT_TOKENS = 128
 _DEFAULT_ANSWER_TOKENS = 64
+
+# Where the task knows how long some of them are: a quarter more, in steps, so that it does not depend much on which
+_ROOM = 1.25
+_ROOM_STEP = 64
+
+# Draws after which it is said that nothing fits
+_MAX_DRAWS = 1000
+
+# What comparing two formulas may need that ends
+_MATH_BYTES = 4 * 2**30
 
 # Tokens of encoded prompts that are kept, padding included
 _MAX_KEPT = 8_000_000
@@ -94,16 +107,17 @@ class TextEpisodeRules:
 
     :param task: See :func:`make_task`
     :param task_kwargs: Arguments for the task
-    :param tokenizer: A :class:`Tokenizer`, or the path of a ``tokenizer.json``; None: one token for each character
-        of the task's alphabet
+    :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
+        or ``transformers`` (see :class:`HuggingFaceTokenizer`); None: one token for each character of the task's alphabet
     :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
         (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
     :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
-        None: as many as the longest answer of the task needs, or 64 if nobody knows that
+        None: as many as the longest answer of the task needs, or 64 if nobody knows that. Where there is no reference,
+        an answer can be as long as the prompt
     :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 if nobody knows that
     :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
     :param reward_correct: Reward for an answer with score 1
-    :param reward_wrong: Reward for an answer with score 0, and for one without an end
+    :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
     :param success_score: An episode with at least this score is a success
     :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
@@ -135,15 +149,23 @@ class TextEpisodeRules:
         self.multi_turn = type(self.task).reply is not Task.reply
         reply = self.task.reply if self.multi_turn else None
         self.runner = VerifierRunner(
-            scorer.function, trusted, verifier_timeout, on_verifier_error, reply, reply_trusted=self.task.trusted
+            scorer.function,
+            trusted,
+            verifier_timeout,
+            on_verifier_error,
+            reply,
+            reply_trusted=self.task.trusted,
+            n_bytes=scorer.n_bytes,
         )
         prompt_tokens, answer_tokens = self._longest(max_prompt_tokens is None or max_answer_tokens is None)
         self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
         self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
         self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
+        _check_rewards(reward_correct, reward_wrong, success_score)
         self.reward_correct, self.reward_wrong, self.success_score = reward_correct, reward_wrong, success_score
         self.truncate = truncate
         self._kept: dict[int, EncodedItem] = {}
+        self._passed_over = False
 
     @property
     def length(self) -> int:
@@ -160,9 +182,16 @@ class TextEpisodeRules:
         items = self.task.longest_items() if wanted else None
         if items is None:
             return _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
-        lengths = [(len(self.tokenizer.encode(item.prompt)), len(self.tokenizer.encode(item.answer))) for item in items]
-        prompt_tokens, answer_tokens = np.max(lengths, axis=0).tolist()
-        return prompt_tokens, (answer_tokens + 1) * self.task.n_turns
+        prompt_tokens, answer_tokens = np.max([self._lengths(item) for item in items], axis=0).tolist()
+        if not self.task.knows_longest:
+            prompt_tokens, answer_tokens = _with_room(prompt_tokens), _with_room(answer_tokens)
+        return prompt_tokens, answer_tokens * self.task.n_turns
+
+    def _lengths(self, item: Item) -> tuple[int, int]:
+        prompt_tokens = len(self.tokenizer.encode(item.prompt))
+        if not self.task.has_reference(item):
+            return prompt_tokens, max(prompt_tokens, _DEFAULT_ANSWER_TOKENS)
+        return prompt_tokens, len(self.tokenizer.encode(item.answer)) + 1
 
     def encoded(self, index: int) -> EncodedItem:
         """
@@ -186,6 +215,25 @@ class TextEpisodeRules:
             self._kept.clear()
         found = self._kept[index] = EncodedItem(index, item, row, len(tokens))
         return found
+
+    def drawn(self, rng: np.random.Generator) -> EncodedItem:
+        """
+        :param rng: Random generator
+        :return: An item that it draws. Where the task does not know its longest items, one for which there is no room
+            or no token is passed over
+        """
+        error: ValueError | None = None
+        for _ in range(_MAX_DRAWS):
+            try:
+                return self.encoded(self.task.draw(rng))
+            except ValueError as raised:
+                if self.task.knows_longest:
+                    raise
+                error = raised
+                if not self._passed_over:
+                    warnings.warn(f"Items like this one are passed over: {error}")
+                self._passed_over = True
+        raise ValueError(f"{_MAX_DRAWS} items were drawn, and none of them can be used. The last one: {error}") from error
 
     def chosen(self, options: dict[str, Any] | None) -> int | None:
         """
@@ -299,9 +347,50 @@ class TextEpisodeRules:
         said = [exchange.encoded.item.prompt, *exchange.messages] + ([] if ended else [unfinished])
         return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))
 
+    def change(self, name: str, value: Any) -> None:
+        """
+        :param name: ``reward_correct``, ``reward_wrong``, ``success_score`` or ``truncate``
+        :param value: What it is from now on
+        """
+        rewards = {key: getattr(self, key) for key in ("reward_correct", "reward_wrong", "success_score")}
+        if name in rewards:
+            _check_rewards(**{**rewards, name: value})
+        setattr(self, name, value)
+
     def close(self) -> None:
         """End the verifier's process."""
         self.runner.close()
+
+
+def _changeable(name: str) -> Any:
+    return property(
+        lambda self: getattr(self.rules, name), lambda self, value: self.rules.change(name, value), doc=f"See rules.{name}"
+    )
+
+
+class HasRules:
+    """An environment with rules, of which it shows those that can be changed."""
+
+    rules: TextEpisodeRules
+    reward_correct = _changeable("reward_correct")
+    reward_wrong = _changeable("reward_wrong")
+    success_score = _changeable("success_score")
+    truncate = _changeable("truncate")
+
+
+def _check_rewards(reward_correct: float, reward_wrong: float, success_score: float) -> None:
+    values = {"reward_correct": reward_correct, "reward_wrong": reward_wrong, "success_score": success_score}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise ValueError(f"{name}={value!r} has to be a finite number")
+    if reward_correct <= reward_wrong:
+        raise ValueError(f"reward_correct={reward_correct} has to be greater than reward_wrong={reward_wrong}")
+    if not 0.0 < success_score <= 1.0:
+        raise ValueError(f"success_score={success_score} has to be above 0 and at most 1, like the scores of right answers")
+
+
+def _with_room(n_tokens: int) -> int:
+    return _ROOM_STEP * math.ceil(_ROOM * n_tokens / _ROOM_STEP)
 
 
 def _limit(name: str, value: int | None, default: int, least: int) -> int:
@@ -318,10 +407,12 @@ def _make_tokenizer(tokenizer: Any, task: Task) -> Tokenizer:
     if isinstance(tokenizer, str | Path):
         return HuggingFaceTokenizer(tokenizer)
     missing = [name for name in ("vocab_size", "eos_id", "encode", "decode") if not hasattr(tokenizer, name)]
+    if missing and {cls.__module__.split(".")[0] for cls in type(tokenizer).__mro__} & {"tokenizers", "transformers"}:
+        return HuggingFaceTokenizer(tokenizer)
     if missing:
         raise TypeError(
             f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
-            "tokenizer.json, or HuggingFaceTokenizer(...) around a tokenizer of the packages tokenizers or transformers."
+            "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
         )
     return tokenizer
 
@@ -335,7 +426,7 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     if verifier == "exact":
         return Scorer(is_equivalent, _reference), True
     if verifier == "math":
-        return Scorer(make_math_verifier(), _reference), False
+        return Scorer(make_math_verifier(), _reference, _MATH_BYTES), False
     if callable(verifier):
         return Scorer(verifier, _reference), False
     raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")

@@ -90,7 +90,8 @@ class HuggingFaceTokenizer:
     """
     A tokenizer in Hugging Face's format. Nothing is downloaded, and nothing is added to texts, cut off or padded.
 
-    Special tokens stay visible in decoded texts: an answer with one in its middle is not the answer without it.
+    Special tokens stay visible in decoded texts, and so do ids of no token (``<id 7>``): an answer with one in its middle is
+    not the answer without it.
 
     :param source: Path of a ``tokenizer.json``, or a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``
     :param eos_token: The token that ends a text. None: what ``transformers`` says, or the only one of the usual names
@@ -128,6 +129,7 @@ class HuggingFaceTokenizer:
         self._eos_id = vocabulary[self.eos_token]
         # Ids may have gaps
         self._vocab_size = max(vocabulary.values()) + 1
+        self._gaps = frozenset(range(self._vocab_size)).difference(vocabulary.values())
 
     @property
     def vocab_size(self) -> int:
@@ -149,7 +151,13 @@ class HuggingFaceTokenizer:
         :param ids: Tokens, padded or not
         :return: Their text, up to the token that ends it
         """
-        return self._backend.decode(_up_to_eos(ids, self._eos_id, self._vocab_size), skip_special_tokens=False)
+        rest = _up_to_eos(ids, self._eos_id, self._vocab_size)
+        texts: list[str] = []
+        # The tokenizer itself would leave them out
+        for place in [place for place, token in enumerate(rest) if token in self._gaps][::-1]:
+            texts[:0] = [f"<id {rest[place]}>", self._backend.decode(rest[place + 1 :], skip_special_tokens=False)]
+            rest = rest[:place]
+        return "".join([self._backend.decode(rest, skip_special_tokens=False), *texts])
 
     def __repr__(self) -> str:
         return f"HuggingFaceTokenizer({self._vocab_size} tokens, eos_token={self.eos_token!r})"

@@ -28,10 +28,12 @@ class VerifierProcess:
     One worker process that runs functions, started when it is first needed.
 
     :param functions: A dict of them, pickled with cloudpickle. Keys are those of ``RESULTS``.
+    :param n_bytes: Memory that it may take in addition to what it begins with (on Linux). None: no limit
     """
 
-    def __init__(self, functions: bytes):
+    def __init__(self, functions: bytes, n_bytes: int | None = None):
         self._functions = functions
+        self._n_bytes = n_bytes
         self._lock = threading.Lock()
         self._forget()
 
@@ -103,7 +105,7 @@ class VerifierProcess:
             )
         self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
         with contextlib.suppress(OSError):
-            self._connection.send((os.getpid(), sys.path, self._functions))
+            self._connection.send((os.getpid(), sys.path, self._functions, self._n_bytes))
         _, error = self._receive(_START_SECONDS)
         if error is not None:
             self._stop()
@@ -128,15 +130,16 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -
         process.wait()
 
 
-_processes: "weakref.WeakValueDictionary[bytes, VerifierProcess]" = weakref.WeakValueDictionary()
+_processes: "weakref.WeakValueDictionary[tuple[bytes, int | None], VerifierProcess]" = weakref.WeakValueDictionary()
 
 
-def shared_process(functions: bytes) -> VerifierProcess:
+def shared_process(functions: bytes, n_bytes: int | None = None) -> VerifierProcess:
     """
     :param functions: See :class:`VerifierProcess`
+    :param n_bytes: See :class:`VerifierProcess`
     :return: The one worker of all environments of this process that use these functions
     """
-    process = _processes.get(functions)
+    process = _processes.get((functions, n_bytes))
     if process is None:
-        process = _processes[functions] = VerifierProcess(functions)
+        process = _processes[functions, n_bytes] = VerifierProcess(functions, n_bytes)
     return process

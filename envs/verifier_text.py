@@ -8,11 +8,11 @@ import numpy as np
 from sb3_grpo.common.starts import StartMismatchError
 from sb3_grpo.common.tokens import PAD
 
-from .text_rules import Exchange, TextEpisodeRules, Turn
+from .text_rules import Exchange, HasRules, TextEpisodeRules, Turn
 from .verifiers import Verdict
 
 
-class VerifierTextEnv(gym.Env):
+class VerifierTextEnv(HasRules, gym.Env):
     """
     The agent reads a prompt and gives one token after the other; a verifier scores the answer when it has ended.
 
@@ -67,7 +67,7 @@ class VerifierTextEnv(gym.Env):
         """
         super().reset(seed=seed)
         index = self.rules.chosen(options)
-        encoded = self.rules.encoded(self.rules.task.draw(self.np_random) if index is None else index)
+        encoded = self.rules.drawn(self.np_random) if index is None else self.rules.encoded(index)
         self._exchange, info = self.rules.begin(encoded)
         self._tokens = encoded.row.copy()
         self._n_tokens, self._n_given, self._ended = encoded.n_tokens, 0, False
@@ -81,10 +81,12 @@ class VerifierTextEnv(gym.Env):
         """
         exchange = self._present()
         if self._ended:
-            raise gym.error.ResetNeeded("The episode has ended: call reset() before the next step()")
+            raise gym.error.ResetNeeded("The episode has ended, or was ended by an error: call reset() before the next step()")
         if not self.action_space.contains(action):
             raise ValueError(f"Expected a token from 0 to {self.rules.tokenizer.vocab_size - 1} as the action, got {action!r}")
         token = int(action)
+        # Unless nothing goes wrong from here on
+        self._ended = True
         self._tokens[self._n_tokens] = token
         self._n_tokens += 1
         self._n_given += 1
@@ -93,8 +95,8 @@ class VerifierTextEnv(gym.Env):
         if token == self.rules.tokenizer.eos_id:
             terminated, truncated = self._end_turn(exchange)
         if not (terminated or truncated):
+            self._ended = False
             return self._tokens.copy(), 0.0, False, False, {}
-        self._ended = True
         verdict: Verdict | None = self.rules.score([exchange])[0] if terminated else None
         reward, info = self.rules.outcome(exchange, verdict, self._tokens, self._n_tokens)
         truncated = truncated and self.rules.truncate

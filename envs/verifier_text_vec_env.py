@@ -16,12 +16,12 @@ from sb3_grpo.common.start_queue import QueuedStart, StartQueue
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.common.tokens import PAD
 
-from .text_rules import EncodedItem, Exchange, TextEpisodeRules, Turn
+from .text_rules import EncodedItem, Exchange, HasRules, TextEpisodeRules, Turn
 from .verifier_text import VerifierTextEnv, check_render_mode
 from .verifiers import Verdict
 
 
-class VerifierTextVecEnv(VecEnv):
+class VerifierTextVecEnv(HasRules, VecEnv):
     """
     The same as ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each of them in a ``Monitor`` and a
     ``StartQueue``, but faster. All answers that end in the same step go to the verifier together.
@@ -57,6 +57,7 @@ class VerifierTextVecEnv(VecEnv):
         self._last_start: tuple[SeedStart, EncodedItem] | None = None
         self._last_snapshot: tuple[SnapshotStart, dict[str, Any]] | None = None
         self._actions = np.empty(0, np.int64)
+        self._interrupted = False
         self._t_start = time.time()
         super().__init__(num_envs, *rules.make_spaces())
         if seed is not None:
@@ -88,6 +89,7 @@ class VerifierTextVecEnv(VecEnv):
             self._begin(idx, self._seeds[idx], self._options[idx])
         self._reset_seeds()
         self._reset_options()
+        self._interrupted = False
         return self._tokens.copy()
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -101,6 +103,8 @@ class VerifierTextVecEnv(VecEnv):
         :return: Observations, rewards, whether episodes have ended, infos
         """
         actions = self._checked(self._actions)
+        # Unless nothing goes wrong from here on
+        self._interrupted = True
         self._tokens[self._rows, self._n_tokens] = actions
         self._n_tokens += 1
         self._n_given += 1
@@ -114,12 +118,18 @@ class VerifierTextVecEnv(VecEnv):
             for idx in sorted(ended):
                 rewards[idx], infos[idx] = self._end(idx, ended[idx])
                 dones[idx] = True
+        self._interrupted = False
         return self._tokens.copy(), rewards, dones, infos
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
         vocab_size = self.rules.tokenizer.vocab_size
         if self._exchanges[0] is None:
             raise gym.error.ResetNeeded("Call reset() first")
+        if self._interrupted:
+            raise gym.error.ResetNeeded(
+                "The last step() was ended by an error: call reset() (a model that goes on with this environment does so "
+                "after model.set_env(env))"
+            )
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
                 f"Expected {self.num_envs} whole numbers as actions, one token for each copy, "
@@ -176,9 +186,8 @@ class VerifierTextVecEnv(VecEnv):
             index = self.rules.chosen(options)
             if seed is not None:
                 self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
-            if index is None:
-                index = self.rules.task.draw(self._generator(idx))
-            self.reset_infos[idx] = self._begin_item(idx, self.rules.encoded(index))
+            encoded = self.rules.drawn(self._generator(idx)) if index is None else self.rules.encoded(index)
+            self.reset_infos[idx] = self._begin_item(idx, encoded)
             return
         queued = self.queue.popleft()
         self._generators[idx] = queued
@@ -202,9 +211,8 @@ class VerifierTextVecEnv(VecEnv):
         # Making a generator takes longer than all the rest, and the members of a group come one after the other
         if self._last_start is None or self._last_start[0] != start:
             index = self.rules.chosen(start.options)
-            if index is None:
-                index = self.rules.task.draw(gym.utils.seeding.np_random(start.seed)[0])
-            self._last_start = start, self.rules.encoded(index)
+            generator = gym.utils.seeding.np_random(start.seed)[0]
+            self._last_start = start, self.rules.drawn(generator) if index is None else self.rules.encoded(index)
         return self._last_start[1]
 
     def _snapshot_state(self, queued: QueuedStart) -> dict[str, Any]:
@@ -286,6 +294,8 @@ class VerifierTextVecEnv(VecEnv):
             return [self._first[idx] for idx in copies]
         if attr_name == "np_random":
             return [self._generator(idx) for idx in copies]
+        if attr_name in ("metadata", "spec"):
+            return [getattr(self._single, attr_name) for _ in copies]
         if attr_name.startswith("_"):
             raise AttributeError(f"The copies in a {type(self).__name__} have no attribute {attr_name!r}")
         value = getattr(self, attr_name)
@@ -293,12 +303,15 @@ class VerifierTextVecEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """
-        :param attr_name: An attribute that the copies share
+        :param attr_name: An attribute that the copies share: ``reward_correct``, ``reward_wrong``, ``success_score``,
+            ``truncate``, or one of your own
         :param value: Its new value
         :param indices: All copies
         """
         if len(set(self._get_indices(indices))) < self.num_envs:
             raise ValueError(f"The copies in a {type(self).__name__} share {attr_name!r}: it can only be set for all of them")
+        if hasattr(self.rules, attr_name) and not hasattr(HasRules, attr_name):
+            raise AttributeError(f"{attr_name!r} cannot be changed: create a new {type(self).__name__} with another one")
         setattr(self, attr_name, value)
 
     def env_method(

@@ -30,7 +30,13 @@ def as_score(value: Any) -> float:
         raise TypeError(f"the verifier returned {value!r:.100} of type {type(value).__name__}, not a number") from None
     if score - score != 0:
         raise ValueError(f"the verifier returned {score}, not a finite number")
-    return score
+    # Parts of the credit may add up to a little more than all of it
+    if not -1e-6 <= score <= 1.0 + 1e-6:
+        raise ValueError(
+            f"the verifier returned {score}: scores are from 0 (wrong) to 1 (right). What they are worth is set with "
+            "reward_wrong and reward_correct"
+        )
+    return min(max(score, 0.0), 1.0)
 
 
 def as_reply(value: Any) -> str | None:
@@ -79,19 +85,36 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+def _limit_memory(n_bytes: int) -> None:
+    """
+    :param n_bytes: What this process may take from now on, where the system tells how much it has
+    """
+    try:
+        import resource
+
+        with open("/proc/self/statm") as statm:
+            limit = int(statm.read().split()[0]) * resource.getpagesize() + n_bytes
+    except (ImportError, OSError):
+        return
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
 def _serve(connection: Connection) -> None:
     """
     Results are pairs: the score or the reply, or None, and what went wrong or None.
 
     :param connection: Where answers come from
     """
-    parent, sys.path[:], pickled = connection.recv()
+    parent, sys.path[:], pickled, n_bytes = connection.recv()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         functions = pickle.loads(pickled)
     except BaseException as error:
         connection.send((None, describe(error)))
         return
+    if n_bytes is not None:
+        _limit_memory(n_bytes)
     connection.send((None, None))
     while True:
         name, calls = pickle.loads(connection.recv_bytes())

@@ -137,6 +137,7 @@ class VerifierRunner:
     :param on_error: ``"raise"`` a :class:`VerifierError`, or count it and give ``"zero"``
     :param reply: See :meth:`Task.reply`; None where there is one turn
     :param reply_trusted: The same as ``trusted``, of ``reply``
+    :param n_bytes: Memory that the process may take, see :class:`VerifierProcess`
     """
 
     def __init__(
@@ -147,12 +148,13 @@ class VerifierRunner:
         on_error: str = "raise",
         reply: Callable[[Any, list[str]], str | None] | None = None,
         reply_trusted: bool = False,
+        n_bytes: int | None = None,
     ):
         if not (time_limit > 0 and math.isfinite(time_limit)):
             raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
         if on_error not in ("raise", "zero"):
             raise ValueError(f"on_verifier_error={on_error!r} has to be 'raise' or 'zero'")
-        self.time_limit, self.on_error = time_limit, on_error
+        self.time_limit, self.on_error, self.n_bytes = time_limit, on_error, n_bytes
         self.n_errors = 0
         functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
         self._names = {
@@ -220,7 +222,7 @@ class VerifierRunner:
         assert self._pickled is not None
         packed = [self._packed(key, call) for call in calls]
         if self._process is None:
-            self._process = shared_process(self._pickled)
+            self._process = shared_process(self._pickled, self.n_bytes)
         try:
             with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
                 for value, error in results:

@@ -1,7 +1,7 @@
 import pickle
 import sys
 from collections.abc import Callable
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from sb3_grpo.envs import (
     Item,
     PairsTask,
     Task,
+    VerifierTextEnv,
+    VerifierTextVecEnv,
     is_equivalent,
     make_task,
     math_equivalent,
@@ -75,6 +77,8 @@ def test_hugging_face_tokenizers_neither_pad_nor_cut(word_tokenizer: Any, tmp_pa
         assert tokenizer.encode("one two one") == [0, 1, 0]
         assert tokenizer.decode([0, 1, 2, 1, PAD]) == "one two"
         assert pickle.loads(pickle.dumps(tokenizer)).encode("two") == [1]
+        # What has no text would otherwise be no difference
+        assert tokenizer.decode([0, 5, 5, 1, 8, 2]) == "one<id 5><id 5>two<id 8>"
     assert len(word_tokenizer.encode("one").ids) == 7
 
 
@@ -83,6 +87,15 @@ def test_tokenizers_of_transformers(word_tokenizer: Any) -> None:
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=word_tokenizer, eos_token="<unk>")
     assert HuggingFaceTokenizer(fast).eos_id == 9
     assert HuggingFaceTokenizer(fast, eos_token="</s>").eos_id == 2
+    # As it is, it is a tokenizer for the environment
+    for tokenizer, eos_id in ((fast, 9), (word_tokenizer, 2)):
+        env = VerifierTextEnv([("one two", "two")], tokenizer=tokenizer)
+        assert env.rules.tokenizer.eos_id == eos_id and env.action_space.n == 10
+        assert env.reset()[0].tolist() == [0, 1, PAD, PAD]
+        env.step(1)
+        assert env.step(eos_id)[1] == 1
+    with pytest.raises(TypeError, match="tokenizer=int has no vocab_size"):
+        VerifierTextEnv(tokenizer=3)
 
 
 def test_hugging_face_tokenizers_say_what_is_missing(word_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,11 +248,46 @@ def broken(index: int) -> Any:
     return index
 
 
+def test_iterators_of_pairs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_task(iter([("a", "b")])).n_items == 1
+    task = make_task((str(number), number) for number in range(5))
+    assert all_items(task)[4] == Item("4", "4") and task.n_items == 5
+    monkeypatch.setattr("sb3_grpo.envs.tasks._MAX_PAIRS", 10)
+    with pytest.raises(ValueError, match="more than 10 pairs, perhaps without an end"):
+        make_task(zip(count(), count(), strict=True))
+
+
+def test_functions_with_another_signature_are_named() -> None:
+    def generator(index: int) -> Any:
+        yield "a", "b"
+
+    with pytest.raises(TypeError, match=r"task=generator is a generator function.*generates, task=generator\(\)"):
+        make_task(generator)
+    for function in (lambda: ("a", "b"), lambda a, b: (a, b), lambda *, index: ("a", "b")):
+        with pytest.raises(TypeError, match="has to be a function of one index"):
+            make_task(function)
+    assert make_task(lambda index, more=1: ("a", "b")).item(3) == Item("a", "b")
+
+
+def test_items_without_reference_are_no_examples() -> None:
+    with pytest.raises(ValueError, match=r"Item 1 has no reference answer.*'c'"):
+        make_task([("a", "b"), ("c", "")]).worked_examples(2)
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(ValueError, match=r"has no reference answer"):
+        make_task("reasoning_gym:graph_color").worked_examples(1)
+    # The empty text is the right answer to some
+    task = make_task("reasoning_gym:ab", size=200)
+    assert ("", True) in {(answer, isinstance(prompt, str)) for prompt, answer in task.worked_examples(200)}
+
+
 def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "1+1", "answer": 2, "level": "easy"}\n\n{"prompt": "ü", "answer": "u"}\n', encoding="utf-8")
     assert all_items(make_task(path)) == [Item("1+1", "2", {"level": "easy"}), Item("ü", "u")]
     assert make_task(str(path)).n_items == 2
+    # Ends of lines to Python, not to JSON
+    path.write_text('{"prompt": "a\u2028b\x85c", "answer": "d"}\r\n{"prompt": "e", "answer": "f"}', encoding="utf-8")
+    assert all_items(make_task(path)) == [Item("a\u2028b\x85c", "d"), Item("e", "f")]
     path.write_text('{"question": "1+1", "solution": "2"}\n')
     assert make_task(path, prompt_key="question", answer_key="solution").item(0) == Item("1+1", "2")
 
@@ -303,6 +351,37 @@ def test_reasoning_gym_knows_where_a_data_set_ends() -> None:
     task = make_task("reasoning_gym:word_ladder")
     assert task.n_items == 500
     task.item(499)
+    # This one has some more than it says
+    assert make_task("reasoning_gym:acre").n_items == 500
+
+
+@pytest.mark.parametrize("name", ["string_manipulation", "graph_color", "circuit_logic", "list_functions", "spell_backward"])
+def test_items_of_reasoning_gym_have_room(name: str) -> None:
+    pytest.importorskip("reasoning_gym")
+    env = VerifierTextVecEnv(2, task=f"reasoning_gym:{name}")
+    rules, rng = env.rules, np.random.default_rng(7)
+    for _ in range(100):
+        item = rules.encoded(rules.task.draw(rng)).item
+        assert len(rules.tokenizer.encode(item.answer)) < rules.max_answer_tokens
+    env.reset()
+    env.step(np.array([1, 2]))
+    # Where there is no reference, nobody knows how long an answer is
+    assert rules.max_answer_tokens > 64 or name != "graph_color"
+    assert rules.max_answer_tokens == VerifierTextVecEnv(2, task=f"reasoning_gym:{name}", seed=3).rules.max_answer_tokens
+
+
+def test_items_without_room_are_passed_over_by_all_alike() -> None:
+    pytest.importorskip("reasoning_gym")
+    settings: dict[str, Any] = {"task": "reasoning_gym:gcd", "max_prompt_tokens": 105}
+    env, copies = VerifierTextEnv(**settings), VerifierTextVecEnv(20, seed=0, **settings)
+    with pytest.warns(UserWarning, match="passed over: The prompt of item .* max_prompt_tokens=105"):
+        prompts = [env.reset(seed=seed)[1]["prompt"] for seed in range(20)]
+    with pytest.warns(UserWarning, match="passed over"):
+        copies.reset()
+    assert [info["prompt"] for info in copies.reset_infos] == prompts
+    assert max(map(len, prompts)) <= 105
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="1000 items were drawn, and none of them can be used"):
+        VerifierTextEnv(**{**settings, "max_prompt_tokens": 5}).reset()
 
 
 def test_wrong_names_of_reasoning_gym_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

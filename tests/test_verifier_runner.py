@@ -37,7 +37,7 @@ def misbehaving() -> Callable[[str, str], Any]:
                 time.sleep(0.01)
         if answer == "crash":
             os._exit(3)
-        special = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1", "list": [1]}
+        special = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1", "list": [1], "2": 2, "minus": -0.1}
         return special.get(answer, answer == reference)
 
     return verifier
@@ -52,6 +52,8 @@ BAD = {
     "none": "returned None, not a number",
     "text": "returned '1', not a number",
     "list": r"returned \[1\] of type list, not a number",
+    "2": r"returned 2\.0: scores are from 0 \(wrong\) to 1 \(right\)",
+    "minus": r"returned -0\.1: scores are from 0",
 }
 
 
@@ -78,8 +80,8 @@ def test_failures_of_the_verifier_count_as_zero() -> None:
 
 
 def test_trusted_verifiers_run_here_and_are_checked_too() -> None:
-    runner = VerifierRunner(lambda answer, reference: {"": os.getpid(), "nan": float("nan")}[answer], trusted=True)
-    assert runner.score([Check("", "", "")])[0].score == os.getpid()
+    runner = VerifierRunner(lambda answer, reference: {"": 1 / os.getpid(), "nan": float("nan")}[answer], trusted=True)
+    assert runner.score([Check("", "", "")])[0].score == 1 / os.getpid()
     with pytest.raises(VerifierError, match="not a finite number"):
         runner.score([Check("nan", "", "")])
     with pytest.raises(VerifierError, match="KeyError: 'x'"):
@@ -160,9 +162,10 @@ def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.Mo
 
 
 def test_answers_are_only_data() -> None:
-    seen = VerifierRunner(lambda answer, reference: len(answer), trusted=False)
+    seen = VerifierRunner(lambda answer, reference: 1 / len(answer), trusted=False)
     answers = ["__import__('os')._exit(1)", "$(exit 1)", "\x00\n\udcff", "a" * 1_000_000]
-    assert [verdict.score for verdict in seen.score([Check(answer, "", "") for answer in answers])] == list(map(len, answers))
+    verdicts = seen.score([Check(answer, "", "") for answer in answers])
+    assert [verdict.score for verdict in verdicts] == [1 / len(answer) for answer in answers]
     seen.close()
 
 

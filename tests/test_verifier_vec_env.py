@@ -1,5 +1,6 @@
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from toy_envs import TINY
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.common.starts import SeedStart, Start, StartMismatchError
 from sb3_grpo.common.tokens import PAD
-from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, HardPrompts, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 
 N = 6
@@ -174,6 +175,9 @@ def test_what_wrappers_and_algorithms_ask_for() -> None:
     assert batch.get_attr("marked") == [5] * 3
     with pytest.raises(ValueError, match="can only be set for all"):
         batch.set_attr("marked", 6, indices=0)
+    with pytest.raises(AttributeError, match="'max_answer_tokens' cannot be changed"):
+        batch.set_attr("max_answer_tokens", 6)
+    assert batch.get_attr("metadata") == [VerifierTextEnv.metadata] * 3 and batch.get_attr("spec", 0) == [None]
     with pytest.raises(AttributeError, match="no method 'fly', only queue_start"):
         batch.env_method("fly")
 
@@ -197,7 +201,14 @@ def test_wrong_actions_are_named(actions: list[float], message: str) -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    for kwargs, message in (({"num_envs": 0}, "num_envs=0"), ({"num_envs": 2, "verifier": "x"}, "verifier='x'")):
+    for kwargs, message in (
+        ({"num_envs": 0}, "num_envs=0"),
+        ({"num_envs": 2, "verifier": "x"}, "verifier='x'"),
+        ({"num_envs": 2, "reward_correct": float("nan")}, "reward_correct=nan has to be a finite number"),
+        ({"num_envs": 2, "reward_wrong": "0"}, "reward_wrong='0' has to be a finite number"),
+        ({"num_envs": 2, "reward_wrong": 1}, "has to be greater than reward_wrong=1"),
+        ({"num_envs": 2, "success_score": 1.5}, r"success_score=1\.5 has to be above 0 and at most 1"),
+    ):
         with pytest.raises(ValueError, match=message):
             VerifierTextVecEnv(**kwargs)  # type: ignore[arg-type]
 
@@ -217,6 +228,21 @@ def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.Monkey
     assert rewards.tolist() == [1, 0, 0, 0] and dones.tolist() == [True, True, False, False]
     batch.close()
     assert batch.rules.runner.worker_pid is None
+
+
+def test_rewards_can_be_changed() -> None:
+    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("VerifierText-v0", max_answer_tokens=1)
+    batch.reset(), single.reset()
+    for name, value in (("reward_wrong", -1.0), ("truncate", False)):
+        batch.set_attr(name, value)
+        single.set_wrapper_attr(name, value)
+        assert batch.get_attr(name) == [value] * 2 and single.get_wrapper_attr(name) == value
+    _, rewards, _, infos = batch.step(np.zeros(2, np.int64))
+    assert rewards.tolist() == [-1, -1] and not infos[0]["TimeLimit.truncated"]
+    assert single.step(0)[1:4] == (-1, True, False)
+    with pytest.raises(ValueError, match=r"reward_correct=-1\.0 has to be greater than reward_wrong=-1\.0"):
+        batch.set_attr("reward_correct", -1.0)
+    assert batch.get_attr("reward_correct") == [1.0] * 2
 
 
 def failing() -> Callable[[str, str], float]:
@@ -247,7 +273,20 @@ def test_failures_of_the_verifier_concern_one_copy() -> None:
     batch.step(np.array([8]))
     with pytest.raises(VerifierError, match="eight"):
         batch.step(np.array([12]))
+    for _ in range(9):
+        with pytest.raises(gym.error.ResetNeeded, match=r"ended by an error: call reset\(\)"):
+            batch.step(np.array([1]))
+    batch.reset()
+    batch.step(np.array([1]))
     batch.close()
+    single = VerifierTextEnv(verifier=failing())
+    single.reset()
+    single.step(8)
+    with pytest.raises(VerifierError, match="eight"):
+        single.step(12)
+    with pytest.raises(gym.error.ResetNeeded, match="ended by an error"):
+        single.step(1)
+    single.close()
 
 
 def test_returned_arrays_are_not_changed_afterwards() -> None:
@@ -271,6 +310,51 @@ def test_training_and_evaluation(task: str) -> None:
     assert 0 <= mean <= 1
     # The evaluation has disturbed the groups
     model.learn(100, reset_num_timesteps=False)
+
+
+def test_hard_prompts_have_to_be_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    hard = HardPrompts(3)
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [hard(rng) for _ in range(999)]
+    with pytest.warns(UserWarning, match="no answer was counted.*has to be the callback"):
+        hard(rng)
+    env = VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")])
+    hard = HardPrompts(2)
+    model = GRPO("MlpPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY, device="cpu")
+    model.learn(30, callback=hard)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [hard(rng) for _ in range(1001)]
+
+
+def test_the_example_with_a_language_model(tmp_path: Path) -> None:
+    for package in ("math_verify", "peft", "tokenizers"):
+        pytest.importorskip(package)
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({**{c: i for i, c in enumerate("0123456789+=")}, "<eos>": 12}, unk_token="="))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Qwen2Config(vocab_size=32, num_key_value_heads=2, eos_token_id=12, bos_token_id=None, **sizes)
+    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    env = VerifierTextVecEnv(
+        4, task=str(tmp_path / "questions.jsonl"), verifier="math", tokenizer=tokenizer, max_answer_tokens=3
+    )
+    policy_kwargs = {"model": str(tmp_path), "lora": {"r": 2}}
+    sizes = {"group_size": 4, "n_groups": 2, "batch_size": 32, "n_epochs": 1}
+    model = GRPO("CausalLMPolicy", env, gamma=1.0, advantage="outcome", policy_kwargs=policy_kwargs, device="cpu", **sizes)
+    model.learn(20)
+    assert model.num_timesteps >= 20
+    assert set(model.policy.generate(["1+1="])[0]) <= set("0123456789+=")
+    env.close()
 
 
 @pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")

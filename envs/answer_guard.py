@@ -1,0 +1,179 @@
+"""
+What keeps the scores of reasoning-gym from running the agent's answers as code.
+
+Some of its data sets read answers with ``eval`` or with sympy, which calls it. Here, those that expect a list get nothing
+but literals, and those that expect a formula get nothing but a formula.
+"""
+
+import ast
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+ScoreAnswer = Callable[[str, dict[str, Any]], float]
+
+
+class _Formulas(NamedTuple):
+    """
+    What the answers of a data set are made of, besides numbers, the variables of the item, + - * / and parentheses.
+
+    :param names: Constants
+    :param functions: Functions of one argument
+    :param powers: Whether there are powers
+    """
+
+    names: frozenset[str] = frozenset()
+    functions: frozenset[str] = frozenset()
+    powers: bool = False
+
+
+_INTEGRALS = _Formulas(
+    frozenset({"C", "E", "pi"}),
+    frozenset(
+        "Abs acos acosh acot asin asinh atan atanh cos cosh cot csc exp ln log sec sin sinh sqrt tan tanh".split(),
+    ),
+    powers=True,
+)
+
+# Data sets that read the answer with sympy
+_FORMULAS = {
+    "countdown": _Formulas(),
+    "intermediate_integration": _INTEGRALS,
+    "polynomial_multiplication": _Formulas(powers=True),
+    "puzzle24": _Formulas(),
+    "simple_integration": _INTEGRALS,
+}
+
+# Data sets whose module has an eval for answers, and no other
+_LITERALS = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
+
+# Data sets that evaluate nothing but what they have made themselves
+_OWN_CODE = {"bitwise_arithmetic", "codeio", "decimal_arithmetic", "number_sorting", "propositional_logic"}
+
+_EVALUATES = re.compile(
+    r"(?<![\w.])(?:eval|exec|compile|__import__)\b"
+    r"|\b(?:parse_expr|sympify|parse_latex|lambdify|pickle|marshal|subprocess|os\.system)\b"
+)
+
+_MAX_LENGTH = 1000
+_MAX_BITS = 4096
+
+
+def guarded(name: str, dataset: Any) -> ScoreAnswer:
+    """
+    :param name: Name of a data set of reasoning-gym
+    :param dataset: The data set
+    :return: Its ``score_answer``, which gets only answers that it does not run as code. It can be sent to a process
+        that needs nothing of this package
+    """
+    if name in _LITERALS:
+        return _guard_literals(dataset.score_answer)
+    if name in _FORMULAS:
+        return _guard_formulas(dataset.score_answer, _FORMULAS[name])
+    # Those of a composite data set, which passes answers on to them
+    parts = getattr(dataset, "datasets", {})
+    if unsafe := sorted(set(parts) & (_LITERALS | _FORMULAS.keys())):
+        raise ValueError(
+            f"reasoning_gym:{name} cannot have {', '.join(unsafe)} among its data sets: answers to them have to be looked "
+            "through before they are scored, which is done only where they are used alone."
+        )
+    for part_name, part in {name: dataset, **parts}.items():
+        if part_name not in _OWN_CODE:
+            _refuse_evaluation(part_name, type(part))
+    return dataset.score_answer
+
+
+def _refuse_evaluation(name: str, cls: type) -> None:
+    from reasoning_gym.dataset import ProceduralDataset
+
+    if cls.score_answer is ProceduralDataset.score_answer:  # type: ignore[attr-defined]
+        return  # it compares texts
+    for module in _modules(cls.__module__):
+        try:
+            found = _EVALUATES.search(inspect.getsource(sys.modules[module]))
+        except (OSError, TypeError):
+            raise ValueError(
+                f"reasoning_gym:{name} cannot be used: there is no source of {module} that would tell whether it runs answers "
+                "as code."
+            ) from None
+        if found is not None:
+            raise ValueError(
+                f"reasoning_gym:{name} cannot be used: it may run what the agent writes as code, its module {module} uses "
+                f"{found.group()}. Write a Task that makes its items, with a score that does not."
+            )
+
+
+def _modules(start: str) -> list[str]:
+    """
+    :param start: Module of a data set
+    :return: This one, and those of reasoning-gym from which it has something
+    """
+    found: dict[str, None] = {}
+    ahead = [start]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found[name] = None
+            things = vars(sys.modules[name]).values()
+            near = [each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", "") for each in things]
+            ahead += [each for each in near if isinstance(each, str) and each.startswith("reasoning_gym.")]
+    return list(found)
+
+
+# The functions inside of the following are sent to their process by value: without what the import of this package takes
+
+
+def _guard_literals(score_answer: ScoreAnswer) -> ScoreAnswer:
+    def score(answer: str, entry: dict[str, Any]) -> float:
+        # A name that a module has comes before the built-in one
+        vars(sys.modules[score_answer.__module__])["eval"] = ast.literal_eval
+        return score_answer(answer, entry)
+
+    return score
+
+
+def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnswer:
+    names, functions, powers = formulas
+    max_length, max_bits = _MAX_LENGTH, _MAX_BITS
+
+    def bits(node: ast.AST, variables: set[str]) -> float:
+        """
+        :param node: What may be a formula
+        :param variables: The names that it may have
+        :return: About how many bits its value has: more than there can be time for are refused, too
+        """
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            return math.log2(node.value + 1)
+        if isinstance(node, ast.Name) and node.id in variables:
+            return 1.0
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+            return bits(node.operand, variables)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+            return bits(node.left, variables) + bits(node.right, variables) + 1.0
+        if powers and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            return bits(node.left, variables) * 2.0 ** bits(node.right, variables)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
+            if len(node.args) == 1 and not node.keywords:
+                return bits(node.args[0], variables)
+        raise ValueError("not a formula")
+
+    def is_formula(answer: str, metadata: dict[str, Any]) -> bool:
+        if len(answer) > max_length or not re.fullmatch(r"[0-9A-Za-z+\-*/(). ]+", answer):
+            return False
+        variables = {*names, *map(str, metadata.get("variables", ())), *map(str, [metadata.get("variable", "")])}
+        try:
+            return bits(ast.parse(answer.strip(), mode="eval").body, variables) <= max_bits
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+
+    def score(answer: str, entry: dict[str, Any]) -> float:
+        # The reference may have more in it, and is not the agent's
+        if answer != entry["answer"] and not is_formula(answer, entry["metadata"]):
+            return 0.0
+        return score_answer(answer, entry)
+
+    return score
