@@ -13,8 +13,11 @@ each with one torch thread:
 - ``bare``: a cached sampling loop in plain PyTorch on our weights, and nothing else
 - ``generate``: ``TokenPolicy.generate_tokens``
 
-Prints medians and ratios, and writes ``benchmarks/results/text_speed.json``. The peer from trl needs
-``pip install trl``, and is left out without it.
+A cache gains more the longer the answers are. With ``--times 12`` each sum is written twelve times in a row, which makes
+answers of 20 tokens on average that are about as easy to learn; the peers from trl are for short answers only.
+
+Prints medians and ratios, and writes ``benchmarks/results/text_speed.json`` (``text_speed_times_12.json``). The peer from trl
+needs ``pip install trl``, and is left out without it.
 """
 
 import argparse
@@ -43,7 +46,7 @@ from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD
 from sb3_grpo.common.transformer import CausalTransformer
-from sb3_grpo.envs import ArithmeticTask, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import ArithmeticTask, Item, VerifierTextEnv, VerifierTextVecEnv
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
@@ -51,12 +54,14 @@ TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
 GROUP_SIZE, N_GROUPS = 16, 32
 N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
 N_COPIES = N_ANSWERS
+# How often the sum is written; set by --times
+TIMES = 1
 MAX_ANSWER_TOKENS = 3
 N_EPOCHS = 2
 N_MINIBATCHES = 2
 NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
-# In steps. The 512 answers of an update have about 1250 tokens: two minibatches, of which the first is full
-BATCH_SIZE = 768
+# In steps. The 512 answers of an update have about 1250 tokens: two minibatches of about the same size
+BATCH_SIZE = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
 # Too little to change what is answered: all subjects go on sampling from the policy of the warm start, so that the lengths
 # of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
 LEARNING_RATE = 1e-6
@@ -80,11 +85,39 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def set_times(times: int) -> None:
+    """
+    Choose the length of answers.
+
+    :param times: How often the sum is written
+    """
+    global TIMES, MAX_ANSWER_TOKENS
+    TIMES, MAX_ANSWER_TOKENS = times, 2 * times + 1
+    # Still two minibatches per epoch
+    SETTINGS["batch_size"] = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
+
+
+class RepeatedSums(ArithmeticTask):
+    """Sums of two digits, each written ``TIMES`` times in a row."""
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Number of the item
+        :return: Its prompt and answer
+        """
+        item = super().item(index)
+        return Item(item.prompt, item.answer * TIMES)
+
+
+def _task() -> ArithmeticTask:
+    return ArithmeticTask(digits=1) if TIMES == 1 else RepeatedSums(digits=1)
+
+
 def warm_start_examples() -> list[tuple[str, str]]:
     """
     :return: All prompts, with the right answers
     """
-    task = ArithmeticTask(digits=1)
+    task = _task()
     return task.worked_examples(task.n_items, seed=SEED)
 
 
@@ -103,12 +136,13 @@ class UncachedTokenPolicy(TokenPolicy):
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
         """
-        :return: function from observations to actions; log probabilities follow when the rollout is over
+        :return: function from observations to actions and their log probabilities
         """
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
             distribution = self.get_distribution(th.as_tensor(observations, device=self.device))
-            return distribution.get_actions().cpu().numpy(), None
+            actions = distribution.get_actions()
+            return actions.cpu().numpy(), distribution.log_prob(actions)
 
         return sample
 
@@ -224,11 +258,11 @@ def _model(policy: type[TokenPolicy], env: Any) -> DAPO:
 
 
 def _text_vec_env() -> VerifierTextVecEnv:
-    return VerifierTextVecEnv(N_COPIES, seed=SEED, task=ArithmeticTask(digits=1), max_answer_tokens=MAX_ANSWER_TOKENS)
+    return VerifierTextVecEnv(N_COPIES, seed=SEED, task=_task(), max_answer_tokens=MAX_ANSWER_TOKENS)
 
 
 def _single_env(render_mode: str | None = None) -> VerifierTextEnv:
-    return VerifierTextEnv(ArithmeticTask(digits=1), max_answer_tokens=MAX_ANSWER_TOKENS)
+    return VerifierTextEnv(_task(), max_answer_tokens=MAX_ANSWER_TOKENS)
 
 
 def ours(n_updates: int) -> dict[str, float]:
@@ -256,7 +290,7 @@ def ppo(n_updates: int) -> dict[str, float]:
     model = PPO(
         UncachedActorCriticPolicy,
         make_vec_env(_single_env, n_envs=N_COPIES, seed=SEED),
-        # A rollout of PPO is not made of whole answers. It has 1536 tokens, in as many minibatches as ours
+        # A rollout of PPO is not made of whole answers. It has 512 times the longest answer, in as many minibatches as ours
         n_steps=MAX_ANSWER_TOKENS,
         batch_size=N_COPIES * MAX_ANSWER_TOKENS // N_MINIBATCHES,
         n_epochs=N_EPOCHS,
@@ -333,7 +367,7 @@ def bare_loop(network: CausalTransformer, head: th.nn.Linear, prompts: th.Tensor
 
 def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates: int) -> dict[str, float]:
     model = _model(TokenPolicy, _text_vec_env())
-    policy, task = model.policy, ArithmeticTask(digits=1)
+    policy, task = model.policy, _task()
     assert isinstance(policy, TokenPolicy)
     policy.set_training_mode(False)
     tokenizer = policy.observation_space.tokenizer
@@ -405,7 +439,7 @@ RATIOS: dict[str, tuple[str, str, str, str]] = {
 
 def _run_one(subject: str, n_updates: int) -> dict[str, float]:
     output = subprocess.run(
-        [sys.executable, "-m", "benchmarks.text_speed", "--updates", str(n_updates), "--one", subject],
+        [sys.executable, "-m", "benchmarks.text_speed", f"--updates={n_updates}", f"--times={TIMES}", f"--one={subject}"],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -456,8 +490,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=20, help="updates that are counted in each run")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--times", type=int, default=1, help="how often an answer says the sum: 12 for long answers")
     parser.add_argument("--one", choices=list(SUBJECTS), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.times < 1:
+        parser.error(f"--times must be at least 1, got {args.times}")
+    set_times(args.times)
     if args.one:
         th.set_num_threads(1)
         print(json.dumps(SUBJECTS[args.one](args.updates)))
@@ -469,6 +507,7 @@ def main() -> None:
     missing = [package for package in TRL_PACKAGES if find_spec(package) is None]
     if missing:
         print(f"Without the peers of trl: missing {', '.join(missing)} (pip install {' '.join(missing)})")
+    if missing or args.times > 1:
         subjects = [subject for subject in subjects if not subject.startswith("trl")]
     runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
     for repeat in range(args.repeats):
@@ -490,7 +529,7 @@ def main() -> None:
     described = machine()
     described["versions"].update(_versions())
     result = {
-        "task": {"name": "arithmetic", "digits": 1, "max_answer_tokens": MAX_ANSWER_TOKENS},
+        "task": {"name": "arithmetic", "digits": 1, "times": TIMES, "max_answer_tokens": MAX_ANSWER_TOKENS},
         "n_envs": N_COPIES,
         "updates": args.updates,
         "median": median,
@@ -501,7 +540,8 @@ def main() -> None:
         "machine": described,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "text_speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    suffix = "" if args.times == 1 else f"_times_{args.times}"
+    (RESULTS / f"text_speed{suffix}.json").write_text(json.dumps(result, indent=1) + "\n")
     _print_table(median, ratios)
 
 

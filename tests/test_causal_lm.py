@@ -88,7 +88,7 @@ class SameDigitEnv(gym.Env):
         return self.observe(), float(action == self.text[0]), bool(ended), False, {}
 
 
-def make_grpo(model: Any, kl_coef: float = 0.1, **kwargs: Any) -> GRPO:
+def make_grpo(model: Any, kl_coef: float = 0.1, device: str = "cpu", **kwargs: Any) -> GRPO:
     return GRPO(
         CausalLMPolicy,
         make_group_env(SameDigitEnv, 4),
@@ -98,7 +98,7 @@ def make_grpo(model: Any, kl_coef: float = 0.1, **kwargs: Any) -> GRPO:
         batch_size=32,
         kl_coef=kl_coef,
         policy_kwargs={"model": model, **kwargs},
-        device="cpu",
+        device=device,
         seed=0,
     )
 
@@ -131,6 +131,7 @@ def test_the_model_is_a_folder_or_an_object_that_is_left_alone(folder: str) -> N
     before = {name: value.clone() for name, value in model.state_dict().items()}
     from_object, from_folder = make_policy(model), make_policy(folder)
     assert_same(from_object, from_folder)
+    assert_same(make_policy(Path(folder)), from_folder)
     from_object.pretrain(["123"], n_epochs=5)
     assert_different(from_object, from_folder)
     make_policy(model, dtype="bfloat16", lora=LORA, attn_implementation="eager", gradient_checkpointing=True)
@@ -301,7 +302,8 @@ def test_the_reference_shares_the_frozen_weights(given: str, folder: str) -> Non
 
 def test_grpo_learns(folder: str) -> None:
     model = make_grpo(folder, kl_coef=0.0)
-    model.learn(3000)
+    model.gamma = 0.0  # each token has its own reward
+    model.learn(1500)
     observations = th.full((10, LENGTH), PAD)
     observations[:, 0] = th.arange(10)
     probs = log_probs(model.policy, observations).exp().diagonal()
@@ -338,6 +340,11 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses("needs policy_kwargs=.*got nothing", model=None)
     refuses("a transformers.PreTrainedModel .*got Linear", model=th.nn.Linear(2, 2))
     refuses("knows only 12: .*model.resize_token_embeddings", model=make_language_model(vocab_size=12))
+    match = r"\(Digits\) ends texts with token 12, but LlamaForCausalLM with 2 \(eos_token_id\).*tokenizer=AutoTokenizer"
+    refuses(match, model=make_language_model(eos_token_id=2))
+    refuses("with 2 or 3 .*set eos_token_id=12", model=make_language_model(eos_token_id=[2, 3]))
+    make_policy(make_language_model(eos_token_id=[2, Digits.eos_id]))
+    make_policy(make_language_model(eos_token_id=None))
     refuses("at most 8 tokens .*but the context is 12", model=make_language_model(max_position_embeddings=8))
     refuses("at most 32 tokens .*but the context is 40", context=40)
     window = {"sliding_window": 8, "num_key_value_heads": 2}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3 import PPO
 from test_token_policies import LENGTH, growing_texts, make_policy
 from toy_envs import TINY, SpacesEnv
 
@@ -14,6 +15,7 @@ from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.decoding import CachedReader
 from sb3_grpo.common.tokens import PAD, TokenSteps
 from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.grpo import TokenActorCriticPolicy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -86,6 +88,59 @@ def test_autocast_and_compile(policy_kwargs: dict[str, bool]) -> None:
     model = make_model("TokenPolicy", policy_kwargs=policy_kwargs).learn(100)
     assert all(parameter.isfinite().all() for parameter in model.policy.parameters())
     assert len(model.policy.generate(["3+4=", "8+5="])) == 2
+
+
+def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
+    differences = []
+
+    class Checked(PPO):
+        def train(self) -> None:
+            buffer = self.rollout_buffer
+            obs, actions = (th.as_tensor(each, device="cuda").flatten(0, 1) for each in (buffer.observations, buffer.actions))
+            with th.no_grad():
+                values, log_prob, _ = self.policy.evaluate_actions(obs.long(), actions.flatten())
+            for ours, stored in ((log_prob, buffer.log_probs), (values, buffer.values)):
+                differences.append((ours.flatten().cpu() - th.as_tensor(stored).flatten()).abs().max().item())
+            super().train()
+
+    env = VerifierTextVecEnv(16, seed=0, task="arithmetic", truncate=False, max_answer_tokens=8)
+    policy_kwargs = {**NETWORK, "optimizer_kwargs": {"fused": True}}
+    settings: Any = {"n_steps": 3, "batch_size": 48, "ent_coef": 0.1, "device": "cuda", "seed": 0}
+    model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
+    model.learn(3 * 3 * 16)
+    assert len(differences) == 6 and max(differences) < 1e-4
+    assert {parameter.device.type for parameter in model.policy.parameters()} == {"cuda"}
+
+
+@pytest.mark.parametrize(
+    ("policy_kwargs", "tolerance"),
+    [({}, 1e-4), ({"lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}, "dtype": "bfloat16"}, 0.2)],
+)
+def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    from test_causal_lm import make_grpo, make_language_model
+
+    model: Any = make_grpo(make_language_model(), device="cuda", **policy_kwargs).learn(200)
+    policy = model.policy
+    for each in (policy, model.ref_policy):
+        assert {parameter.device.type for parameter in each.parameters()} == {"cuda"}
+        assert all(parameter.isfinite().all() for parameter in each.parameters())
+    reader = CachedReader(policy.read, policy.device)
+    with th.inference_mode():
+        for observations in growing_texts(7, 20):
+            cached = policy.action_net(reader(observations)).log_softmax(-1)
+            uncached = policy.get_distribution(th.as_tensor(observations, device="cuda")).distribution.logits
+            th.testing.assert_close(cached, uncached, rtol=0, atol=tolerance)
+    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=2)
+    assert np.isfinite(losses).all()
+    assert len(policy.generate(["1+2=", "7"], max_new_tokens=3)) == 2
+
+    model.save(tmp_path / "model")
+    on_cpu = GRPO.load(tmp_path / "model", device="cpu").policy
+    observations = th.as_tensor(growing_texts(6, 8)[-1])
+    ours = policy.get_distribution(observations.cuda()).distribution.logits.cpu()
+    th.testing.assert_close(on_cpu.get_distribution(observations).distribution.logits, ours, rtol=0, atol=tolerance)
 
 
 def test_generation_stops_where_texts_end() -> None:

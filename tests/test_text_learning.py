@@ -149,6 +149,23 @@ def test_log_probs_are_those_of_the_policy_that_acted(algo: type[GRPO], n_envs: 
     assert check.n_changed > 0, "some episodes have gone on over an update"
 
 
+def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
+    env = VerifierTextVecEnv(8, seed=0, task=[("a", "b"), ("abcdef", "ab")], max_answer_tokens=9)
+    settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 4, "learning_rate": 0.0}
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, **settings).learn(1)
+    batch = model.batch
+    widths = set()
+    for episode in range(batch.lengths.numel()):
+        steps = (batch.episode == episode).nonzero().squeeze(1)
+        texts = batch.observations_at(Minibatch(steps, np.array([episode]), 1))
+        widths.add(texts.texts.shape[1])
+        assert (texts.texts != PAD).all() and texts.texts.shape[1] == texts.last.max() + 1
+        with th.no_grad():
+            now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows[steps]])
+        th.testing.assert_close(now, batch.old_log_prob[batch.rows[steps]], rtol=0, atol=1e-5)
+    assert len(widths) > 3
+
+
 def test_hard_prompts_errors() -> None:
     with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
         HardPrompts(0)

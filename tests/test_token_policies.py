@@ -11,7 +11,7 @@ from sb3_grpo.common.decoding import CachedReader
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.grpo import MlpPolicy
+from sb3_grpo.grpo import GRPO, MlpPolicy
 
 DIGITS = "0123456789+="
 LENGTH = 12
@@ -171,6 +171,32 @@ def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
     assert policy.generate(["1"]) == ["23"]
 
 
+def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
+    policy = make_policy()
+    examples = [("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18"), "12"]
+    tokens = [[*Digits().encode("".join(example)), Digits.eos_id] for example in examples]
+    # Of each text, where the tokens stand after which one is learned
+    steps = [(text, last) for text, places in enumerate([(3, 4), (3, 4), (3, 4, 5), (0, 1)]) for last in places]
+    texts = th.tensor([each + [PAD] * (LENGTH - len(each)) for each in tokens])
+    text, last = th.tensor(steps).T
+    with th.no_grad():
+        expected = -policy.get_distribution(TokenSteps(texts, text, last)).log_prob(texts[text, last + 1]).mean().item()
+    n_rows = []
+    policy.action_net.register_forward_hook(lambda _, inputs, output: n_rows.append(len(inputs[0].flatten(0, -2))))
+    (loss,) = policy.pretrain(examples, n_epochs=1)
+    assert n_rows == [len(steps)]
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
+    policy = make_policy()
+    before = policy.parameters_to_vector()
+    with pytest.raises(ValueError, match=r"diverged: in epoch \d.*as it was before.*smaller learning_rate than 1e\+30"):
+        policy.pretrain([("1+2=", "3")] * 10, n_epochs=5, learning_rate=1e30)
+    np.testing.assert_array_equal(policy.parameters_to_vector(), before)
+    assert not policy.training
+
+
 def test_pretrain_leaves_prompts_alone() -> None:
     policy = make_policy()
     policy.pretrain([("1+2=", "3")] * 8, n_epochs=100, learning_rate=1e-2)
@@ -185,6 +211,9 @@ def test_errors() -> None:
         TokenPolicy(space, spaces.Discrete(5), lambda _: 1e-3)
     with pytest.raises(ValueError, match="context=5 is shorter"):
         TokenPolicy(space, actions, lambda _: 1e-3, context=5)
+    for name in ("n_layers", "width", "n_heads"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            TokenPolicy(space, actions, lambda _: 1e-3, **{name: 0})
     with pytest.raises(ValueError, match="multiple of n_heads"):
         TokenPolicy(space, actions, lambda _: 1e-3, width=10, n_heads=4)
     for policy_class in (TokenPolicy, TokenActorCriticPolicy):
@@ -197,9 +226,19 @@ def test_errors() -> None:
         policy.generate(["1" * 13])
     with pytest.raises(ValueError, match="max_new_tokens must be at least 1, got -1"):
         policy.generate(["1"], max_new_tokens=-1)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        policy.generate(["1"], batch_size=0)
+    with pytest.raises(ValueError, match=r"needs a list of prompts, got the text '1\+1=': write generate\(\['1\+1='\]\)"):
+        policy.generate("1+1=")
+    with pytest.raises(ValueError, match=rf"room for 12 tokens .*the prompt '{'1' * 12}' takes all of them"):
+        policy.generate(["1", "1" * 12])
+    for name in ("n_epochs", "batch_size"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            policy.pretrain(["1"], **{name: 0})
     for examples, match in [
         ([], r"at least one text or pair \(prompt, answer\), got \[\]"),
         ("1+1=2", "got '1"),
+        (("1+1=", "2"), r"got a single pair: write pretrain\(\[\('1\+1=', '2'\)\]\)"),
         ([""], "nothing to learn from an empty text"),
         ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
         ([("1" * 8, "2" * 4)], "room for 12 tokens.* have 13"),
@@ -275,6 +314,61 @@ def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
         distribution = policy.get_distribution(th.as_tensor(observations))
     assert (actions == distribution.distribution.logits.argmax(-1).numpy()).mean() > 0.9
     th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
+
+
+class NoRepeats(TokenPolicy):
+    """Never writes the same token twice in a row: its distribution depends on more than the last hidden state."""
+
+    def get_distribution(self, obs: Any) -> Any:
+        distribution: Any = super().get_distribution(obs)
+        steps = obs if isinstance(obs, TokenSteps) else TokenSteps(obs, th.arange(len(obs)), (obs != PAD).sum(1) - 1)
+        newest = steps.texts[steps.text, steps.last]
+        logits = distribution.distribution.logits.scatter(1, newest[:, None], -1e9)
+        return distribution.proba_distribution(logits)
+
+
+def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
+    policy = make_policy(NoRepeats)
+    observations = np.full((500, LENGTH), PAD)
+    observations[:, 0], observations[:, 1] = 3, np.arange(500) % 10
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        expected = policy.get_distribution(th.as_tensor(observations)).log_prob(th.as_tensor(actions))
+    assert (actions != observations[:, 1]).all()
+    th.testing.assert_close(log_prob, expected, rtol=0, atol=1e-5)
+
+    prompts = th.as_tensor(observations[:, :3])
+    for deterministic in (True, False):
+        texts = policy.generate_tokens(prompts, 8, deterministic)
+        assert not ((texts[:, 2:] == texts[:, 1:-1]) & (texts[:, 2:] != PAD)).any()
+    (answer,) = policy.generate(["37"], max_new_tokens=1)
+    observation = np.array([3, 7] + [PAD] * (LENGTH - 2))
+    assert answer == Digits().decode([int(policy.predict(observation, deterministic=True)[0])])
+
+    model: Any = GRPO(NoRepeats, VerifierTextVecEnv(8, seed=0), group_size=4, n_groups=2, device="cpu", seed=0).learn(50)
+    assert model.rollout_buffer.log_probs.min() > -100.0, "what was sampled is possible"
+
+
+def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
+    """Such an optimizer does not count up the version of the weights."""
+    differences = []
+
+    class Checked(PPO):
+        def train(self) -> None:
+            buffer = self.rollout_buffer
+            obs, actions = (th.as_tensor(each).flatten(0, 1) for each in (buffer.observations, buffer.actions))
+            with th.no_grad():
+                log_prob = self.policy.evaluate_actions(obs.long(), actions.flatten())[1]
+            differences.append((log_prob - th.as_tensor(buffer.log_probs).flatten()).abs().max().item())
+            super().train()
+
+    # Each rollout goes on with the texts of the one before
+    env = VerifierTextVecEnv(32, seed=0, truncate=False, max_answer_tokens=8)
+    policy_kwargs = {"n_layers": 1, "width": 16, "optimizer_kwargs": {"fused": True}}
+    settings: Any = {"n_steps": 3, "batch_size": 96, "learning_rate": 0.01, "ent_coef": 0.1, "device": "cpu", "seed": 0}
+    model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
+    model.learn(3 * 3 * 32)
+    assert len(differences) == 3 and max(differences) < 1e-5
 
 
 def test_critic_notices_that_its_weights_were_changed_and_can_be_differentiated() -> None:

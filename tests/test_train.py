@@ -108,6 +108,33 @@ def test_minibatch_sizes_are_nearly_equal() -> None:
     assert sorted(sizes) == [20, 20, 21, 21, 21]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "expected"),
+    [
+        ([10] * 61, 100, [80] + [90] * 5 + [80]),  # and no stub of one episode, which would be a step of the optimizer as any
+        ([100] * 8, 510, [400, 400]),
+        ([60] * 4, 100, [60] * 4),
+        ([10] * 10, 100, [100]),
+    ],
+)
+def test_minibatches_of_whole_episodes_are_nearly_equal(lengths: list[int], batch_size: int, expected: list[int]) -> None:
+    episode = th.arange(len(lengths)).repeat_interleave(th.tensor(lengths))
+    parts = list(minibatches(episode, th.arange(len(episode)), batch_size, whole_episodes=True))
+    assert sorted(len(part.steps) for part in parts) == sorted(expected)
+
+
+def test_minibatches_of_whole_episodes_keep_to_the_batch_size() -> None:
+    lengths = th.randint(1, 30, (200,))
+    lengths[7] = 150  # alone, as it must be
+    episode = th.arange(200).repeat_interleave(lengths)
+    for batch_size in (30, 64, 100):
+        parts = list(minibatches(episode, th.arange(len(episode)), batch_size, whole_episodes=True))
+        assert th.cat([part.steps for part in parts]).sort().values.equal(th.arange(len(episode)))
+        sizes = [len(part.steps) for part in parts if 7 not in part.episodes.tolist()]  # type: ignore[union-attr]
+        assert max(sizes) <= batch_size
+        assert {len(part.episodes) for part in parts if len(part.steps) > batch_size} <= {1}  # type: ignore[arg-type]
+
+
 def test_loss_averages() -> None:
     model = collected()
     lengths = model.batch.lengths.flatten().float()

@@ -24,11 +24,13 @@ class EpisodeTexts:
     The observations of episodes that are one growing text each: every observation is the beginning of the last one.
 
     :param texts: (D, L) the last observations of episodes, each once: short answers to the same prompt are often the same
+    :param n_tokens: (D,) how long they are, on the host
     :param text: (E,) which of them is that of each episode, on the host
     :param last: (N,) the place of the last token that each step's observation has
     """
 
     texts: th.Tensor
+    n_tokens: np.ndarray
     text: np.ndarray
     last: th.Tensor
 
@@ -97,8 +99,9 @@ class GroupBatch:
             text_of_episode = self.observations.text.copy()
             distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
             text_of_episode[minibatch.episodes] = place
+            longest = int(self.observations.n_tokens[distinct].max())
             return TokenSteps(
-                texts=self.observations.texts[to_device(distinct, device)],
+                texts=self.observations.texts[:, :longest][to_device(distinct, device)],
                 text=to_device(text_of_episode, device)[self.episode[minibatch.steps]],
                 last=self.observations.last[minibatch.steps],
             )
@@ -223,6 +226,7 @@ class GroupRolloutBuffer:
         :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
         """
         if self._sampled_log_probs:
+            # Through the host, where they are checked and kept with the other columns: four bytes per step, once per rollout
             log_prob = th.cat(self._sampled_log_probs).cpu().numpy()
             self._check_finite(self._n_evaluated, np.isfinite(log_prob))
             self._data["log_prob"][self._n_evaluated : self.size] = log_prob
@@ -333,12 +337,12 @@ class GroupRolloutBuffer:
 
 def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False) -> Iterator[Minibatch]:
     """
-    Split the steps of a batch at random into minibatches of nearly equal size.
+    Split the steps of a batch at random into minibatches of nearly equal size: of whole episodes, as nearly as these allow.
 
     :param episode: (N,) the episode of each step
     :param kept: (N,) long, the steps that take part in the loss
     :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode)
-    :param whole_episodes: Keep the steps of an episode together, for ratios per episode
+    :param whole_episodes: Keep the steps of an episode together, for ratios per episode and for texts
     :return: The minibatches
     """
     if not whole_episodes:
@@ -350,14 +354,25 @@ def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_epis
     lengths = th.bincount(episode[kept]).tolist()
     runs = th.split(kept, lengths)
     order = [index for index in th.randperm(len(lengths)).tolist() if lengths[index] > 0]
-    n_episodes = [0]  # of each minibatch
-    size = 0
-    for index in order:
-        if n_episodes[-1] > 0 and size + lengths[index] > batch_size:
-            n_episodes.append(0)
-            size = 0
-        n_episodes[-1] += 1
-        size += lengths[index]
+    n_episodes = _n_episodes(np.array([lengths[index] for index in order]), batch_size)
     for episodes in th.tensor(order).split(n_episodes):
         steps = th.cat([runs[index] for index in episodes.tolist()])
         yield Minibatch(steps, episodes.numpy(), len(n_episodes))
+
+
+def _n_episodes(lengths: np.ndarray, batch_size: int) -> list[int]:
+    """
+    :param lengths: (E,) steps of episodes, in their order
+    :param batch_size: Largest number of steps in a minibatch, if it has more than one episode
+    :return: How many of them are in each minibatch
+    """
+    ends = lengths.cumsum()
+    total = int(ends[-1])
+    n_minibatches = -(-total // batch_size)
+    while True:
+        # Cut into equal parts, each episode goes where its middle lies
+        part = (2 * ends - lengths) * n_minibatches // (2 * total)
+        counts, sizes = np.bincount(part), np.bincount(part, weights=lengths)
+        if ((sizes <= batch_size) | (counts <= 1)).all():
+            return counts[counts > 0].tolist()
+        n_minibatches += 1

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -125,10 +126,13 @@ class CausalLMPolicy(TokenPolicy):
 
         GRPO(CausalLMPolicy, env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
-    The environment's tokenizer must be the model's. Each policy has a copy of the model of its own. The reference policy
-    (``kl_coef`` > 0) has one only of the weights that are trained, and shares the frozen ones. The model's own dropout is
-    turned off, as the update must see the probabilities that were sampled from; that of LoRA is as it was asked for, and acts
-    in updates only.
+    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=AutoTokenizer.from_pretrained(...))``.
+    Ids are read and written as they are. Nothing is added to a prompt, neither a token that begins texts (BOS) nor a chat
+    template.
+
+    Each policy has a copy of the model of its own. The reference policy (``kl_coef`` > 0) has one only of the weights that are
+    trained, and shares the frozen ones. The model's own dropout is turned off, as the update must see the probabilities that
+    were sampled from; that of LoRA is as it was asked for, and acts in updates only.
 
     Saved is what is trained: with LoRA the adapters, otherwise all weights. What is frozen comes from ``model`` when a saved
     policy is loaded, so a folder must still be there. A model given as an object is saved as a whole, as one of the
@@ -180,6 +184,8 @@ class CausalLMPolicy(TokenPolicy):
         ):
             if value not in known:
                 raise ValueError(f"CausalLMPolicy: unknown {name}={value!r}, must be one of {', '.join(known)}.")
+        if isinstance(model, os.PathLike):
+            model = os.fspath(model)
         # Kept out of the module: what is here is the user's
         self.model_kwargs: dict[str, Any] = dict(
             model=model,
@@ -245,7 +251,7 @@ class CausalLMPolicy(TokenPolicy):
         """
         :param model: A ``PreTrainedModel``
         :raises ValueError: if it cannot read texts as long as these, or token by token, or does not know all tokens,
-            or has nothing to train
+            or ends texts with another one, or has nothing to train
         """
         name, config, context = type(model).__name__, model.config.get_text_config(), self.network_kwargs["context"]
         if self.model_kwargs["lora"] is None and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -266,6 +272,7 @@ class CausalLMPolicy(TokenPolicy):
                 f"The tokenizer has {vocab_size} tokens, but {name} knows only {n_rows}: use the model's own tokenizer, "
                 f"or model.resize_token_embeddings({vocab_size})."
             )
+        self._check_end(model)
         longest = getattr(config, "max_position_embeddings", None)
         if longest is not None and longest < context:
             raise ValueError(
@@ -287,6 +294,25 @@ class CausalLMPolicy(TokenPolicy):
                     f"{name} attends to no more than the last {window} tokens in some layers, but the context "
                     f"is {context}: use shorter observations (and context), or another model."
                 )
+
+    def _check_end(self, model: Any) -> None:
+        """
+        :param model: A ``PreTrainedModel``
+        :raises ValueError: if it ends texts with other tokens than the environment's tokenizer
+        """
+        ends: set[int] = set()
+        for config in (model.config, model.config.get_text_config(), getattr(model, "generation_config", None)):
+            found = getattr(config, "eos_token_id", None)
+            ends |= set() if found is None else {found} if isinstance(found, int) else {*found}
+        tokenizer = self.observation_space.tokenizer
+        if ends and tokenizer.eos_id not in ends:
+            raise ValueError(
+                f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
+                f"{type(model).__name__} with {' or '.join(map(str, sorted(ends)))} (eos_token_id): to the model, its ids "
+                "mean something else. Give the environment the model's own tokenizer, e.g. "
+                "VerifierTextVecEnv(..., tokenizer=AutoTokenizer.from_pretrained(...)). If the model was made for this "
+                f"tokenizer, set eos_token_id={tokenizer.eos_id} in its config."
+            )
 
     def _build(self, lr_schedule: Schedule) -> None:
         """

@@ -67,6 +67,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         distinct, text = np.unique(texts[:, :longest], axis=0, return_inverse=True)
         return EpisodeTexts(
             texts=th.as_tensor(distinct, device=self.device),
+            n_tokens=token_lengths(distinct),
             text=text.reshape(-1),
             last=self._tensor(self._data["n_tokens"], rows).long() - 1,
         )

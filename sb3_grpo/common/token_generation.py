@@ -27,12 +27,21 @@ class GenerationMixin(TokenNetworkMixin):
         :param batch_size: Prompts at a time
         :return: The answers
         """
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
+        if isinstance(prompts, str):
+            raise ValueError(f"generate() needs a list of prompts, got the text {prompts!r}: write generate([{prompts!r}]).")
+        for name, value in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         self.set_training_mode(False)
         tokenizer = self.observation_space.tokenizer
         encoded = [self._encode(prompt) for prompt in prompts]
         room = self.network_kwargs["context"]
+        for prompt, tokens in zip(prompts, encoded, strict=True):
+            if len(tokens) == room:
+                raise ValueError(
+                    f"The context has room for {room} tokens (policy_kwargs=dict(context=...)), and the prompt {prompt!r} "
+                    "takes all of them: there is none left for an answer."
+                )
         answers = []
         for begin in range(0, len(encoded), batch_size):
             batch = encoded[begin : begin + batch_size]
@@ -58,18 +67,20 @@ class GenerationMixin(TokenNetworkMixin):
         texts[:, :prompt_length] = prompts
         lengths = (prompts != PAD).sum(dim=1, keepdim=True)
         ended = th.zeros_like(lengths, dtype=th.bool)
-        cache = SlotCache(n, texts.shape[1])
-        positions = th.arange(prompt_length, device=prompts.device).expand(n, -1)
-        cache.begin(None, positions, prompt_length)
-        hidden = self.read(prompts.clamp(min=0), positions, cache)
-        hidden = hidden.take_along_dim(lengths[..., None] - 1, dim=1)
+        cache = None if self._has_own_distribution else SlotCache(n, texts.shape[1])
+        tokens, places = prompts.clamp(min=0), th.arange(prompt_length, device=prompts.device).expand(n, -1)  # to be read next
         for i in range(max_new_tokens):
-            tokens = self._sample(hidden[:, 0], deterministic)[0][:, None]
+            if cache is None:
+                tokens = self._sample_uncached(texts[:, : prompt_length + i], deterministic)[0][:, None]
+            else:
+                cache.begin(None, places, prompt_length + i)
+                hidden = self.read(tokens, places, cache)
+                if i == 0:
+                    hidden = hidden.take_along_dim(lengths[..., None] - 1, dim=1)
+                tokens = self._sample(hidden[:, 0], deterministic)[0][:, None]
             texts.scatter_(1, lengths, th.where(ended, PAD, tokens))
             places, lengths = lengths, lengths + (~ended).long()
             ended |= tokens == eos_id
-            if i == max_new_tokens - 1 or (i % 16 == 15 and bool(ended.all())):
+            if i % 16 == 15 and bool(ended.all()):
                 break
-            cache.begin(None, places, prompt_length + i + 1)
-            hidden = self.read(tokens, places, cache)
         return texts

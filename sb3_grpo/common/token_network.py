@@ -161,6 +161,24 @@ class TokenNetworkMixin(ActorCriticPolicy):
             tokens = (log_probs - th.empty_like(log_probs).exponential_().log_()).argmax(dim=-1)
         return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
+    @property
+    def _has_own_distribution(self) -> bool:
+        """Whether a subclass has a distribution that is not that of the last hidden state: a mask that depends on the text."""
+        return type(self).get_distribution is not TokenNetworkMixin.get_distribution
+
+    def _sample_uncached(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor]:
+        """
+        The way of a subclass that has a distribution of its own.
+
+        :param obs: (n, L) observations
+        :param deterministic: Choose the most likely token
+        :return: (n,) tokens, and (n,) their log probabilities
+        """
+        with unchecked_distributions():
+            distribution = self.get_distribution(obs)
+            tokens = distribution.get_actions(deterministic)
+            return tokens, distribution.log_prob(tokens)
+
     def _encode(self, text: str, end: bool = False) -> list[int]:
         """
         :param text: A text

@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
 from sb3_grpo.common.decoding import CachedReader
+from sb3_grpo.common.devices import to_device
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.token_generation import GenerationMixin
 from sb3_grpo.common.token_network import check_dtype
@@ -37,16 +38,19 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
         """
-        A function that samples the next tokens of N texts. It reads each token once,
-        and must be dropped when the weights change.
+        A function that samples the next tokens of N texts. It reads each token once (unless a subclass has a
+        ``get_distribution`` of its own), and must be dropped when the weights change.
 
         :return: function from observations to actions and their log probabilities
         """
-        read = CachedReader(self.read, self.device)
+        read = None if self._has_own_distribution else CachedReader(self.read, self.device)
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
             check_dtype(str(observations.dtype), observations.dtype.kind == "f")
-            tokens, log_probs = self._sample(read(observations))
+            if read is None:
+                tokens, log_probs = self._sample_uncached(to_device(observations, self.device))
+            else:
+                tokens, log_probs = self._sample(read(observations))
             return tokens.cpu().numpy(), log_probs
 
         return sample
@@ -84,12 +88,21 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
     def _read_new_tokens(self, obs: th.Tensor) -> th.Tensor:
         check_dtype(str(obs.dtype), obs.is_floating_point())
-        # What was read before is worthless once the weights have changed: optimizers and load_state_dict count up the version,
-        # a move to another place changes the address
+        # Between calls of set_training_mode() weights hardly ever change, but if they do, what was read before is worthless.
+        # load_state_dict and changes in place count up the version, a move to another place changes the address
         state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
         if self._reader is None or self._reader_state != state:
             self._reader, self._reader_state = CachedReader(self.read, self.device), state
         return self._reader(obs.cpu().numpy())
+
+    def set_training_mode(self, mode: bool) -> None:
+        """
+        Put the policy in either training or evaluation mode, as SB3 does before each rollout and each update.
+
+        :param mode: if true, set to training mode, else set to evaluation mode
+        """
+        self._reader = None  # some optimizers, such as fused ones, leave no trace in the weights that they write
+        super().set_training_mode(mode)
 
     def load_from_vector(self, vector: np.ndarray) -> None:
         """
@@ -97,7 +110,7 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
         :param vector:
         """
-        self._reader = None  # this way of writing weights leaves no trace in them
+        self._reader = None  # neither does this
         super().load_from_vector(vector)
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:

@@ -23,6 +23,7 @@ class SlotCache:
         self.length = length
         self._layers: list[tuple[th.Tensor, th.Tensor]] = []
         self._slots: th.Tensor | None = None
+        self._rows = th.empty(0)
         self._positions = th.empty(0)
         self._end = 0
         self.mask = th.empty(0)
@@ -36,6 +37,7 @@ class SlotCache:
         :param end: No position is as large as this
         """
         self._slots, self._positions, self._end = slots, positions, end
+        self._rows = (th.arange(self.n_slots, device=positions.device) if slots is None else slots)[:, None]
         places = th.arange(end, device=positions.device)
         self.mask = (places <= positions[..., None])[:, None]
 
@@ -55,12 +57,9 @@ class SlotCache:
         return self._write(self._layers[layer][0], keys), self._write(self._layers[layer][1], values)
 
     def _write(self, buffer: th.Tensor, new: th.Tensor) -> th.Tensor:
-        if self._slots is None:
-            slots = th.arange(self.n_slots, device=buffer.device)
-            buffer[slots[:, None], self._positions] = new.transpose(1, 2)
-            return buffer[:, : self._end].transpose(1, 2)
-        buffer[self._slots[:, None], self._positions] = new.transpose(1, 2)
-        return buffer[self._slots, : self._end].transpose(1, 2)
+        buffer[self._rows, self._positions] = new.transpose(1, 2)
+        written = buffer[:, : self._end] if self._slots is None else buffer[self._slots, : self._end]
+        return written.transpose(1, 2)
 
     def copy(self, source: th.Tensor, target: th.Tensor, end: int) -> None:
         """
@@ -133,11 +132,14 @@ class CausalTransformer(nn.Module):
     :param n_layers: Number of blocks
     :param width: Size of the hidden states
     :param n_heads: Number of attention heads
-    :raises ValueError: if the heads do not share ``width`` evenly
+    :raises ValueError: if one of these is not positive, or if the heads do not share ``width`` evenly
     """
 
     def __init__(self, vocab_size: int, context: int, n_layers: int = 2, width: int = 64, n_heads: int = 4):
         super().__init__()
+        for name, value in (("n_layers", n_layers), ("width", width), ("n_heads", n_heads)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         if width % n_heads != 0:
             raise ValueError(f"width must be a multiple of n_heads, got width={width} and n_heads={n_heads}.")
         self.width = width

@@ -55,7 +55,7 @@ class GRPO(OnGroupAlgorithm):
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_groups: Number of groups in an update
     :param batch_size: Minibatch size, in steps
-    :param gradient_accumulation_steps: Sum the gradients of so many minibatches before each step of the optimizer:
+    :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of so many minibatches:
         for networks whose memory has no room for as large a minibatch as one would like
     :param n_epochs: Number of epochs when optimizing the surrogate loss
     :param gamma: Discount factor
