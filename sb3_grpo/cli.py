@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :param argv: the arguments, ``sys.argv[1:]`` if None
     :return: the exit code
     """
+    argv = sys.argv[1:] if argv is None else argv
     args = _make_parser().parse_args(argv)
+    args.argv = argv
     try:
         return args.run(args)
     except UsageError as error:

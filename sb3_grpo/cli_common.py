@@ -268,7 +268,7 @@ def save_config(
     :param training: what else the command measured while it trained
     :param sections: what else belongs to the command
     """
-    arguments = {name: value for name, value in vars(args).items() if name not in ("run", "set")}
+    arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "run", "set")}
     config = {
         "arguments": {**arguments, "output": str(path.parent)},
         "hyperparameters": {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings,

@@ -4,8 +4,7 @@ import argparse
 import os
 import re
 import shlex
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +82,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     # Only now, because other commands do without the packages of this one
     from sb3_grpo.compare.schedule import Board, run_jobs
 
-    _begin(experiment, folder)
+    _begin(experiment, folder, args.argv)
     pool = _make_pool(args, experiment)
     n_done = sum(job.is_done(folder) for job in experiment.jobs())
     resumed = f", {n_done} of them finished before" if n_done else ""
@@ -142,12 +141,12 @@ def _check(experiment: "Experiment") -> None:
             )
 
 
-def _begin(experiment: "Experiment", folder: Path) -> None:
+def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
     """Write ``experiment.json``, together with what was there before."""
     from sb3_grpo.common.machine import describe_machine, versions
     from sb3_grpo.compare.experiment import Experiment, differences, merge
 
-    experiment.command = shlex.join(["python", "-m", "sb3_grpo", *sys.argv[1:]])
+    experiment.command = shlex.join(["python", "-m", "sb3_grpo", *argv])
     experiment.versions = versions("rl_zoo3", "sb3_contrib")
     experiment.machine = describe_machine()
     everything = experiment
