@@ -62,7 +62,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
         "digits": 1,
         "zero_pad": True,
         "tokens": 6_000_000,
-        "settings": LESSONS[1].settings,
+        "settings": {**LESSONS[1].settings, "ent_coef": 0.05},
         "learning_rate": 1e-3,
         "hard": True,
     },

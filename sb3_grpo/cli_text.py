@@ -71,7 +71,7 @@ class Lesson(NamedTuple):
 LESSONS = {
     # Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups
     # of 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus
-    1: Lesson(2_500_000, {"group_size": 64, "n_groups": 16, "ent_coef": 0.05}, 5e-4, 100, 20, 0),
+    1: Lesson(1_500_000, {"group_size": 64, "n_groups": 16, "ent_coef": 0.1}, 5e-4, 100, 20, 0),
     # Many prompts: with fewer and larger groups, what is right for some is unlearned with others
     2: Lesson(8_000_000, {"group_size": 16, "n_groups": 64, "ent_coef": 0.1}, 5e-4, 2000, 10, 500),
 }
