@@ -108,13 +108,10 @@ def iqm_interval(scores: np.ndarray) -> tuple[float, float, float]:
     :param scores: (seeds,) one score per run
     :return: Interquartile mean and its 95% bootstrap interval
     """
-    from rliable import library, metrics
+    from sb3_grpo.compare import statistics
 
-    aggregate = lambda x: np.array([metrics.aggregate_iqm(x)])  # noqa: E731
-    point, interval = library.get_interval_estimates(
-        {"run": scores[:, None]}, aggregate, reps=5000, random_state=np.random.RandomState(0)
-    )
-    return float(point["run"][0]), float(interval["run"][0, 0]), float(interval["run"][1, 0])
+    interval = statistics.iqm_interval([scores])
+    return interval.value, interval.low, interval.high
 
 
 def report(env_ids: Iterable[str], algos: Iterable[str]) -> list[dict[str, Any]]:

@@ -213,7 +213,7 @@ def report() -> list[dict[str, Any]]:
             "last_entropy": [round(result["curve"][-1]["entropy"], 3) for result in runs],
             "last_dead_fraction": [round(result["curve"][-1]["dead_fraction"], 2) for result in runs],
         }
-        if len(runs) > 1:
+        if len(runs) >= 3:
             row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval(finals)]
             row["mean_over_tokens_iqm_and_interval"] = [round(value, 3) for value in iqm_interval(curves.mean(axis=1))]
         rows.append(row)
