@@ -152,7 +152,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "text",
         help="train a small transformer to add, from whether its answers are right",
         description="Train a small transformer to add: a few worked examples for a warm start, and then nothing but whether "
-        "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes about two minutes. "
+        "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three minutes. "
         "Ctrl-C ends the training early and keeps the model.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
