@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_grpo.cli_common import UsageError
+from sb3_grpo.compare.definition import NOT_SETTABLE
 from sb3_grpo.compare.experiment import Experiment, Job
 
 # Importing the package registers grpo and dapo
@@ -26,8 +27,6 @@ from sb3_grpo.zoo.experiment import GroupExperimentManager
 
 # Parameters that SB3's and sb3-contrib's policies have only to judge, not to act
 _CRITIC = ("value_net", "mlp_extractor.value_net", "vf_features_extractor", "lstm_critic", "critic", "critic_target")
-# What is saved of a model that nobody chooses
-_NOT_HYPERPARAMS = ("self", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model", "args", "kwargs")
 
 
 class Built(NamedTuple):
@@ -54,7 +53,7 @@ class Built(NamedTuple):
                 for name, parameter in inspect.signature(cls).parameters.items()
                 if parameter.default is not parameter.empty
             }
-        names = [name for name in defaults if name not in _NOT_HYPERPARAMS and hasattr(self.model, name)]
+        names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
         return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry}.items()}
 
 

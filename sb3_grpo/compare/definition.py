@@ -27,7 +27,7 @@ _ZOO_KEYS = (
     "vec_env_wrapper",
 )
 # Parameters that the comparison sets, or that say nothing of the algorithm
-_NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
+NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
 _KEYS = (
     "name",
     "envs",
@@ -116,7 +116,7 @@ def known_hyperparams(algorithm: type) -> set[str]:
     """
     # Constructors pass on what they do not name
     names = {name for cls in algorithm.__mro__ for name in inspect.signature(cls).parameters}
-    return (names - set(_NOT_SETTABLE)) | set(_ZOO_KEYS)
+    return (names - set(NOT_SETTABLE)) | set(_ZOO_KEYS)
 
 
 def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
