@@ -261,7 +261,7 @@ def test_malformed_input_is_refused():
         with pytest.raises(ValueError, match=match):
             group_advantages(rewards, mask, **kwargs)
 
-    refused("outcome, process, return_to_go", kind="gae")
+    refused("outcome, process, return_to_go", kind="vtrace")
     refused("group, batch, none", scale="std")
     refused("group, batch, none", kind="process", scale="std")
     refused("ddof must be 0 or 1", ddof=2)
@@ -332,3 +332,16 @@ def test_expected_gradients_by_enumeration(logits, leave_one_out):
     alive = logits[0].sigmoid().item()
     factors = factor * th.tensor([1.0, alive], dtype=th.float64)
     th.testing.assert_close(expected_gradient(logits, kind="return_to_go", **kwargs), factors * exact)
+
+
+def test_gae_by_hand():
+    residuals = th.tensor([[[1.0, 2.0, 4.0], [8.0, 0.0, 0.0]]], dtype=th.float64)
+    mask = th.tensor([[[True, True, True], [True, False, False]]])
+    kwargs = {"kind": "gae", "gamma": 0.5, "scale": "none"}
+    # The estimates are 3, 4, 4 and 8; their mean is 4.75
+    assert group_advantages(residuals, mask, **kwargs).tolist() == [[[-1.75, -0.75, -0.75], [3.25, 0, 0]]]
+    expected = th.tensor([[[-5.0, -4.0, -4.0], [8.0 - 11 / 3, 0, 0]]], dtype=th.float64)
+    th.testing.assert_close(group_advantages(residuals, mask, leave_one_out=True, **kwargs), expected)
+    # A member that is alone at the end has a signal there, which the mean over those alive would take away
+    assert group_advantages(residuals, mask, **kwargs)[0, 0, 2] != 0
+    assert group_advantages(residuals, mask, **kwargs | {"kind": "return_to_go"})[0, 0, 2] == 0

@@ -107,6 +107,17 @@ def outcome_advantages(
     return th.where(mask, advantages.unsqueeze(-1), 0.0)
 
 
+def _without_own_steps(deviations: th.Tensor, mask: th.Tensor) -> th.Tensor:
+    """
+    :param deviations: (B, G, T) from the mean over all steps of all members, 0 where ``mask`` is False
+    :param mask: (B, G, T)
+    :return: (B, G, T) deviations from the mean over the steps of the other members
+    """
+    # They sum to 0, hence the mean over the others is minus the member's own sum over their count
+    n_others = mask.sum((1, 2), keepdim=True) - mask.sum(2, keepdim=True)
+    return deviations + deviations.sum(2, keepdim=True) / n_others.clamp(min=1)
+
+
 def process_advantages(
     rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
 ) -> th.Tensor:
@@ -119,9 +130,7 @@ def process_advantages(
     """
     normalised = deviations = _deviations(rewards, mask, dim=(1, 2))
     if leave_one_out:
-        # The deviations sum to 0, hence the mean over the others is minus the member's own sum over their count
-        n_others = mask.sum((1, 2), keepdim=True) - mask.sum(2, keepdim=True)
-        normalised = deviations + deviations.sum(2, keepdim=True) / n_others.clamp(min=1)
+        normalised = _without_own_steps(deviations, mask)
     normalised = scale_advantages(normalised, deviations, mask, scale, ddof, eps)
     return discounted_returns_to_go(normalised, mask, gamma)
 
@@ -146,7 +155,30 @@ def return_to_go_advantages(
     return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
 
 
-KINDS = {"outcome": outcome_advantages, "process": process_advantages, "return_to_go": return_to_go_advantages}
+def gae_advantages(
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+) -> th.Tensor:
+    """
+    Generalised advantage estimates (arXiv:1506.02438, eq. 16) minus their mean over all steps of all members of the group.
+
+    What the state and the time explain has been taken out of the ``rewards``, which are :func:`td_residuals`; ``gamma`` is
+    the product of discount and lambda. What is left to the group is what its start has in common that no observation shows.
+    One number per group takes that out: the mean over the members alive at each step, as for returns to go, would leave the
+    last one alive without any signal. Leave-one-out takes the mean over the steps of the other members. Parameters, return
+    value and errors: :func:`group_advantages`.
+    """
+    advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=(1, 2))
+    if leave_one_out:
+        advantages = th.where(mask, _without_own_steps(deviations, mask), 0.0)
+    return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
+
+
+KINDS = {
+    "outcome": outcome_advantages,
+    "process": process_advantages,
+    "return_to_go": return_to_go_advantages,
+    "gae": gae_advantages,
+}
 
 
 def group_advantages(
@@ -163,15 +195,15 @@ def group_advantages(
     """
     Advantages of a batch of groups, after checking the input (once per rollout: the checks wait for the device).
 
-    :param rewards: (B, G, T), floating point
+    :param rewards: (B, G, T), floating point; for "gae" the :func:`td_residuals`
     :param mask: (B, G, T) bool, True at existing steps
-    :param kind: "outcome", "process" or "return_to_go": see the function of that name
+    :param kind: "outcome", "process", "return_to_go" or "gae": see the function of that name
     :param gamma: discount factor in [0, 1]
     :param leave_one_out: take the baseline over the other members only
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`
     :param ddof: 1 for the sample and 0 for the population standard deviation
     :param eps: added to the standard deviation
-    :return: (B, G, T), 0 where ``mask`` is False and exactly 0 in groups whose members do not differ
+    :return: (B, G, T), 0 where ``mask`` is False and, but for "gae", exactly 0 in groups whose members do not differ
     :raises ValueError: unknown name, malformed tensors, fewer than 2 members, an episode without steps or with a gap,
         a reward that is not finite
     """

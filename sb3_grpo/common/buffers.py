@@ -87,6 +87,15 @@ class GroupBatch:
         """
         return padded.flatten(0, 1)[self.episode, self.time]
 
+    def pad(self, flat: th.Tensor) -> th.Tensor:
+        """
+        :param flat: (N,) in the order of ``rows``
+        :return: (B, G, T) the same, with zeros where there is no step
+        """
+        padded = flat.new_zeros(self.mask.shape)
+        padded[self.mask] = flat
+        return padded
+
     def observations_at(self, minibatch: Minibatch) -> th.Tensor | TensorDict | TokenSteps:
         """
         :param minibatch: Part of the batch

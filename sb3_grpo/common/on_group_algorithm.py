@@ -61,6 +61,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         "CausalLMPolicy": CausalLMPolicy,
     }
     policy: ActorPolicy
+    policy_class: type[ActorPolicy]
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
     batch: GroupBatch | None
 
@@ -98,7 +99,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             learning_rate=learning_rate,
             n_steps=0,  # a rollout ends with its last episode
             gamma=gamma,
-            gae_lambda=1.0,  # no bootstrapping: there is no critic
+            gae_lambda=1.0,
             ent_coef=ent_coef,
             vf_coef=0.0,
             max_grad_norm=max_grad_norm,
@@ -155,8 +156,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.seed == self._start_seed:
             self._start_rng = start_rng  # a loaded model goes on where it was
         self._start_seed = self.seed
-        reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
-        buffer_class = TokenRolloutBuffer if reads_texts else GroupRolloutBuffer
+        buffer_class = TokenRolloutBuffer if self.policy_class.reads_texts else GroupRolloutBuffer
         self.rollout_buffer = buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
         self._feeder = None
@@ -167,7 +167,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         policy = self.policy_class(
             self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **self.policy_kwargs
         )
-        return policy.to(self.device)  # type: ignore[return-value]
+        return policy.to(self.device)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """

@@ -139,6 +139,14 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return self._get_action_dist_from_latent(self._latent(obs))  # type: ignore[arg-type]
 
+    def state_features(self, obs: PyTorchObs | TokenSteps) -> th.Tensor:
+        """
+        :param obs: Observation
+        :return: (N, d) what a regression on the state takes for it: the observation, flattened, or for images what
+            the features extractor makes of it
+        """
+        return BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
+
     def frozen_parts(self) -> list[Any]:
         """
         :return: What the reference policy can share with this one, because training never changes it

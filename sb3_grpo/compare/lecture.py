@@ -123,7 +123,12 @@ def _models_in_memory(variant: _Described) -> list[Fact]:
 
 def _advantage(variant: _Described) -> list[Fact]:
     if variant.grouped:
-        words = {"return_to_go": "return to go", "outcome": "whole episode's return", "process": "process rewards"}
+        words = {
+            "gae": f"GAE with λ = {variant.setting('gae_lambda')}, values by regression,",
+            "return_to_go": "return to go",
+            "outcome": "whole episode's return",
+            "process": "process rewards",
+        }
         kind, divisor = variant.setting("advantage"), variant.setting("advantage_scale")
         baseline = "the other members' mean" if variant.setting("leave_one_out") == "True" else "the group's mean"
         return [Fact(f"{words.get(kind, kind)} minus {baseline}; divided by the standard deviation of: {divisor}", False)]

@@ -10,7 +10,8 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_grpo.common.advantages import KINDS, SCALES, group_advantages
+from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages
+from sb3_grpo.common.baselines import regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.group_queue import StartSampler
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
@@ -65,7 +66,12 @@ class GRPO(OnGroupAlgorithm):
         of the current progress remaining (from 1 to 0); ``None``: the same as ``clip_range``.
     :param advantage: What is compared within a group: ``"return_to_go"``, the discounted return from each step on with that
         of the members still alive at the same step; ``"outcome"``, the return of the whole episode;
-        ``"process"``, the sum of the normalised rewards from each step on. See :func:`group_advantages`.
+        ``"process"``, the sum of the normalised rewards from each step on, see :func:`group_advantages`.
+        ``"gae"``: generalized advantage estimates, with values from a regression on the states of the update (a closed form,
+        no network: see :func:`regression_values`), compared with their mean over all steps of the group.
+        ``"auto"``: ``"gae"``, and ``"return_to_go"`` for policies of texts.
+    :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
+        1: the return to go minus the value of the state
     :param leave_one_out: Whether a member itself is left out of the mean that it is compared with
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``,
         or not at all (``"none"``, Dr. GRPO)
@@ -135,7 +141,8 @@ class GRPO(OnGroupAlgorithm):
         gamma: float = 0.99,
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
-        advantage: str = "return_to_go",
+        advantage: str = "auto",
+        gae_lambda: float = 0.95,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
         std_ddof: int = 1,
@@ -199,6 +206,7 @@ class GRPO(OnGroupAlgorithm):
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
         self.advantage = advantage
+        self.gae_lambda = gae_lambda
         self.leave_one_out = leave_one_out
         self.advantage_scale = advantage_scale
         self.std_ddof = std_ddof
@@ -225,7 +233,7 @@ class GRPO(OnGroupAlgorithm):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         known_names = {
-            "advantage": KINDS,
+            "advantage": ("auto", *KINDS),
             "advantage_scale": SCALES,
             "loss_average": LOSS_WEIGHTS,
             "ratio_level": RATIO_LEVELS,
@@ -234,6 +242,13 @@ class GRPO(OnGroupAlgorithm):
         for name, known in known_names.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
+        if self.advantage == "gae" and self.policy_class.reads_texts:
+            raise ValueError(
+                f'advantage="gae" needs the states as numbers, and {self.policy_class.__name__} reads texts: '
+                'use advantage="outcome" or advantage="return_to_go".'
+            )
+        if not 0.0 <= self.gae_lambda <= 1.0:
+            raise ValueError(f"gae_lambda must be between 0 and 1, got {self.gae_lambda}.")
         for name in ("n_epochs", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -269,6 +284,8 @@ class GRPO(OnGroupAlgorithm):
 
     def _setup_model(self) -> None:
         super()._setup_model()
+        if self.advantage == "auto":
+            self.advantage = "return_to_go" if self.policy.reads_texts else "gae"
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
@@ -363,16 +380,37 @@ class GRPO(OnGroupAlgorithm):
             penalty = soft_overlong_penalty(batch.lengths, self.overlong_max_length, self.overlong_cache_length)
             last_step = batch.lengths[..., None] - 1
             rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
+        gamma = self.gamma
+        if self.advantage == "gae":
+            values = self._values(batch, discounted_returns_to_go(rewards, batch.mask, gamma))
+            rewards = td_residuals(rewards, values, batch.mask, batch.truncated, gamma)
+            gamma *= self.gae_lambda
         advantages = group_advantages(
             rewards,
             batch.mask,
             kind=self.advantage,
-            gamma=self.gamma,
+            gamma=gamma,
             leave_one_out=self.leave_one_out,
             scale=self.advantage_scale,
             ddof=self.std_ddof,
         )
         return batch.flatten(advantages).float()
+
+    def _values(self, batch: GroupBatch, returns: th.Tensor) -> th.Tensor:
+        """
+        :param batch: The groups of the update
+        :param returns: (B, G, T) the discounted return from each step on
+        :return: (B, G, T) the values of the states, by a regression of these returns
+        """
+        parts = th.arange(len(batch.rows), device=batch.rows.device).split(self.batch_size)
+        with th.no_grad():
+            observations = (batch.observations_at(Minibatch(steps, None, len(parts))) for steps in parts)
+            states = th.cat([self.policy.state_features(obs) for obs in observations])
+        fitted = batch.flatten(returns)
+        values = regression_values(states, batch.time, fitted)
+        unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0).clamp(min=1e-12)
+        self.logger.record("train/explained_variance", 1.0 - unexplained.item())
+        return batch.pad(values)
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
         """

@@ -30,7 +30,8 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.04, 0.08, 0.16]),
         "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.1, log=True),
         # Not "process": it is zero wherever all rewards are the same
-        "advantage": trial.suggest_categorical("advantage", ["return_to_go", "outcome"]),
+        "advantage": trial.suggest_categorical("advantage", ["auto", "return_to_go", "outcome"]),
+        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True),
         "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
     }
@@ -48,7 +49,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     kwargs = sampled_params.copy()
     for name in _POWERS_OF_TWO:
         kwargs[name] = 2 ** kwargs.pop(f"{name}_pow")
-    kwargs["gamma"] = 1.0 - kwargs.pop("one_minus_gamma")
+    for name in ("gamma", "gae_lambda"):
+        kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
     kwargs["clip_range_high"] = kwargs["clip_range"] + kwargs.pop("clip_range_higher_by")
     if kwargs.pop("lr_schedule") == "linear":
         kwargs["learning_rate"] = f"lin_{kwargs['learning_rate']}"
