@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: the machine's description, configurations in RL Zoo's format, evaluation."""
+"""What the benchmark scripts share: the machine's description, and configurations in RL Zoo's format."""
 
 import importlib
 import os
@@ -8,11 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import LinearSchedule
 
 ROOT = Path(__file__).resolve().parent
@@ -70,19 +67,3 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("lin_"):
             entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
     return entry
-
-
-def evaluate(model: BaseAlgorithm, env_id: str, seed: int, n_episodes: int = 20) -> list[float]:
-    """
-    Deterministic evaluation on seeds that training has not seen.
-
-    :param model: The trained model
-    :param env_id: id of its environment
-    :param seed: Seed of the training run
-    :param n_episodes: How many episodes
-    :return: Their returns
-    """
-    env = make_vec_env(env_id, n_envs=n_episodes, seed=1_000_000 + 1000 * seed, env_kwargs={"render_mode": None})
-    returns, _ = evaluate_policy(model, env, n_eval_episodes=n_episodes, return_episode_rewards=True)
-    env.close()
-    return np.asarray(returns).tolist()

@@ -181,13 +181,51 @@ def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json"))]
 
 
+def _curves(experiment: str, runs: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """
+    :param experiment: One of ``EXPERIMENTS``
+    :param runs: Its runs
+    :param key: Of the points of their curves
+    :return: (points,) tokens, and (runs, points) what each run had there
+    """
+    grid = np.linspace(0, EXPERIMENTS[experiment]["tokens"], 101)
+    points = [[(p["tokens"], p[key]) for p in result["curve"] if key in p] for result in runs]
+    return grid, np.array([np.interp(grid, *zip(*each, strict=True)) for each in points])
+
+
+def draw() -> None:
+    """Learning curves of the ablation, with entropy and dead groups: ``ablation.png``."""
+    import matplotlib.pyplot as plt
+
+    from sb3_grpo.compare.statistics import iqm_curve
+
+    quantities = {"exact": "exact answers", "entropy": "entropy (nats)", "dead_fraction": "dead groups"}
+    figure, axes = plt.subplots(1, 3, figsize=(16, 5), layout="constrained")
+    colours = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+    for variant, colour in zip(VARIANTS, colours, strict=True):
+        runs = _load("ablation", variant)
+        for axis, (key, label) in zip(axes, quantities.items(), strict=True):
+            axis.set(xlabel="thousand tokens", ylabel=label)
+            if not runs or (variant == "ppo" and key == "dead_fraction"):
+                continue
+            tokens, values = _curves("ablation", runs, key)
+            thousands = tokens / 1000
+            if len(runs) >= 3:
+                band = iqm_curve(values)
+                axis.fill_between(thousands, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
+                values = band.value[None]
+            axis.plot(thousands, values.mean(axis=0), color=colour, label=variant.replace("_", " ").replace("without", "less"))
+    axes[0].legend(fontsize="small")
+    figure.savefig(RUNS / "ablation.png", dpi=110)
+
+
 def report() -> list[dict[str, Any]]:
     """
     Summarise all runs that there are, print a table and write ``summary.json``.
 
     :return: A row for each (experiment, variant)
     """
-    from benchmarks.learning import iqm_interval
+    from sb3_grpo.compare.statistics import iqm_interval
 
     rows = []
     for experiment, variant in itertools.product(EXPERIMENTS, VARIANTS):
@@ -195,10 +233,7 @@ def report() -> list[dict[str, Any]]:
         if not runs:
             continue
         finals = np.array([result["final"] for result in runs])
-        grid = np.linspace(0, EXPERIMENTS[experiment]["tokens"], 101)
-        curves = np.array(
-            [np.interp(grid, *zip(*[(p["tokens"], p["exact"]) for p in result["curve"]], strict=True)) for result in runs]
-        )
+        _, curves = _curves(experiment, runs, "exact")
         target = 0.99 if EXPERIMENTS[experiment]["digits"] == 1 else 0.95
         reached = [next((p["seconds"] for p in result["curve"] if p["exact"] >= target), None) for result in runs]
         row: dict[str, Any] = {
@@ -214,11 +249,12 @@ def report() -> list[dict[str, Any]]:
             "last_dead_fraction": [round(result["curve"][-1]["dead_fraction"], 2) for result in runs],
         }
         if len(runs) >= 3:
-            row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval(finals)]
-            row["mean_over_tokens_iqm_and_interval"] = [round(value, 3) for value in iqm_interval(curves.mean(axis=1))]
+            row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval([finals])]
+            row["mean_over_tokens_iqm_and_interval"] = [round(value, 3) for value in iqm_interval([curves.mean(axis=1)])]
         rows.append(row)
         print(f"{experiment} {variant:30} {row['final']} target after {row['seconds_to_target']} s of {row['seconds']}")
     (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
+    draw()
     return rows
 
 

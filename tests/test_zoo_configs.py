@@ -141,7 +141,7 @@ def test_benchmarks_still_find_their_entries() -> None:
     from benchmarks.common import hyperparameters
 
     entry = hyperparameters("dapo", "Acrobot-v1")
-    assert entry["n_groups"] == 8 and entry["clip_range_high"] == 0.4
+    assert entry["ent_coef"] == 0.003 and entry["clip_range_high"] == 0.4
     assert np.isclose(entry["learning_rate"](0.5), 0.0005)
 
 
