@@ -145,7 +145,13 @@ def test_another_seed_is_added_and_nothing_repeated(
     assert len(after) == 6 and {run: after[run] for run in before} == before
     # Fewer seeds take nothing away
     assert compare(finished, "--seeds", "1") == 0
-    assert Experiment.load(finished / "out").seeds == [0, 1, 2]
+    experiment = Experiment.load(finished / "out")
+    assert experiment.seeds == [0, 1, 2]
+    # The page says how all of it came about, a run only what made it
+    assert [command[-9:] for command in experiment.command.splitlines()][1:] == ["--seeds 3", "--seeds 1"]
+    config = json.loads((finished / "out/runs/CartPole-v1/dapo/2/config.json").read_text())
+    assert config["command"].endswith("--seeds 3") and "\n" not in config["command"]
+    assert experiment.hyperparams["CartPole-v1"]["dapo"]["advantage"] == "gae", 'what "auto" has become'
 
 
 @pytest.mark.parametrize(
@@ -165,7 +171,9 @@ def test_changed_experiment_is_refused(
 ) -> None:
     before = (finished / "out" / "experiment.json").read_text()
     assert compare(finished, **changes) == 2
-    assert message in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert message in printed
+    assert printed.count(" now") == 1, "once"
     assert (finished / "out" / "experiment.json").read_text() == before
 
 

@@ -54,7 +54,9 @@ class Built(NamedTuple):
                 if parameter.default is not parameter.empty
             }
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
-        return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry}.items()}
+        # What "auto" has become, but not the function that a schedule has
+        used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}
+        return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry, **used}.items()}
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class Experiment:
     :param n_eval_episodes: episodes in each evaluation
     :param n_final_episodes: episodes in the evaluation at the end
     :param device: PyTorch's
-    :param command: what started it
+    :param command: what started it, a line for each different one; the last is that of now
     :param versions: of the packages
     :param machine: where it was started
     :param hyperparams: for each environment and variant, what its model is built with
@@ -114,7 +114,7 @@ class Experiment:
             "n_eval_episodes": self.n_eval_episodes,
             "n_final_episodes": self.n_final_episodes,
             "device": self.device,
-            "command": self.command,
+            "command": self.command.rpartition("\n")[2],
         }
 
     def save(self, folder: Path) -> None:
@@ -176,7 +176,8 @@ def differences(before: Experiment, now: Experiment, folder: Path) -> list[str]:
             old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
             found += [
                 f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
-                for key in sorted({*old, *new})
+                # The budget has been compared above
+                for key in sorted({*old, *new} - {"n_timesteps"})
                 if old.get(key) != new.get(key)
             ]
     return found
@@ -193,6 +194,7 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
     return replace(
         now,
         name=before.name,
+        command="\n".join([*(line for line in before.command.splitlines() if line != now.command), now.command]),
         envs=list(dict.fromkeys([*before.envs, *now.envs])),
         variants=list(variants.values()),
         seeds=sorted({*before.seeds, *now.seeds}),

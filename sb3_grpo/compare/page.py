@@ -142,7 +142,7 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
         if content := experiment.get(key):
             yield key.capitalize(), _flat(content)
     if command := experiment.get("command"):
-        yield "Command", command
+        yield "Command", ", then ".join(command.splitlines())
 
 
 def _variant(variant: dict[str, Any]) -> str:
