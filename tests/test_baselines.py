@@ -1,13 +1,15 @@
 """The baseline by regression, and the advantages that are estimated with it."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from toy_envs import ToyEnv
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from toy_envs import SpacesEnv, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import baselines
@@ -70,10 +72,17 @@ def test_outliers_and_constant_columns() -> None:
     returns = x[:, 0].clone()
     x[3] = 1e6
     x = th.cat([x, th.ones(1000, 2)], dim=1)
-    assert baselines._standardised(x)[0].abs().max() <= 5.0
-    values = regression_values(x, time, returns)
-    assert values.isfinite().all()
-    assert values.abs().max() < 10 * returns.abs().max()
+    columns, _, n_varying = baselines._columns(x, th.Generator())
+    assert columns(slice(0, 1000)).abs().max() <= 5.0 and n_varying == 3
+    assert regression_values(x, time, returns).isfinite().all()
+
+
+def test_large_states() -> None:
+    """More entries than there are weights for: what they say is still found."""
+    x, time = states(3000, n_columns=5)
+    large = x @ th.randn(5, 3000, generator=th.Generator().manual_seed(3))
+    returns = x[:, 0] - x[:, 1]
+    assert unexplained(returns, regression_values(large, time, returns)) < 0.1
 
 
 def test_values_do_not_depend_on_the_chunks_nor_on_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +99,8 @@ def test_td_residuals_by_hand() -> None:
     rewards = th.tensor([[[1.0, 2.0, 4.0], [8.0, 16.0, 99.0]]], dtype=th.float64)
     values = th.tensor([[[10.0, 20.0, 30.0], [40.0, 50.0, 99.0]]], dtype=th.float64)
     mask = th.tensor([[[True, True, True], [True, True, False]]])
-    truncated = th.tensor([[False, True]])
-    residuals = td_residuals(rewards, values, mask, truncated, gamma=0.5)
-    # The first ends in a terminal state, whose value is 0; the second is cut off where the last known value is 50
-    assert residuals.tolist() == [[[1 + 10 - 10, 2 + 15 - 20, 4 - 30], [8 + 25 - 40, 16 + 25 - 50, 0]]]
+    residuals = td_residuals(rewards, values, mask, gamma=0.5)
+    assert residuals.tolist() == [[[1 + 10 - 10, 2 + 15 - 20, 4 - 30], [8 + 25 - 40, 16 - 50, 0]]]
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
@@ -110,7 +117,7 @@ def test_same_estimates_as_sb3(gae_lambda: float) -> None:
         buffer.add(zeros, zeros, rewards[:, step], np.full(2, step == 0), value, th.zeros(2))
     buffer.compute_returns_and_advantage(th.zeros(2), np.ones(2))
     mask = th.ones(1, 2, n_steps, dtype=th.bool)
-    residuals = td_residuals(th.tensor(rewards)[None], th.tensor(values)[None], mask, th.zeros(1, 2, dtype=th.bool), 0.9)
+    residuals = td_residuals(th.tensor(rewards)[None], th.tensor(values)[None], mask, 0.9)
     ours = discounted_returns_to_go(residuals, mask, 0.9 * gae_lambda)[0]
     np.testing.assert_allclose(ours.numpy(), buffer.advantages.T, atol=1e-5)
 
@@ -126,12 +133,82 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     padded = batch.pad(model._advantages(batch))
     th.testing.assert_close(padded.sum((1, 2)), th.zeros(3), atol=1e-4, rtol=0)
     assert padded.abs().sum() > 0
-    assert model.logger.name_to_value["train/explained_variance"] <= 1.0
+    assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
     values = model._values(batch, discounted_returns_to_go(batch.rewards, batch.mask, 0.99))
-    residuals = td_residuals(batch.rewards, values, batch.mask, batch.truncated, 0.99)
+    residuals = td_residuals(batch.rewards, values, batch.mask, 0.99)
     expected = group_advantages(residuals, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
     th.testing.assert_close(padded, expected.float())
+
+
+@pytest.mark.parametrize("advantage", ["gae", "return_to_go", "outcome"])
+def test_nothing_is_learned_where_nothing_can_be(advantage: str) -> None:
+    """Of equal members not even the error of the regression is left, however much it would be scaled up."""
+    env = make_group_env(functools.partial(ToyEnv, length=20, reward=1.0, time_limit=True), 3)
+    model = GRPO("MlpPolicy", env, advantage=advantage, n_groups=2, n_epochs=1, seed=0, device="cpu")
+    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    model.learn(1)
+    assert model._n_updates == 1
+    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+
+
+def test_time_limits_are_no_reward() -> None:
+    """Every episode is cut off after as many steps: late steps are worth no more than early ones."""
+    mask = th.ones(4, 4, 200, dtype=th.bool)
+    rewards = mask.double()
+    returns = discounted_returns_to_go(rewards, mask, 0.99)
+    time = th.arange(200).expand(4, 4, 200)
+    x, _ = states(3200)
+    values = regression_values(x, time.flatten(), returns.flatten()).view(4, 4, 200)
+    estimates = discounted_returns_to_go(td_residuals(rewards, values, mask, 0.99), mask, 0.99 * 0.95)
+    # Against a spread of the returns of 20
+    assert estimates.abs().max() < 2.0
+
+
+class Moody(BaseFeaturesExtractor):
+    """In training mode it gives something else each time, and remembers what it has seen."""
+
+    def __init__(self, observation_space: spaces.Box):
+        super().__init__(observation_space, 8)
+        self.layers = th.nn.Sequential(
+            th.nn.Flatten(), th.nn.Linear(observation_space.shape[0], 8), th.nn.BatchNorm1d(8), th.nn.Dropout(0.5)
+        )
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return self.layers(observations)
+
+
+def test_states_are_read_as_when_acting() -> None:
+    class Watched(GRPO):
+        training: list[bool] = []  # noqa: RUF012
+
+        def _values(self, batch: Any, returns: th.Tensor) -> th.Tensor:
+            self.training.append(self.policy.training)
+            return super()._values(batch, returns)
+
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    policy_kwargs = {"features_extractor_class": Moody}
+    Watched("MlpPolicy", env, n_groups=2, n_epochs=1, policy_kwargs=policy_kwargs, device="cpu").learn(100)
+    assert len(Watched.training) > 1 and not any(Watched.training)
+
+
+@pytest.mark.parametrize(
+    ("space", "size"),
+    [
+        (spaces.Discrete(5), 5),
+        (spaces.MultiDiscrete([2, 3]), 5),
+        (spaces.Box(-1, 1, (2, 3)), 6),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5),
+        (spaces.Box(0, 255, (36, 36, 1), np.uint8), 512),
+    ],
+)
+def test_all_observations_are_states(space: spaces.Space, size: int) -> None:
+    name = {spaces.Dict: "MultiInputPolicy"}.get(type(space), "CnnPolicy" if size == 512 else "MlpPolicy")
+    env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
+    model = GRPO(name, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
+    obs, _ = model.policy.obs_to_tensor(model.env.reset())
+    assert model.policy.state_features(obs).shape == (2, size)
+    assert np.isfinite(model.logger.name_to_value["train/loss"])
 
 
 def test_texts_have_no_regression() -> None:

@@ -158,8 +158,10 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
-def test_trial_becomes_a_configuration(algo: str) -> None:
-    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+@pytest.mark.parametrize("advantage", ["gae", "outcome"])
+def test_trial_becomes_a_configuration(algo: str, advantage: str) -> None:
+    sampler = optuna.samplers.PartialFixedSampler({"advantage": advantage}, optuna.samplers.RandomSampler(seed=0))
+    trial = optuna.create_study(sampler=sampler).ask()
     sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
     converted = HYPERPARAMS_CONVERTER[algo](trial.params)
     rate = converted.pop("learning_rate")
@@ -167,6 +169,7 @@ def test_trial_becomes_a_configuration(algo: str) -> None:
     assert sampled == converted
     assert (sampled_rate(1.0) if callable(sampled_rate) else sampled_rate) == float(str(rate).removeprefix("lin_"))
     assert converted["clip_range_high"] >= converted["clip_range"]
+    assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
     ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **sampled)
 
 

@@ -7,6 +7,7 @@ References: [GAE] arXiv:1506.02438, [RFF] Rahimi and Recht, Random features for 
 """
 
 import math
+from collections.abc import Callable
 
 import torch as th
 
@@ -15,20 +16,32 @@ N_RANDOM_FEATURES = 200
 _KERNEL_VARIANCE = 2.0
 # Squared bandwidth of the kernel, as a share of the mean squared distance between two states
 _BANDWIDTH = 1 / 6
-# Standardised observations beyond are outliers
+# Standardised entries of a state beyond are cut off: their squares would be out of all proportion
 _MAX_DEVIATION = 5.0
+# States with more entries are projected to so many: the work grows with the square
+_MAX_COLUMNS = 512
 _CHUNK = 4096
 
 
-def _standardised(inputs: th.Tensor) -> tuple[th.Tensor, int]:
+def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
-    :param inputs: (N, d)
-    :return: (N, d) with mean 0 and standard deviation 1, and how many of the d columns are not constant
+    :param inputs: (N, d) states
+    :param generator: draws the projection of large states
+    :return: function from rows to their standardised entries (M, c) in double precision; c; how many entries are not constant
     """
-    centred = inputs.double() - inputs.mean(0, dtype=th.float64)
-    std = centred.square().mean(0).sqrt()
+    mean, std = inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double()
     varies = std > 1e-8
-    return (centred * th.where(varies, 1.0 / std, 0.0)).clamp(-_MAX_DEVIATION, _MAX_DEVIATION), int(varies.sum())
+    scale = th.where(varies, 1.0 / std, 0.0)
+    n_columns, n_varying = inputs.shape[1], max(int(varies.sum()), 1)
+
+    def standardised(rows: slice) -> th.Tensor:
+        return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION)
+
+    if n_columns <= _MAX_COLUMNS:
+        return standardised, n_columns, n_varying
+    projection = th.randn(n_columns, _MAX_COLUMNS, generator=generator, dtype=th.float64).to(inputs.device)
+    projection /= math.sqrt(n_varying)
+    return lambda rows: standardised(rows) @ projection, _MAX_COLUMNS, _MAX_COLUMNS
 
 
 def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) -> th.Tensor:
@@ -37,37 +50,39 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, back in the units of the returns.
 
     The features of a state x, standardised over the batch, at time t are a constant, x, x^2, t, t^2, t^3, and random Fourier
-    features of x ([RFF], approximately a Gaussian kernel), whose frequencies are the same at every call. In units of the
-    variance of the returns, the noise has variance 1, x and x^2 together 1 each, the random features together 2, each power of
-    t 1, and the constant is free. So with few steps the values stay nearer to the mean. A step takes part in the fit of its
-    own value, which shrinks its advantage; fits that leave out its episode were tried, and are no better.
+    features of x ([RFF], approximately a Gaussian kernel). These, and the projection of states with more than 512 entries,
+    are the same at every call. In units of the variance of the returns, the noise has variance 1, the x together 1, the x^2
+    together about 3, the random features together 2, each power of t 1, and the constant is free. So with few steps the
+    values stay nearer to the mean.
+
+    A step takes part in the fit of its own value, and so does the rest of its episode, whose returns have much of their
+    noise in common: where a whole episode was lucky, part of its luck is taken for the value of its states.
 
     :param inputs: (N, d) observations, or features of them
     :param time: (N,) the steps' places in their episodes
     :param returns: (N,) what is to be predicted
     :return: (N,) double precision
     """
-    x, n_varying = _standardised(inputs)
-    n_varying = max(n_varying, 1)
-    u = time.double()[:, None] / max(int(time.max()), 1)
     generator = th.Generator().manual_seed(0)
-    frequencies = th.randn(x.shape[1], N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(x.device)
-    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(x.device)
+    columns, n_columns, n_varying = _columns(inputs, generator)
+    frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(inputs.device)
+    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(inputs.device)
     # Two standardised states are 2 * n_varying apart, squared, in the mean
     frequencies /= math.sqrt(2 * n_varying * _BANDWIDTH)
     amplitude = math.sqrt(2 * _KERNEL_VARIANCE / N_RANDOM_FEATURES)
+    u = time.double()[:, None] / max(int(time.max()), 1)
 
     def features(rows: slice) -> th.Tensor:
-        linear, powers = x[rows] / math.sqrt(n_varying), [u[rows] ** power for power in range(4)]
-        waves = amplitude * th.cos(x[rows] @ frequencies + phases)
-        return th.cat([*powers, linear, linear * x[rows], waves], dim=1)
+        x = columns(rows)
+        linear, powers = x / math.sqrt(n_varying), [u[rows] ** power for power in range(4)]
+        return th.cat([*powers, linear, linear * x, amplitude * th.cos(x @ frequencies + phases)], dim=1)
 
     mean, std = returns.mean(dtype=th.float64), returns.double().std(correction=0) + 1e-8
-    chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(x), _CHUNK)]
-    n_features = 4 + 2 * x.shape[1] + N_RANDOM_FEATURES
-    precision = th.eye(n_features, dtype=th.float64, device=x.device)
+    chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(inputs), _CHUNK)]
+    n_features = 4 + 2 * n_columns + N_RANDOM_FEATURES
+    precision = th.eye(n_features, dtype=th.float64, device=inputs.device)
     precision[0, 0] = 1e-6
-    moment = th.zeros(n_features, dtype=th.float64, device=x.device)
+    moment = th.zeros(n_features, dtype=th.float64, device=inputs.device)
     for rows in chunks:
         phi = features(rows)
         precision += phi.T @ phi
@@ -76,24 +91,20 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     return th.cat([features(rows) @ weights for rows in chunks]) * std + mean
 
 
-def td_residuals(rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, truncated: th.Tensor, gamma: float) -> th.Tensor:
+def td_residuals(rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float) -> th.Tensor:
     """
     ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, [GAE] eq. 10. Their sums discounted by ``gamma * lambda`` are the
     generalised advantage estimates (eq. 16); with lambda = 1 that is the return to go minus the value.
 
-    After the last step of an episode the value is 0 if it terminated. If a time limit cut it off, the value of the state in
-    which the last action was chosen stands for that of the state after it.
+    After the last step of an episode the value is 0, also where a time limit cut it off: the values are fitted to returns
+    that end there, too, and more than that would look like a reward for the last steps.
 
     :param rewards: (B, G, T)
     :param values: (B, G, T) of the states in which the actions were chosen
     :param mask: (B, G, T), True at existing steps
-    :param truncated: (B, G), True where a time limit cut the episode off
     :param gamma: discount factor in [0, 1]
     :return: (B, G, T), 0 where ``mask`` is False
     """
     values = th.where(mask, values, 0.0)
     after = th.cat([values[..., 1:], th.zeros_like(values[..., :1])], dim=-1)
-    last = mask.sum(-1, keepdim=True) - 1
-    tail = th.where(truncated[..., None], values.gather(-1, last), 0.0)
-    after = after.scatter(-1, last, tail)
     return th.where(mask, rewards + gamma * after - values, 0.0)

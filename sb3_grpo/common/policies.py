@@ -76,7 +76,7 @@ class NoValue:
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without value function.
-    It has no critic parameters, and no value is ever computed: ``forward`` returns a :class:`NoValue` in the place of the
+    It has no critic parameters, and the policy computes no value: ``forward`` returns a :class:`NoValue` in the place of the
     values, and ``evaluate_actions`` ``None``.
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
@@ -142,8 +142,7 @@ class ActorPolicy(ActorCriticPolicy):
     def state_features(self, obs: PyTorchObs | TokenSteps) -> th.Tensor:
         """
         :param obs: Observation
-        :return: (N, d) what a regression on the state takes for it: the observation, flattened, or for images what
-            the features extractor makes of it
+        :return: (N, d) what a regression on the state takes for it: what the features extractor makes of the observation
         """
         return BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
 

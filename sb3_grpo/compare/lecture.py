@@ -103,7 +103,10 @@ def _value_model(variant: _Described) -> list[Fact]:
     if not critic:
         return []
     if not any(critic.values()):
-        return [Fact("no: 0 parameters", True)]
+        regression = (
+            [Fact("a regression on the states, new in each update", False)] if "gae" in variant.setting("advantage") else []
+        )
+        return [Fact("no: 0 parameters", True), *regression]
     share = [critic[env] / total[env] for env in critic if env in total]
     return [Fact(f"yes: {_spread(critic.values())} parameters, {_spread(share, _percent)} of all", True)]
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages
+from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages, live_groups
 from sb3_grpo.common.baselines import regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.group_queue import StartSampler
@@ -44,7 +44,8 @@ class GRPO(OnGroupAlgorithm):
     Paper: https://arxiv.org/abs/2402.03300 (DeepSeekMath)
 
     PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
-    and what is better than the mean of the group is reinforced. The defaults were chosen for control tasks;
+    and what is better than the mean of the group is reinforced (by default after a regression has taken out of the returns
+    what the states explain). The defaults were chosen for control tasks;
     ``advantage="outcome", advantage_scale="group", gamma=1.0, kl_coef=0.04, kl_estimator="k3"`` are the settings of the paper
     (where k3 is used with a gradient that is not quite that of the KL divergence, see :func:`kl_loss`).
 
@@ -233,7 +234,7 @@ class GRPO(OnGroupAlgorithm):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         known_names = {
-            "advantage": ("auto", *KINDS),
+            "advantage": KINDS,
             "advantage_scale": SCALES,
             "loss_average": LOSS_WEIGHTS,
             "ratio_level": RATIO_LEVELS,
@@ -283,9 +284,10 @@ class GRPO(OnGroupAlgorithm):
             )
 
     def _setup_model(self) -> None:
-        super()._setup_model()
         if self.advantage == "auto":
-            self.advantage = "return_to_go" if self.policy.reads_texts else "gae"
+            reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
+            self.advantage = "return_to_go" if reads_texts else "gae"
+        super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
@@ -315,8 +317,6 @@ class GRPO(OnGroupAlgorithm):
         """
         Update policy using the groups of the last rollout.
         """
-        # Switch to train mode (this affects batch norm / dropout)
-        self.policy.set_training_mode(True)
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
         if self.batch is None:
@@ -339,6 +339,8 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
             return
 
+        # Switch to train mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
         stats: list[dict[str, th.Tensor]] = []  # of each epoch
         for _ in range(self.n_epochs):
@@ -382,8 +384,10 @@ class GRPO(OnGroupAlgorithm):
             rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
         gamma = self.gamma
         if self.advantage == "gae":
-            values = self._values(batch, discounted_returns_to_go(rewards, batch.mask, gamma))
-            rewards = td_residuals(rewards, values, batch.mask, batch.truncated, gamma)
+            returns = discounted_returns_to_go(rewards, batch.mask, gamma)
+            residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, gamma)
+            # Where all members have the same return, what is left is the error of the regression
+            rewards = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
             gamma *= self.gae_lambda
         advantages = group_advantages(
             rewards,
@@ -408,8 +412,8 @@ class GRPO(OnGroupAlgorithm):
             states = th.cat([self.policy.state_features(obs) for obs in observations])
         fitted = batch.flatten(returns)
         values = regression_values(states, batch.time, fitted)
-        unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0).clamp(min=1e-12)
-        self.logger.record("train/explained_variance", 1.0 - unexplained.item())
+        unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
+        self.logger.record("train/regression_r2", 1.0 - unexplained.item())
         return batch.pad(values)
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:

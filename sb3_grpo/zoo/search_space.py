@@ -29,15 +29,18 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         # Above clip_range, so that "clip higher" never becomes "clip lower"
         "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.04, 0.08, 0.16]),
         "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.1, log=True),
-        # Not "process": it is zero wherever all rewards are the same
-        "advantage": trial.suggest_categorical("advantage", ["auto", "return_to_go", "outcome"]),
-        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True),
         "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
     }
+    # Not "process": it is zero wherever all rewards are the same
+    advantages = ["return_to_go", "outcome"]
     if trial.user_attrs.get("policy") not in _TEXT_POLICIES:
+        advantages = ["gae", *advantages]
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
         drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
+    drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
+    if drawn["advantage"] == "gae":
+        drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
     return drawn
 
 
@@ -50,7 +53,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     for name in _POWERS_OF_TWO:
         kwargs[name] = 2 ** kwargs.pop(f"{name}_pow")
     for name in ("gamma", "gae_lambda"):
-        kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
+        if f"one_minus_{name}" in kwargs:
+            kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
     kwargs["clip_range_high"] = kwargs["clip_range"] + kwargs.pop("clip_range_higher_by")
     if kwargs.pop("lr_schedule") == "linear":
         kwargs["learning_rate"] = f"lin_{kwargs['learning_rate']}"
@@ -68,8 +72,9 @@ def _with_schedule(trial: optuna.Trial, kwargs: dict[str, Any]) -> dict[str, Any
     :param kwargs: as in a configuration file
     :return: for the constructor, which takes no schedules written as text
     """
-    for name in (*_POWERS_OF_TWO, "gamma", "clip_range_high"):
-        trial.set_user_attr(name, kwargs[name])
+    for name in (*_POWERS_OF_TWO, "gamma", "gae_lambda", "clip_range_high"):
+        if name in kwargs:
+            trial.set_user_attr(name, kwargs[name])
     if isinstance(kwargs["learning_rate"], str):
         kwargs["learning_rate"] = linear_schedule(kwargs["learning_rate"].removeprefix("lin_"))
     return kwargs
