@@ -20,7 +20,8 @@ _BANDWIDTH = 1 / 6
 _MAX_DEVIATION = 5.0
 # States with more entries are projected to so many: the work grows with the square
 _MAX_COLUMNS = 512
-_CHUNK = 4096
+# Rows whose features are in memory at a time
+_CHUNK = 1024
 
 
 def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
