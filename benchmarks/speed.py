@@ -82,6 +82,7 @@ def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
         "share_rest_of_collect": (spent["collect"] - spent["env"]) / seconds,
         "share_train": spent["train"] / seconds,
         "share_other": (seconds - spent["collect"] - spent["train"]) / seconds,
+        # Not peak_memory(): to import it is to load our algorithms into PPO's process
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 

@@ -40,9 +40,9 @@ import torch as th
 from tqdm import tqdm
 
 from benchmarks.common import RESULTS, command, machine
-from benchmarks.text_speed import memory_mib
 from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import EpisodeTexts
+from sb3_grpo.common.machine import peak_memory
 from sb3_grpo.common.token_policies import TokenPolicy
 from sb3_grpo.common.tokens import TokenSteps
 from sb3_grpo.envs import VerifierTextVecEnv
@@ -250,7 +250,7 @@ def measure(device: str, size: str, args: argparse.Namespace) -> dict[str, Any]:
         runs.append(bench.seconds())
     # Before the large matrices
     on_gpu = bench.device.type == "cuda"
-    memory = th.cuda.max_memory_allocated(bench.device) / 2**20 if on_gpu else memory_mib()
+    memory = th.cuda.max_memory_allocated(bench.device) / 2**20 if on_gpu else peak_memory()
     best = probe(bench.device, bench.dtype, args.repeats)
     stages = {}
     for stage, work in bench.work().items():

@@ -23,7 +23,6 @@ needs ``pip install trl``, and is left out without it.
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -42,90 +41,16 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
+from benchmarks import text_setting as setting
 from sb3_grpo import DAPO, make_group_env
+from sb3_grpo.common.machine import peak_memory
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD
 from sb3_grpo.common.transformer import CausalTransformer
-from sb3_grpo.envs import ArithmeticTask, Item, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import VerifierTextEnv, VerifierTextVecEnv
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
-
-GROUP_SIZE, N_GROUPS = 16, 32
-N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
-N_COPIES = N_ANSWERS
-# How often the sum is written; set by --times
-TIMES = 1
-MAX_ANSWER_TOKENS = 3
-N_EPOCHS = 2
-N_MINIBATCHES = 2
-NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
-# In steps. The 512 answers of an update have about 1250 tokens: two minibatches of about the same size
-BATCH_SIZE = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
-# Too little to change what is answered: all subjects go on sampling from the policy of the warm start, so that the lengths
-# of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
-LEARNING_RATE = 1e-6
-CLIP_RANGE, CLIP_RANGE_HIGH, MAX_GRAD_NORM = 0.2, 0.28, 0.5
-# All 100 sums, so many times: about half of the sampled answers are right, and of the groups of 16 few are dead
-WARM_START: dict[str, Any] = {"n_epochs": 80, "batch_size": 50, "learning_rate": 1e-3}
-SEED = 0
-
-SETTINGS: dict[str, Any] = {
-    "group_size": GROUP_SIZE,
-    "n_groups": N_GROUPS,
-    "batch_size": BATCH_SIZE,
-    "n_epochs": N_EPOCHS,
-    "learning_rate": LEARNING_RATE,
-    "gamma": 1.0,
-    "advantage": "outcome",
-    "advantage_scale": "group",
-    "clip_range": CLIP_RANGE,
-    "clip_range_high": CLIP_RANGE_HIGH,
-    "max_grad_norm": MAX_GRAD_NORM,
-}
-
-
-def set_times(times: int) -> None:
-    """
-    Choose the length of answers.
-
-    :param times: How often the sum is written
-    """
-    global TIMES, MAX_ANSWER_TOKENS
-    TIMES, MAX_ANSWER_TOKENS = times, 2 * times + 1
-    # Still two minibatches per epoch
-    SETTINGS["batch_size"] = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
-
-
-class RepeatedSums(ArithmeticTask):
-    """Sums of two digits, each written ``TIMES`` times in a row."""
-
-    def item(self, index: int) -> Item:
-        """
-        :param index: Number of the item
-        :return: Its prompt and answer
-        """
-        item = super().item(index)
-        return Item(item.prompt, item.answer * TIMES)
-
-
-def _task() -> ArithmeticTask:
-    return ArithmeticTask(digits=1) if TIMES == 1 else RepeatedSums(digits=1)
-
-
-def warm_start_examples() -> list[tuple[str, str]]:
-    """
-    :return: All prompts, with the right answers
-    """
-    task = _task()
-    return task.worked_examples(task.n_items, seed=SEED)
-
-
-def memory_mib() -> float:
-    """
-    :return: Peak memory of this process
-    """
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class UncachedTokenPolicy(TokenPolicy):
@@ -247,22 +172,24 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
         "tokens_per_answer": total["tokens_sampled"] / total["answers_sampled"],
         "trained_share_of_sampled": total["tokens_trained"] / total["tokens_sampled"],
         "right": total["right"] / total["answers_sampled"],
-        "peak_memory_mib": memory_mib(),
+        "peak_memory_mib": peak_memory(),
     }
 
 
 def _model(policy: type[TokenPolicy], env: Any) -> DAPO:
-    model = DAPO(policy, env, seed=SEED, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
-    model.policy.pretrain(warm_start_examples(), **WARM_START)  # type: ignore[operator]
+    model = DAPO(policy, env, seed=setting.SEED, device="cpu", policy_kwargs=setting.NETWORK, **setting.SETTINGS)
+    model.policy.pretrain(setting.warm_start_examples(), **setting.WARM_START)  # type: ignore[operator]
     return model
 
 
 def _text_vec_env() -> VerifierTextVecEnv:
-    return VerifierTextVecEnv(N_COPIES, seed=SEED, task=_task(), max_answer_tokens=MAX_ANSWER_TOKENS)
+    return VerifierTextVecEnv(
+        setting.N_COPIES, seed=setting.SEED, task=setting.task(), max_answer_tokens=setting.MAX_ANSWER_TOKENS
+    )
 
 
 def _single_env(render_mode: str | None = None) -> VerifierTextEnv:
-    return VerifierTextEnv(_task(), max_answer_tokens=MAX_ANSWER_TOKENS)
+    return VerifierTextEnv(setting.task(), max_answer_tokens=setting.MAX_ANSWER_TOKENS)
 
 
 def ours(n_updates: int) -> dict[str, float]:
@@ -279,7 +206,9 @@ def loop(n_updates: int) -> dict[str, float]:
     :return: What :func:`measure` says of DAPO that knows nothing of text
     """
     # Monitor and StartQueue around each copy
-    return measure(_model(UncachedTokenPolicy, make_group_env(_single_env, n_envs=N_COPIES, seed=SEED)), n_updates)
+    return measure(
+        _model(UncachedTokenPolicy, make_group_env(_single_env, n_envs=setting.N_COPIES, seed=setting.SEED)), n_updates
+    )
 
 
 def ppo(n_updates: int) -> dict[str, float]:
@@ -289,20 +218,20 @@ def ppo(n_updates: int) -> dict[str, float]:
     """
     model = PPO(
         UncachedActorCriticPolicy,
-        make_vec_env(_single_env, n_envs=N_COPIES, seed=SEED),
+        make_vec_env(_single_env, n_envs=setting.N_COPIES, seed=setting.SEED),
         # A rollout of PPO is not made of whole answers. It has 512 times the longest answer, in as many minibatches as ours
-        n_steps=MAX_ANSWER_TOKENS,
-        batch_size=N_COPIES * MAX_ANSWER_TOKENS // N_MINIBATCHES,
-        n_epochs=N_EPOCHS,
-        learning_rate=LEARNING_RATE,
+        n_steps=setting.MAX_ANSWER_TOKENS,
+        batch_size=setting.N_COPIES * setting.MAX_ANSWER_TOKENS // setting.N_MINIBATCHES,
+        n_epochs=setting.N_EPOCHS,
+        learning_rate=setting.LEARNING_RATE,
         gamma=1.0,
-        clip_range=CLIP_RANGE,
-        max_grad_norm=MAX_GRAD_NORM,
-        seed=SEED,
+        clip_range=setting.CLIP_RANGE,
+        max_grad_norm=setting.MAX_GRAD_NORM,
+        seed=setting.SEED,
         device="cpu",
-        policy_kwargs=NETWORK,
+        policy_kwargs=setting.NETWORK,
     )
-    model.policy.pretrain(warm_start_examples(), **WARM_START)  # type: ignore[operator]
+    model.policy.pretrain(setting.warm_start_examples(), **setting.WARM_START)  # type: ignore[operator]
     return measure(model, n_updates)
 
 
@@ -350,7 +279,7 @@ def bare_loop(network: CausalTransformer, head: th.nn.Linear, prompts: th.Tensor
     :return: (n, n_new) tokens
     """
     n, end = prompts.shape
-    n_heads = NETWORK["n_heads"]
+    n_heads = setting.NETWORK["n_heads"]
     cache = th.empty((len(network.blocks), 2, n, n_heads, end + n_new, network.width // n_heads))
     answers = prompts.new_empty((n, n_new))
     begin, tokens = 0, prompts
@@ -367,15 +296,15 @@ def bare_loop(network: CausalTransformer, head: th.nn.Linear, prompts: th.Tensor
 
 def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates: int) -> dict[str, float]:
     model = _model(TokenPolicy, _text_vec_env())
-    policy, task = model.policy, _task()
+    policy, task = model.policy, setting.task()
     assert isinstance(policy, TokenPolicy)
     policy.set_training_mode(False)
     tokenizer = policy.observation_space.tokenizer
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(setting.SEED)
     seconds, n_tokens = 0.0, 0
     # An update takes longer than the generation of its answers
     for i in range(10 * n_updates + 1):
-        items = rng.integers(task.n_items, size=N_GROUPS).repeat(GROUP_SIZE)
+        items = rng.integers(task.n_items, size=setting.N_GROUPS).repeat(setting.GROUP_SIZE)
         prompts = th.as_tensor([tokenizer.encode(task.item(int(item)).prompt) for item in items])
         begin = time.perf_counter()
         answers = sample(policy, prompts)
@@ -383,13 +312,13 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
             seconds += time.perf_counter() - begin
             # Up to and with the one that ends the answer: what lock-step writes after it is of no use
             goes_on = ((answers != tokenizer.eos_id) & (answers != PAD)).long().cumprod(dim=1)
-            n_tokens += int((goes_on.sum(dim=1) + 1).clamp(max=MAX_ANSWER_TOKENS).sum())
-    n_answers = 10 * n_updates * N_ANSWERS
+            n_tokens += int((goes_on.sum(dim=1) + 1).clamp(max=setting.MAX_ANSWER_TOKENS).sum())
+    n_answers = 10 * n_updates * setting.N_ANSWERS
     return {
         "tokens_per_second": n_tokens / seconds,
         "answers_per_second": n_answers / seconds,
         "tokens_per_answer": n_tokens / n_answers,
-        "peak_memory_mib": memory_mib(),
+        "peak_memory_mib": peak_memory(),
     }
 
 
@@ -399,7 +328,7 @@ def bare(n_updates: int) -> dict[str, float]:
     :return: Rates of :func:`bare_loop`
     """
     return _generation(
-        lambda policy, prompts: bare_loop(policy.network, policy.action_net, prompts, MAX_ANSWER_TOKENS),  # type: ignore[arg-type]
+        lambda policy, prompts: bare_loop(policy.network, policy.action_net, prompts, setting.MAX_ANSWER_TOKENS),  # type: ignore[arg-type]
         n_updates,
     )
 
@@ -410,7 +339,7 @@ def generate(n_updates: int) -> dict[str, float]:
     :return: Rates of ``TokenPolicy.generate_tokens``
     """
     return _generation(
-        lambda policy, prompts: policy.generate_tokens(prompts, MAX_ANSWER_TOKENS)[:, prompts.shape[1] :], n_updates
+        lambda policy, prompts: policy.generate_tokens(prompts, setting.MAX_ANSWER_TOKENS)[:, prompts.shape[1] :], n_updates
     )
 
 
@@ -439,7 +368,14 @@ RATIOS: dict[str, tuple[str, str, str, str]] = {
 
 def _run_one(subject: str, n_updates: int) -> dict[str, float]:
     output = subprocess.run(
-        [sys.executable, "-m", "benchmarks.text_speed", f"--updates={n_updates}", f"--times={TIMES}", f"--one={subject}"],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.text_speed",
+            f"--updates={n_updates}",
+            f"--times={setting.TIMES}",
+            f"--one={subject}",
+        ],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -495,7 +431,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.times < 1:
         parser.error(f"--times must be at least 1, got {args.times}")
-    set_times(args.times)
+    setting.set_times(args.times)
     if args.one:
         th.set_num_threads(1)
         print(json.dumps(SUBJECTS[args.one](args.updates)))
@@ -529,13 +465,13 @@ def main() -> None:
     described = machine()
     described["versions"].update(_versions())
     result = {
-        "task": {"name": "arithmetic", "digits": 1, "times": TIMES, "max_answer_tokens": MAX_ANSWER_TOKENS},
-        "n_envs": N_COPIES,
+        "task": {"name": "arithmetic", "digits": 1, "times": setting.TIMES, "max_answer_tokens": setting.MAX_ANSWER_TOKENS},
+        "n_envs": setting.N_COPIES,
         "updates": args.updates,
         "median": median,
         "median_of_paired_ratios": ratios,
         "runs": runs,
-        "hyperparameters": {**SETTINGS, **NETWORK, "warm_start": WARM_START, "seed": SEED},
+        "hyperparameters": {**setting.SETTINGS, **setting.NETWORK, "warm_start": setting.WARM_START, "seed": setting.SEED},
         "command": command(),
         "machine": described,
     }

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch as th
 
-from benchmarks import text_speed as setting
+from benchmarks import text_setting as setting
+from sb3_grpo.common.machine import peak_memory
 from sb3_grpo.envs import ArithmeticTask
 
 PAD_TOKEN, EOS_TOKEN = "<pad>", "<eos>"
@@ -206,5 +207,5 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         "share_update": (seconds - total["rollout"]) / seconds,
         "tokens_per_answer": total["tokens"] / total["answers"],
         "right": total["right"] / total["answers"],
-        "peak_memory_mib": setting.memory_mib(),
+        "peak_memory_mib": peak_memory(),
     }

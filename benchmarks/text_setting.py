@@ -1,0 +1,77 @@
+"""What all subjects of :mod:`benchmarks.text_speed` have in common: task, sizes, network, warm start."""
+
+from typing import Any
+
+from sb3_grpo.envs import ArithmeticTask, Item
+
+GROUP_SIZE, N_GROUPS = 16, 32
+N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
+N_COPIES = N_ANSWERS
+# How often the sum is written; set by --times
+TIMES = 1
+MAX_ANSWER_TOKENS = 3
+N_EPOCHS = 2
+N_MINIBATCHES = 2
+NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
+# In steps. The 512 answers of an update have about 1250 tokens: two minibatches of about the same size
+BATCH_SIZE = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
+# Too little to change what is answered: all subjects go on sampling from the policy of the warm start, so that the lengths
+# of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
+LEARNING_RATE = 1e-6
+CLIP_RANGE, CLIP_RANGE_HIGH, MAX_GRAD_NORM = 0.2, 0.28, 0.5
+# All 100 sums, so many times: about half of the sampled answers are right, and of the groups of 16 few are dead
+WARM_START: dict[str, Any] = {"n_epochs": 80, "batch_size": 50, "learning_rate": 1e-3}
+SEED = 0
+
+SETTINGS: dict[str, Any] = {
+    "group_size": GROUP_SIZE,
+    "n_groups": N_GROUPS,
+    "batch_size": BATCH_SIZE,
+    "n_epochs": N_EPOCHS,
+    "learning_rate": LEARNING_RATE,
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "advantage_scale": "group",
+    "clip_range": CLIP_RANGE,
+    "clip_range_high": CLIP_RANGE_HIGH,
+    "max_grad_norm": MAX_GRAD_NORM,
+}
+
+
+def set_times(times: int) -> None:
+    """
+    Choose the length of answers.
+
+    :param times: How often the sum is written
+    """
+    global TIMES, MAX_ANSWER_TOKENS
+    TIMES, MAX_ANSWER_TOKENS = times, 2 * times + 1
+    # Still two minibatches per epoch
+    SETTINGS["batch_size"] = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
+
+
+class RepeatedSums(ArithmeticTask):
+    """Sums of two digits, each written ``TIMES`` times in a row."""
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Number of the item
+        :return: Its prompt and answer
+        """
+        item = super().item(index)
+        return Item(item.prompt, item.answer * TIMES)
+
+
+def task() -> ArithmeticTask:
+    """
+    :return: What is learned
+    """
+    return ArithmeticTask(digits=1) if TIMES == 1 else RepeatedSums(digits=1)
+
+
+def warm_start_examples() -> list[tuple[str, str]]:
+    """
+    :return: All prompts, with the right answers
+    """
+    sums = task()
+    return sums.worked_examples(sums.n_items, seed=SEED)
