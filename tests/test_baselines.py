@@ -163,6 +163,8 @@ def test_time_limits_are_no_reward() -> None:
     estimates = discounted_returns_to_go(td_residuals(rewards, values, mask, 0.99), mask, 0.99 * 0.95)
     # Against a spread of the returns of 20
     assert estimates.abs().max() < 2.0
+    # With a value after the limit it would be 1
+    assert estimates[..., -10:].mean() < 0.5
 
 
 class Moody(BaseFeaturesExtractor):
