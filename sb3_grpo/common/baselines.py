@@ -20,15 +20,15 @@ _BANDWIDTH = 1 / 6
 _MAX_DEVIATION = 5.0
 # States with more entries are projected to so many: the work grows with the square
 _MAX_COLUMNS = 512
-# Rows whose features are in memory at a time
-_CHUNK = 1024
+# Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
+_CHUNK = 256
 
 
 def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
     :param inputs: (N, d) states
     :param generator: draws the projection of large states
-    :return: function from rows to their standardised entries (M, c) in double precision; c; how many entries are not constant
+    :return: function from rows to their standardised entries (M, c); c; how many entries are not constant
     """
     mean, std = inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double()
     varies = std > 1e-8
@@ -36,11 +36,11 @@ def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slic
     n_columns, n_varying = inputs.shape[1], max(int(varies.sum()), 1)
 
     def standardised(rows: slice) -> th.Tensor:
-        return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION)
+        return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION).float()
 
     if n_columns <= _MAX_COLUMNS:
         return standardised, n_columns, n_varying
-    projection = th.randn(n_columns, _MAX_COLUMNS, generator=generator, dtype=th.float64).to(inputs.device)
+    projection = th.randn(n_columns, _MAX_COLUMNS, generator=generator).to(inputs.device)
     projection /= math.sqrt(n_varying)
     return lambda rows: standardised(rows) @ projection, _MAX_COLUMNS, _MAX_COLUMNS
 
@@ -66,12 +66,12 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     """
     generator = th.Generator().manual_seed(0)
     columns, n_columns, n_varying = _columns(inputs, generator)
-    frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(inputs.device)
-    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator, dtype=th.float64).to(inputs.device)
+    frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(inputs.device)
+    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(inputs.device)
     # Two standardised states are 2 * n_varying apart, squared, in the mean
     frequencies /= math.sqrt(2 * n_varying * _BANDWIDTH)
     amplitude = math.sqrt(2 * _KERNEL_VARIANCE / N_RANDOM_FEATURES)
-    u = time.double()[:, None] / max(int(time.max()), 1)
+    u = time.float()[:, None] / max(int(time.max()), 1)
 
     def features(rows: slice) -> th.Tensor:
         x = columns(rows)
@@ -87,9 +87,9 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     for rows in chunks:
         phi = features(rows)
         precision += phi.T @ phi
-        moment += phi.T @ ((returns[rows].double() - mean) / std)
-    weights = th.linalg.solve(precision, moment)
-    return th.cat([features(rows) @ weights for rows in chunks]) * std + mean
+        moment += phi.T @ ((returns[rows].double() - mean) / std).float()
+    weights = th.linalg.solve(precision, moment).float()
+    return th.cat([features(rows) @ weights for rows in chunks]).double() * std + mean
 
 
 def td_residuals(rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float) -> th.Tensor:

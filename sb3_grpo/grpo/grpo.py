@@ -1,31 +1,24 @@
-import copy
 import warnings
 from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages, live_groups
 from sb3_grpo.common.baselines import regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.group_queue import StartSampler
-from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.kl import kl_estimate, kl_loss
+from sb3_grpo.common.kl_regularized_algorithm import KLRegularizedAlgorithm
 from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
-from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
 from sb3_grpo.common.rewards import soft_overlong_penalty
-from sb3_grpo.common.tokens import TokenSteps
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
 RATIO_LEVELS = ("step", "episode")
-# Bounds of the adaptive coefficient
-MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
 
 
 def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
@@ -37,7 +30,7 @@ def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
     return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
-class GRPO(OnGroupAlgorithm):
+class GRPO(KLRegularizedAlgorithm):
     """
     Group Relative Policy Optimization (GRPO)
 
@@ -126,8 +119,6 @@ class GRPO(OnGroupAlgorithm):
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
-    ref_policy: ActorPolicy | None
-
     def __init__(
         self,
         policy: str | type[ActorPolicy],
@@ -193,6 +184,10 @@ class GRPO(OnGroupAlgorithm):
             common_noise=common_noise,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
+            kl_coef=kl_coef,
+            kl_estimator=kl_estimator,
+            kl_target=kl_target,
+            ref_update_interval=ref_update_interval,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,
@@ -215,18 +210,12 @@ class GRPO(OnGroupAlgorithm):
         self.constant_length = constant_length
         self.ratio_level = ratio_level
         self.target_kl = target_kl
-        self.kl_coef = kl_coef
-        self.kl_estimator = kl_estimator
-        self.kl_target = kl_target
-        self.ref_update_interval = ref_update_interval
         self.upweight_live = upweight_live
         self.overlong_filter = overlong_filter
         self.overlong_penalty = overlong_penalty
         self.overlong_max_length = overlong_max_length
         self.overlong_cache_length = overlong_cache_length
         self._warned_skip = False
-        self._n_reference_updates = 0
-        self._reference_is_loaded = False
 
         if _init_setup_model:
             self._setup_model()
@@ -238,7 +227,6 @@ class GRPO(OnGroupAlgorithm):
             "advantage_scale": SCALES,
             "loss_average": LOSS_WEIGHTS,
             "ratio_level": RATIO_LEVELS,
-            "kl_estimator": ("exact", *KL_ESTIMATORS),
         }
         for name, known in known_names.items():
             if getattr(self, name) not in known:
@@ -255,7 +243,7 @@ class GRPO(OnGroupAlgorithm):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.std_ddof not in (0, 1):
             raise ValueError(f"std_ddof must be 0 (population) or 1 (sample), got {self.std_ddof}.")
-        for name in ("clip_range", "clip_range_high", "kl_coef", "overlong_penalty"):
+        for name in ("clip_range", "clip_range_high", "overlong_penalty"):
             value = getattr(self, name)
             if isinstance(value, (int, float)) and value < 0.0:
                 raise ValueError(f"{name} must not be negative, got {value}.")
@@ -264,23 +252,10 @@ class GRPO(OnGroupAlgorithm):
                 'loss_average="constant" needs a positive constant_length, by which the sum over an episode is divided, '
                 f"got {self.constant_length}."
             )
-        self._check_reference_parameters()
         if self.overlong_penalty > 0.0 and not 0 < (self.overlong_cache_length or 0) <= (self.overlong_max_length or 0):
             raise ValueError(
                 "overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps, the second not above "
                 f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
-            )
-
-    def _check_reference_parameters(self) -> None:
-        if self.kl_target is not None and not (self.kl_coef > 0.0 and self.kl_target > 0.0):
-            raise ValueError(
-                f"kl_target={self.kl_target} adapts kl_coef, which must be positive to begin with (e.g. 0.04), "
-                f"got kl_coef={self.kl_coef}."
-            )
-        if self.ref_update_interval is not None and not (self.kl_coef > 0.0 and self.ref_update_interval >= 1):
-            raise ValueError(
-                f"ref_update_interval={self.ref_update_interval} must be at least 1, and needs a reference policy: "
-                f"kl_coef > 0 (e.g. 0.04), got kl_coef={self.kl_coef}."
             )
 
     def _setup_model(self) -> None:
@@ -291,27 +266,6 @@ class GRPO(OnGroupAlgorithm):
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
-        self.ref_policy = None
-        if self.kl_coef > 0.0:
-            self.ref_policy = self._make_reference()
-            self.ref_policy.set_training_mode(False)
-            self._reset_reference()
-
-    def _make_reference(self) -> ActorPolicy:
-        shared = {id(part): part for part in self.policy.frozen_parts()}
-        # What is in the memo counts as copied
-        return copy.deepcopy(self.policy, shared) if shared else self._make_policy()
-
-    def _reset_reference(self) -> None:
-        """The present policy becomes the reference."""
-        assert self.ref_policy is not None
-        self.ref_policy.load_state_dict(self.policy.state_dict())
-
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        if self.ref_policy is not None and self._n_updates == 0 and not self._reference_is_loaded:
-            # The policy may have had a warm start since it was built
-            self._reset_reference()
-        return super()._setup_learn(*args, **kwargs)
 
     def train(self) -> None:
         """
@@ -491,27 +445,6 @@ class GRPO(OnGroupAlgorithm):
             }
         return loss, {key: value.detach() for key, value in stats.items()}
 
-    def _kl_ref(
-        self,
-        distribution: Distribution,
-        observations: th.Tensor | TensorDict | TokenSteps,
-        actions: th.Tensor,
-        log_prob: th.Tensor,
-        old_log_prob: th.Tensor,
-    ) -> tuple[th.Tensor, th.Tensor]:
-        """
-        :return: (M,) the loss whose gradient is that of the KL divergence from the reference, and (M,) the divergence
-        """
-        assert self.ref_policy is not None
-        with th.no_grad():
-            reference = self.ref_policy.get_distribution(observations)
-        if self.kl_estimator == "exact" and has_exact_kl(distribution):
-            kl = exact_kl(distribution, reference)
-            return kl, kl
-        estimator = "k3" if self.kl_estimator == "exact" else self.kl_estimator
-        ref_log_prob = reference.log_prob(actions)
-        return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
-
     def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
         """
         :param stats: Of all epochs of the update
@@ -535,23 +468,6 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/clip_range", clip_low)
         self.logger.record("train/clip_range_high", clip_high)
 
-    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
-        """
-        After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864).
-
-        :param stats: Of the last epoch
-        """
-        if self.ref_policy is None:
-            return
-        self._n_reference_updates += 1
-        if self.kl_target is not None:
-            adapted = adapt_kl_coef(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
-            # Or it would take as many updates to come back as it took to leave
-            self.kl_coef = min(max(adapted, MIN_KL_COEF), MAX_KL_COEF)
-        self.logger.record("train/kl_coef", self.kl_coef)
-        if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
-            self._reset_reference()
-
     def _skip_update(self, reason: str) -> None:
         """
         Say once that an update had nothing to learn from.
@@ -565,41 +481,6 @@ class GRPO(OnGroupAlgorithm):
                 f"No update at {self.num_timesteps} steps: {reason} Training goes on, and this is not said again.",
                 stacklevel=3,
             )
-
-    def set_parameters(
-        self,
-        load_path_or_dict: str | TensorDict,
-        exact_match: bool = True,
-        device: th.device | str = "auto",
-    ) -> None:
-        """
-        Load parameters from a given zip-file or a nested dictionary, see :meth:`BaseAlgorithm.set_parameters`.
-        A model that was saved without a reference policy gives one from its policy, and a reference policy
-        that this model does not use is ignored.
-
-        :param load_path_or_dict: Location of the saved data (path or file-like, see ``save``), or a nested
-            dictionary containing nn.Module parameters used by the policy.
-        :param exact_match: If True, the given parameters should include parameters for each
-            module and each of their parameters, otherwise raises an Exception.
-        :param device: Device on which the code should run.
-        """
-        if isinstance(load_path_or_dict, dict):
-            params: dict[str, Any] = dict(load_path_or_dict)
-        else:
-            params = dict(load_from_zip_file(load_path_or_dict, device=device, load_data=False)[1])
-        if self.ref_policy is None:
-            params.pop("ref_policy", None)
-        elif "policy" in params:
-            params.setdefault("ref_policy", params["policy"])
-        super().set_parameters(params, exact_match, device)
-        self._reference_is_loaded = "ref_policy" in params
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        state_dicts, variables = super()._get_torch_save_params()
-        return [*state_dicts, "ref_policy"] if self.ref_policy is not None else state_dicts, variables
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "ref_policy"]
 
     def learn(
         self: SelfGRPO,
