@@ -17,7 +17,8 @@ from compare_data import curve_to, write_experiment, write_run
 from sb3_grpo.cli_common import UsageError
 from sb3_grpo.compare import figures, statistics
 from sb3_grpo.compare.figures import styles
-from sb3_grpo.compare.findings import judge, normalised_scores, number, scale
+from sb3_grpo.compare.experiment import Experiment
+from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
@@ -134,21 +135,34 @@ def test_holm_by_hand():
 
 
 @pytest.mark.parametrize(
-    "difference, improvement, adjusted_p, smallest_p, expected",
+    "difference, improvement, p_value, adjusted_p, smallest_p, expected",
     [
-        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.01, 1e-5, Verdict.DIFFERENCE),
-        (Interval(-5, -9, -1), Interval(0.1, 0.0, 0.3), 0.01, 1e-5, Verdict.DIFFERENCE),
-        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.2, 1e-5, Verdict.HINT),
-        (Interval(5, 1, 9), Interval(0.6, 0.4, 0.8), 0.01, 1e-5, Verdict.UNDECIDED),
-        (Interval(5, 1, 9), Interval(0.1, 0.0, 0.3), 0.01, 1e-5, Verdict.UNDECIDED),
-        (Interval(5, -1, 9), Interval(0.6, 0.4, 0.8), 0.01, 1e-5, Verdict.NO_DIFFERENCE),
+        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.005, 0.01, 1e-5, Verdict.DIFFERENCE),
+        (Interval(-5, -9, -1), Interval(0.1, 0.0, 0.3), 0.005, 0.01, 1e-5, Verdict.DIFFERENCE),
+        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.04, 0.2, 1e-5, Verdict.HINT),
+        (Interval(5, 1, 9), Interval(0.9, 0.7, 1.0), 0.06, 0.2, 1e-5, Verdict.UNDECIDED),
+        (Interval(5, 1, 9), Interval(0.6, 0.4, 0.8), 0.005, 0.01, 1e-5, Verdict.UNDECIDED),
+        (Interval(5, 1, 9), Interval(0.1, 0.0, 0.3), 0.005, 0.01, 1e-5, Verdict.UNDECIDED),
+        (Interval(5, -1, 9), Interval(0.6, 0.4, 0.8), 0.005, 0.01, 1e-5, Verdict.NO_DIFFERENCE),
         # Three seeds each: 2 of 20 ways to name the runs separate them
-        (Interval(5, 1, 9), Interval(1.0, 1.0, 1.0), 0.1, 0.1, Verdict.TOO_FEW_SEEDS),
+        (Interval(5, 1, 9), Interval(1.0, 1.0, 1.0), 0.1, 0.1, 0.1, Verdict.TOO_FEW_SEEDS),
     ],
 )
-def test_rule_of_the_verdicts(difference, improvement, adjusted_p, smallest_p, expected):
-    comparison = Comparison("a", "b", difference, improvement, 0.5, smallest_p, (9,), (9,))
+def test_rule_of_the_verdicts(difference, improvement, p_value, adjusted_p, smallest_p, expected):
+    comparison = Comparison("a", "b", difference, improvement, p_value, smallest_p, (9,), (9,))
     assert verdict(comparison, adjusted_p) is expected
+
+
+@pytest.mark.parametrize("n_seeds", [5, 10])
+def test_equals_are_seldom_told_apart(n_seeds):
+    """Each of the two rates is 5% at the most; of 200 draws, 10 or, by chance, a few more."""
+    rng = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(200):
+        comparison = compare("a", "b", [rng.normal(size=n_seeds)], [rng.normal(size=n_seeds)])
+        verdicts.append(verdict(comparison, comparison.p_value))
+    assert verdicts.count(Verdict.DIFFERENCE) <= 16
+    assert verdicts.count(Verdict.DIFFERENCE) + verdicts.count(Verdict.HINT) <= 16
 
 
 def test_sentence_of_a_clear_win_names_the_winner():
@@ -200,6 +214,10 @@ def test_number():
     assert number(float("nan")) == "-"
     # As many digits as the numbers beside it
     assert number(3.2, (120.0,)) == "3"
+    # An interval that includes 0 and one that does not shall not look alike
+    assert interval_text(Interval(0.01, -0.0004, 0.02)) == "0.0100 (-0.0004 to 0.0200)"
+    assert interval_text(Interval(0.01, -1e-17, 0.02)) == "0.0100 (0.0000 to 0.0200)"
+    assert interval_text(Interval(250.0, -0.3, 500.0)) == "250.0 (-0.3 to 500.0)"
 
 
 def test_final_scores_are_those_of_the_final_evaluation(tmp_path):
@@ -276,7 +294,9 @@ def test_page_has_everything_and_needs_nothing(tmp_path):
     for phrase in (
         "All 20 runs finished",
         "dapo ended higher than ppo on CartPole-v1",
-        "dapo ended higher than ppo over all environments",
+        "dapo ended higher than ppo over all 2 environments",
+        "Runs that the IQM counts",
+        "CartPole-v1 3, Pendulum-v1 3",
         "Holm's correction is for 2 comparisons on single environments, and separately for 1 over all",
         "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
         "dapo: tuned, 100 trials",
@@ -313,14 +333,38 @@ def test_unequal_evaluations_are_used_as_far_as_they_go_and_said(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
     path = tmp_path / "runs" / ENV / "dapo" / "2" / "evaluations.csv"
     rows = pd.read_csv(path)
-    rows[(rows.target_steps != 4000.0) & (rows.final == 0)].to_csv(path, index=False)
+    rows[(rows.target_steps != 4000.0) | (rows.final == 1)].to_csv(path, index=False)
     results = collect(tmp_path)
     assert results.grid(ENV, MODE).tolist() == [0.0, 2000.0, 6000.0, 8000.0, 10000.0]
     assert results.curves(ENV, "dapo", MODE).shape == (3, 5)
     notes = " ".join(results.notes)
     assert "CartPole-v1, dapo, seed 2: 5 deterministic evaluations instead of 6" in notes
-    assert "seed 2: no final deterministic evaluation; its last one counts as final" in notes
     assert results.final_scores(ENV, "dapo", MODE).tolist() == [400.0, 401.0, 402.0]
+
+
+@pytest.mark.parametrize("lost", ["file", "content", "final", "one mode", "number"])
+def test_run_whose_evaluations_are_damaged_is_not_finished(tmp_path, lost):
+    """As after a power cut, or on a disk that was full: the run counts as failed, and is made again."""
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    path = tmp_path / "runs" / ENV / "dapo" / "2" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    if lost == "file":
+        path.unlink()
+    elif lost == "content":
+        path.write_text("")
+    elif lost == "final":
+        rows[rows.final == 0].to_csv(path, index=False)
+    elif lost == "one mode":
+        rows[rows["mode"] == MODE].to_csv(path, index=False)
+    else:
+        rows.loc[rows.final == 1, "return_mean"] = np.nan
+        rows.to_csv(path, index=False)
+    results = collect(tmp_path)
+    assert results.runs.status.value_counts().to_dict() == {"done": 5, "failed": 1}
+    assert "its evaluations.csv" in results.runs[results.runs.status == "failed"].error.item()
+    assert results.final_scores(ENV, "dapo", MODE).tolist() == [400.0, 401.0]
+    (job,) = (job for job in Experiment.load(tmp_path).jobs() if job.seed == 2 and job.variant.name == "dapo")
+    assert not job.is_done(tmp_path)
 
 
 def test_environment_without_runs_of_a_variant_is_left_out_of_the_aggregate(tmp_path):
@@ -451,3 +495,49 @@ def test_where_nobody_learned_scores_are_not_normalised(tmp_path):
     results = collect(tmp_path)
     assert not scale(results, ENV, MODE).usable
     assert normalised_scores(results, MODE)[0] == []
+
+
+def test_learning_is_seldom_seen_where_there_is_none():
+    """The best of four variants, and untrained policies that each of them shares: 5% of 200 draws, or a few more."""
+    rng = np.random.default_rng(0)
+    seen = [
+        statistics.learned_p_value(rng.normal(size=5), [rng.normal(size=5) for _ in range(4)]) <= 0.05 for _ in range(200)
+    ]
+    assert sum(seen) <= 16
+    # And not overlooked, with one variant of four that learns, and with four that do
+    untrained, better = np.arange(3.0), 10.0 + np.arange(3.0)
+    assert statistics.learned_p_value(untrained, [better, *[untrained + 0.1 * i for i in (1, 2, 3)]]) <= 0.05
+    assert statistics.learned_p_value(untrained, [better + i for i in range(4)]) <= 0.05
+    assert statistics.learned_p_value(untrained[:1], [better]) == 1.0
+
+
+def test_untrained_policies_that_variants_share_count_once(tmp_path):
+    """Four copies of the same three scores are not twelve."""
+    finals = {"ppo": 3.0, "trpo": 2.0, "grpo": 2.5, "dapo": 2.4}
+
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        return [2.0 + seed, 0.0, finals[variant] + (0.0, 2.0, 0.8)[seed]]
+
+    write_experiment(tmp_path, curve, variants={name: name for name in finals}, seeds=3)
+    results = collect(tmp_path)
+    assert scale(results, ENV, MODE).low == pytest.approx(3.0)
+    assert not scale(results, ENV, MODE).usable
+
+
+def test_statements_about_several_environments_say_which(tmp_path):
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        if env == "MountainCar-v0":
+            return [-200.0] * 3
+        return [10.0 + seed, 20.0, (400.0 if variant == "dapo" else 50.0) + seed]
+
+    write_experiment(tmp_path, curve, envs=(ENV, "Pendulum-v1", "MountainCar-v0"), seeds=5)
+    text = text_of(make_report(tmp_path))
+    assert "dapo ended higher than ppo over 2 of 3 environments (without MountainCar-v0)" in text
+    assert "2 of them together" in text and "over all" not in text.split("In short")[1].split("Holm")[0]
+
+
+def test_iqm_counts_the_middle_half():
+    # 8 scores, of which the lowest and the highest 2 are left out
+    assert statistics.counted_by_iqm([np.array([0.0, 1.0, 2.0, 3.0]), np.array([2.5, 9.0, 9.1, 2.6])]) == [2, 2]
+    assert statistics.counted_by_iqm([np.array([0.0, 0.0]), np.array([1.0] * 4), np.array([2.0, 2.0])]) == [0, 4, 0]
+    assert statistics.mean_interval([np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0])]).value == 2.5

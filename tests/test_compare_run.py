@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch as th
@@ -17,7 +18,7 @@ import yaml
 from filelock import FileLock
 from rich.console import Console
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
@@ -26,7 +27,7 @@ from sb3_grpo import DAPO, cli_compare
 from sb3_grpo.cli import _make_parser, main
 from sb3_grpo.cli_common import UsageError
 from sb3_grpo.compare import training
-from sb3_grpo.compare.build import build, count_parameters, describe_network, evaluation_envs
+from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.pools import LocalPool
@@ -164,6 +165,14 @@ def test_another_seed_is_added_and_nothing_repeated(
             "gamma of 'dapo' on CartPole-v1 was 0.99 and is 0.5 now",
         ),
         ({"variants": [{"name": "dapo", "algo": "grpo"}]}, "variant 'dapo' was dapo and is grpo now"),
+        (
+            {"envs": ["Acrobot-v1"], "variants": [{"name": "dapo", "algo": "grpo"}]},
+            "variant 'dapo' was dapo and is grpo now",
+        ),
+        (
+            {"envs": ["Acrobot-v1"], "variants": [{"algo": "ppo", "hyperparams": {"gamma": 0.5}}]},
+            "hyperparams of variant 'ppo' were {} and are {'gamma': 0.5} now",
+        ),
     ],
 )
 def test_changed_experiment_is_refused(
@@ -323,17 +332,59 @@ def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None
     experiment = make_experiment(content, "test")
     with build(experiment.settings(experiment.jobs()[0])) as built:
         built.model.learn(200)
-        env = evaluation_envs(built, 2)
-        evaluator = Evaluator(built.model, env, seed=0)
+        envs: list[Any] = []
+
+        def make_envs(n_envs: int) -> Any:
+            envs.append(built.evaluation_envs(n_envs))
+            return envs[-1]
+
+        evaluator = Evaluator(built.model, make_envs)
         first = evaluator.evaluate(2, False)
         th.rand(1)  # somebody else draws random numbers
         assert evaluator.evaluate(2, False) == first
         assert first[0]["return_mean"] != first[1]["return_mean"], "stochastic actions are others"
         assert evaluator.evaluate(2, True)[0]["return_mean"] != first[0]["return_mean"], "other starts at the end"
         normalizer = built.model.get_vec_normalize_env()
-        assert isinstance(env, VecNormalize) and normalizer is not None and not env.norm_reward
-        assert (env.obs_rms.mean == normalizer.obs_rms.mean).all() and normalizer.obs_rms.count > 100  # type: ignore[union-attr]
-        env.close()
+        assert isinstance(envs[0], VecNormalize) and normalizer is not None and not envs[0].norm_reward
+        assert (envs[0].obs_rms.mean == normalizer.obs_rms.mean).all()
+        assert normalizer.obs_rms.count > 100  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "env, module, hyperparams",
+    [
+        ("BreakoutNoFrameskip-v4", "ale_py", {"n_steps": 8}),  # after a lost life, a reset goes on with the same game
+        ("BipedalWalker-v3", "Box2D", {"n_envs": 2, "n_steps": 8}),  # a used environment differs from a new one
+    ],
+)
+def test_each_evaluation_begins_with_new_episodes(env: str, module: str, hyperparams: dict[str, Any]) -> None:
+    pytest.importorskip(module)
+    content = TINY | {"envs": [env], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(content, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, built.evaluation_envs)
+        assert evaluator.evaluate(3, False) == evaluator.evaluate(3, False)
+
+
+def test_all_runs_are_evaluated_on_the_same_starts() -> None:
+    """Or their scores would depend on each other through the starts, and with them on the seed."""
+    starts = []
+
+    class Seen(VecEnvWrapper):
+        def reset(self) -> Any:
+            starts.append(self.venv.reset())
+            return starts[-1]
+
+        def step_wait(self) -> Any:
+            return self.venv.step_wait()
+
+    experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
+    for job in experiment.jobs():
+        with build(experiment.settings(job)) as built:
+            envs = Seen(built.evaluation_envs(3))
+            Evaluator(built.model, lambda n_envs, envs=envs: envs).evaluate(3, True)  # type: ignore[misc]
+    assert len(starts) == 4 and all(np.array_equal(each, starts[0]) for each in starts)
+    assert len(np.unique(starts[0], axis=0)) == 3
 
 
 @pytest.mark.filterwarnings("ignore:No update at")

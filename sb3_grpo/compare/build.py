@@ -58,6 +58,14 @@ class Built(NamedTuple):
         used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}
         return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry, **used}.items()}
 
+    def evaluation_envs(self, n_envs: int) -> VecEnv:
+        """
+        :param n_envs: how many copies
+        :return: environments as those it learns from, its own
+        """
+        with undisturbed_generators():
+            return self.manager.create_envs(n_envs, eval_env=True, no_log=True)
+
 
 @contextmanager
 def undisturbed_generators() -> Iterator[None]:
@@ -128,16 +136,6 @@ def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]
             raise UsageError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
         experiment.hyperparams.setdefault(job.env, {})[job.variant.name] = hyperparams
         experiment.networks.setdefault(job.env, {})[job.variant.name] = network
-
-
-def evaluation_envs(built: Built, n_envs: int) -> VecEnv:
-    """
-    :param built: the model
-    :param n_envs: how many copies
-    :return: environments as those it learns from, its own
-    """
-    with undisturbed_generators():
-        return built.manager.create_envs(n_envs, eval_env=True, no_log=True)
 
 
 def describe_network(policy: BasePolicy) -> str:

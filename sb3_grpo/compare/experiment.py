@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sb3_grpo.cli_common import UsageError
-from sb3_grpo.compare.results import run_folder
+from sb3_grpo.compare.results import damage, run_folder
 
 # Beyond are the seeds of evaluations
 MAX_SEED = 2**31 - 1
@@ -55,7 +55,8 @@ class Job(NamedTuple):
         :param root: folder of the experiment
         :return: whether there are results
         """
-        return (self.folder(root) / "result.json").is_file()
+        folder = self.folder(root)
+        return (folder / "result.json").is_file() and damage(folder) is None
 
 
 @dataclass
@@ -138,13 +139,18 @@ class Experiment:
             raise UsageError(f"{path} is damaged ({error}): choose another folder with --output") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, durable: bool = True) -> None:
     """
     :param path: the file, of which nobody shall ever see a half
     :param text: what it shall contain
+    :param durable: whether it shall be there after a power cut if anything that is written later is
     """
     part = path.with_name(path.name + ".part")
-    part.write_text(text)
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(part, path)
 
 
@@ -166,20 +172,28 @@ def differences(before: Experiment, now: Experiment, folder: Path) -> list[str]:
     for env in now.envs:
         if any(env == other for other, _ in done) and before.timesteps[env] != now.timesteps[env]:
             found.append(f"timesteps of {env} were {before.timesteps[env]:,} and are {now.timesteps[env]:,} now")
-    former = {variant.name: variant.algo for variant in before.variants}
+    former = {variant.name: variant for variant in before.variants}
     for variant in now.variants:
-        envs = [env for env in now.envs if (env, variant.name) in done]
-        if envs and former[variant.name] != variant.algo:
-            found.append(f"variant {variant.name!r} was {former[variant.name]} and is {variant.algo} now")
+        envs = [env for env, name in done if name == variant.name]
+        if not envs:
             continue
-        for env in envs:
-            old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
-            found += [
-                f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
-                # The budget has been compared above
-                for key in sorted({*old, *new} - {"n_timesteps"})
-                if old.get(key) != new.get(key)
-            ]
+        if (algo := former[variant.name].algo) != variant.algo:
+            found.append(f"variant {variant.name!r} was {algo} and is {variant.algo} now")
+            continue
+        changes = []
+        for env in now.envs:
+            if env in envs:
+                old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
+                changes += [
+                    f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
+                    # The budget has been compared above
+                    for key in sorted({*old, *new} - {"n_timesteps"})
+                    if old.get(key) != new.get(key)
+                ]
+        if not changes and (hyperparams := former[variant.name].hyperparams) != variant.hyperparams:
+            # The finished runs are of other environments, but a name stands for one variant everywhere
+            changes.append(f"hyperparams of variant {variant.name!r} were {hyperparams} and are {variant.hyperparams} now")
+        found += changes
     return found
 
 

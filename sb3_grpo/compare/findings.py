@@ -16,8 +16,8 @@ from sb3_grpo.compare.statistics import (
     Verdict,
     compare,
     holm,
+    learned_p_value,
     normalised,
-    permutation_p_value,
     verdict,
 )
 
@@ -63,6 +63,9 @@ def number(value: float, like: Sequence[float] = ()) -> str:
         return "-"
     size = max(abs(x) for x in (value, *like))
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4
+    # Among several, what is not zero shall not look like it: whether an interval ends below or at it is the question
+    while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):
+        digits += 1
     text = f"{value:,.{digits}f}"
     if not like and "." in text:
         text = text.rstrip("0").rstrip(".")
@@ -89,14 +92,14 @@ def scale(results: Results, env: str, mode: str) -> Scale:
     :param mode: how actions are chosen
     :return: what the scores of this environment are normalised with
     """
-    curves = [curve for variant in results.variants if (curve := results.curves(env, variant, mode)).size]
     finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
-    if not curves or results.grid(env, mode)[0] != 0:
+    if not finals or results.grid(env, mode)[0] != 0:
         return Scale(math.nan, math.nan, False)
-    untrained = np.concatenate([curve[:, 0] for curve in curves])
-    best = max(finals, key=np.mean)
-    learned = best.mean() > untrained.mean() and permutation_p_value([best], [untrained]) < 1.0 - CONFIDENCE
-    return Scale(float(untrained.mean()), float(best.mean()), bool(learned))
+    # Variants whose networks are the same begin with the same policy: one score for each seed
+    rows = results.untrained(env, mode)
+    untrained = rows.groupby("seed").return_mean.mean().to_numpy(float)
+    learned = learned_p_value(untrained, finals) <= 1.0 - CONFIDENCE
+    return Scale(float(untrained.mean()), max(float(scores.mean()) for scores in finals), learned)
 
 
 def common_envs(results: Results) -> tuple[list[str], list[str]]:
@@ -143,9 +146,22 @@ def find_overall(scores: dict[str, list[np.ndarray]]) -> list[Comparison]:
     return [compare(x, y, scores[x], scores[y]) for x, y in itertools.combinations(scores, 2)]
 
 
-def judge(comparisons: Sequence[tuple[str | None, Comparison]]) -> list[Finding]:
+def all_together(results: Results, envs: Sequence[str]) -> str:
+    """
+    :param results: of the experiment
+    :param envs: the environments that were put together
+    :return: which they are, in words
+    """
+    missing = [env for env in results.envs if env not in envs]
+    if not missing:
+        return f"all {len(envs)} environments"
+    return f"{len(envs)} of {len(results.envs)} environments (without {', '.join(missing)})"
+
+
+def judge(comparisons: Sequence[tuple[str | None, Comparison]], together: str = "") -> list[Finding]:
     """
     :param comparisons: all of a kind, with the environment that each is about
+    :param together: which environments those are about that are about several
     :return: what can be said of each, given how many they are
     """
     adjusted = holm([comparison.p_value for _, comparison in comparisons])
@@ -154,7 +170,8 @@ def judge(comparisons: Sequence[tuple[str | None, Comparison]]) -> list[Finding]
     findings = []
     for (env, comparison), p_value in zip(comparisons, adjusted, strict=True):
         judged = verdict(comparison, p_value)
-        words = sentence(env, comparison, p_value, judged, len(comparisons))
+        where = f"on {env}" if env else f"over {together}"
+        words = sentence(where, comparison, p_value, judged, len(comparisons), normalised=env is None)
         if judged is Verdict.HINT and not possible:
             words += " With so few seeds for so many comparisons, no difference could: more seeds are needed."
         findings.append(Finding(env, comparison, p_value, judged, words))
@@ -169,25 +186,27 @@ def _counts(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
-def sentence(env: str | None, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int) -> str:
+def sentence(
+    where: str, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int, normalised: bool
+) -> str:
     """
-    :param env: the environment, None for all of them
+    :param where: on which environments, in words
     :param comparison: of two variants
     :param adjusted_p: its p-value after Holm's correction
     :param judged: what can be said
     :param n_comparisons: how many comparisons the correction is for
+    :param normalised: whether the scores are, and of several environments
     :return: a statement in plain words
     """
     first, second, difference, improvement, *_ = comparison
     seeds = {first: comparison.n_first, second: comparison.n_second}
-    where = f"on {env}" if env else "over all environments"
-    unit = "" if env else " normalised points"
+    unit = " normalised points" if normalised else ""
     if difference.value < 0:
         first, second = second, first
         difference = Interval(-difference.value, -difference.high, -difference.low)
         improvement = Interval(1 - improvement.value, 1 - improvement.high, 1 - improvement.low)
     counted = f"{_counts(seeds[first])} and {_counts(seeds[second])}"
-    counted = f"{counted} seeds" if env else f"seeds per environment: {counted}"
+    counted = f"seeds per environment: {counted}" if normalised else f"{counted} seeds"
     if judged is Verdict.TOO_FEW_SEEDS:
         reason = f"with fewer than {MIN_SEEDS}, an interval would not be meaningful"
         if difference.known:
@@ -197,7 +216,7 @@ def sentence(env: str | None, comparison: Comparison, adjusted_p: float, judged:
             )
         return f"No statement about {first} and {second} {where}: too few seeds ({counted}); {reason}."
     # Normalised scores are between 0 and 1 or not far off: two digits
-    value, low, high = (number(x, (*difference, 0.0 if env else 1.0)) for x in difference)
+    value, low, high = (number(x, (*difference, 1.0 if normalised else 0.0)) for x in difference)
     numbers = (
         f"IQM {value}{unit} higher (95% interval {low} to {high}); a run of {first} beats a run of {second} "
         f"with probability {interval_text(improvement, 1.0)}; {counted}"
@@ -212,7 +231,7 @@ def sentence(env: str | None, comparison: Comparison, adjusted_p: float, judged:
         )
     if judged is Verdict.UNDECIDED:
         return (
-            f"Undecided between {first} and {second} {where}: the two intervals do not say the same. "
+            f"Undecided between {first} and {second} {where}: the two intervals and the test do not say the same. "
             f"For {first}, {numbers}. More seeds might tell."
         )
     if difference == (0.0, 0.0, 0.0):

@@ -57,6 +57,7 @@ class Overall:
     :param scales: what is 0 and 1 on each environment
     :param pictures: of all environments together
     :param intervals: IQM of the normalised scores of each variant, if there are several environments
+    :param table: of the same
     :param findings: what can be said of each pair, if there are several environments
     """
 
@@ -64,6 +65,7 @@ class Overall:
     scales: dict[str, Scale]
     pictures: list[Picture] = field(default_factory=list)
     intervals: dict[str, Interval] = field(default_factory=dict)
+    table: Table | None = None
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -162,12 +164,14 @@ def _verdict_grid(page: Page) -> tuple[list[str], list[tuple[str, list[tuple[str
     columns = [section.env for section in page.sections]
     findings = [finding for section in page.sections for finding in section.findings]
     if page.overall.findings:
-        columns.append("all together")
+        together = "all" if len(page.overall.envs) == len(columns) else f"{len(page.overall.envs)} of them"
+        together += " together"
+        columns.append(together)
         findings += page.overall.findings
     pairs: dict[str, dict[str, tuple[str, str]]] = {}
     for finding in findings:
         row = pairs.setdefault(f"{finding.comparison.first} and {finding.comparison.second}", {})
-        row[finding.env or "all together"] = (_in_a_word(finding), finding.verdict.name.lower())
+        row[finding.env or together] = (_in_a_word(finding), finding.verdict.name.lower())
     return columns, [(pair, [row.get(column, ("-", "")) for column in columns]) for pair, row in pairs.items()]
 
 

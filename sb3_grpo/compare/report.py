@@ -10,7 +10,7 @@ from rich.progress import track
 
 from sb3_grpo.compare import figures, tables
 from sb3_grpo.compare.figures import Line, Style
-from sb3_grpo.compare.findings import find_in, find_overall, judge, normalised_scores, scale
+from sb3_grpo.compare.findings import all_together, find_in, find_overall, judge, normalised_scores, scale
 from sb3_grpo.compare.lecture import KL_KEYS, lecture_table
 from sb3_grpo.compare.page import EnvSection, Overall, Page, Picture, write_page
 from sb3_grpo.compare.results import Results, collect
@@ -184,7 +184,8 @@ def _overall(
         caption = f"Normalised final scores on {where}: every run (small), IQM (large), 95% interval (bar)."
         overall.pictures.insert(0, Picture(path, caption))
         compared = [(None, comparison) for comparison in find_overall(scores)]
-        overall.findings = judge(compared)
+        overall.table = tables.overall_table(envs, scores, overall.intervals)
+        overall.findings = judge(compared, all_together(results, envs))
     # Of one environment, if there is only one to put together
     pairs = [comparison for env, comparison in compared if env in (None, envs[0])]
     if pairs:

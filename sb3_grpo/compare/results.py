@@ -1,7 +1,9 @@
 """An experiment's folder, read into tidy tables and into the matrices that the statistics work on."""
 
+import csv
 import importlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,8 +133,17 @@ class Results:
         :param mode: how actions are chosen
         :return: (n,) mean return of each finished run at the end
         """
-        rows = self._evaluations(env, mode, variant).sort_values(["seed", "final", "target_steps"], kind="stable")
-        return rows.groupby("seed").return_mean.last().to_numpy(float)
+        rows = self._evaluations(env, mode, variant).sort_values("seed")
+        return rows[rows.final == 1].return_mean.to_numpy(float)
+
+    def untrained(self, env: str, mode: str) -> "pd.DataFrame":
+        """
+        :param env: an environment
+        :param mode: how actions are chosen
+        :return: the evaluations of the finished runs before they began to learn
+        """
+        rows = self._evaluations(env, mode)
+        return rows[(rows.target_steps == 0) & (rows.final == 0)]
 
     def final_success(self, env: str, variant: str, mode: str) -> float:
         """
@@ -215,6 +226,29 @@ def run_folder(folder: Path, env: str, variant: str, seed: int) -> Path:
     return folder / "runs" / env / variant / str(seed)
 
 
+def damage(run: Path) -> str | None:
+    """
+    :param run: folder of a run that has finished
+    :return: what is wrong with it: a disk that was full or a power cut may have taken its results
+    """
+    try:
+        with (run / "evaluations.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("final") == "1"]
+    except OSError as error:
+        return f"it has finished, but its evaluations.csv cannot be read ({error.strerror})"
+    for mode in MODES:
+        if not any(row["mode"] == mode and _is_finite(row["return_mean"]) for row in rows):
+            return f"it has finished, but its evaluations.csv has no final {mode} return"
+    return None
+
+
+def _is_finite(text: str | None) -> bool:
+    try:
+        return math.isfinite(float(text or ""))
+    except ValueError:
+        return False
+
+
 def collect(folder: Path) -> Results:
     """
     Read all runs and write ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``.
@@ -285,7 +319,8 @@ def _table(parts: list["pd.DataFrame"], columns: list[str]) -> "pd.DataFrame":
 
 def _run_row(run: Path) -> dict[str, Any]:
     if (run / "result.json").is_file():
-        return {"status": "done", **_read_json(run / "result.json")}
+        lost = damage(run)
+        return _read_json(run / "result.json") | ({"status": "done"} if lost is None else {"status": "failed", "error": lost})
     if (run / "error.txt").is_file():
         lines = (run / "error.txt").read_text().strip().splitlines()
         return {"status": "failed", "error": lines[-1] if lines else "no message"}
@@ -318,8 +353,6 @@ def _notes(results: Results) -> list[str]:
                         f"{env}, {variant}, seed {seed}: {count} {mode} evaluations instead of {planned}. The curves of {env} "
                         f"and the figures derived from them use the {len(grid)} steps at which all runs were evaluated."
                     )
-                if not (run.final == 1).any():
-                    notes.append(f"{env}, {variant}, seed {seed}: no final {mode} evaluation; its last one counts as final.")
     for (env, variant), run in results.runs[results.runs.status == "done"].groupby(["env", "variant"], sort=False):
         budget, steps = results.experiment["timesteps"][env], int(run.steps.max())
         if steps > (1.0 + _OVERSHOOT) * budget:

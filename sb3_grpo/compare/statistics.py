@@ -157,6 +157,26 @@ def iqm_interval(samples: Sequence[np.ndarray]) -> Interval:
     return Interval(*(float(part[0]) for part in band))
 
 
+def mean_interval(samples: Sequence[np.ndarray]) -> Interval:
+    """
+    :param samples: scores (n,) of one variant for each environment
+    :return: the mean of all of them together
+    """
+    band = bootstrap(lambda *drawn: np.concatenate(drawn).mean()[None], samples)
+    return Interval(*(float(part[0]) for part in band))
+
+
+def counted_by_iqm(samples: Sequence[np.ndarray]) -> list[int]:
+    """
+    :param samples: scores (n,) of one variant for each environment
+    :return: how many scores of each sample are in the middle half of all, which alone makes the interquartile mean
+    """
+    sample = np.repeat(np.arange(len(samples)), [len(scores) for scores in samples])
+    cut = int(0.25 * len(sample))
+    middle = np.argsort(np.concatenate(samples), kind="stable")[cut : len(sample) - cut]
+    return np.bincount(sample[middle], minlength=len(samples)).tolist()
+
+
 def iqm_curve(curves: np.ndarray) -> Band:
     """
     :param curves: (n, points) one curve per seed
@@ -233,6 +253,31 @@ def permutation_p_value(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarr
     return min(1.0, float(shares[np.abs(values) >= abs(observed) - 1e-6].sum()))
 
 
+def learned_p_value(untrained: np.ndarray, finals: Sequence[np.ndarray]) -> float:
+    """
+    Permutation test of whether any of several variants is better than untrained policies: of all ways to deal out the scores,
+    the share in which the best variant is as far above the untrained policies, in the mean of the ranks.
+
+    :param untrained: (n,) scores before learning, independent of each other
+    :param finals: (m,) scores after it, of each variant
+    :return: p-value; 1 where there are not two scores of each kind
+    """
+    stats = import_extra("scipy.stats")
+    finals = [scores for scores in finals if len(scores) > 1]
+    if len(untrained) < 2 or not finals:
+        return 1.0
+
+    def advantage_of_the_best(*samples: np.ndarray, axis: int) -> np.ndarray:
+        before, *after = (sample.mean(axis=axis) for sample in samples)
+        return np.max(after, axis=0) - before
+
+    ranks = stats.rankdata(np.concatenate([untrained, *finals]))
+    samples = np.split(ranks, np.cumsum([len(untrained), *map(len, finals)])[:-1])
+    generator = np.random.default_rng(_SEED)
+    test = stats.permutation_test(samples, advantage_of_the_best, alternative="greater", vectorized=True, rng=generator)
+    return float(test.pvalue)
+
+
 def _sums_of_subsets(numbers: np.ndarray, size: int) -> np.ndarray:
     """
     :param numbers: (n,) whole numbers above 0
@@ -274,7 +319,7 @@ def verdict(comparison: Comparison, adjusted_p: float) -> Verdict:
     same_direction = comparison.difference.value * (comparison.improvement.value - 0.5) > 0.0
     if not iqm_differs and not runs_differ:
         return Verdict.NO_DIFFERENCE
-    if not (iqm_differs and runs_differ and same_direction):
+    if not (iqm_differs and runs_differ and same_direction and comparison.p_value < alpha):
         return Verdict.UNDECIDED
     return Verdict.DIFFERENCE if adjusted_p < alpha else Verdict.HINT
 

@@ -1,5 +1,6 @@
 """The tables of the report."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,15 @@ import numpy as np
 from sb3_grpo.cli_common import UsageError, find_env
 from sb3_grpo.compare.findings import interval_text, number
 from sb3_grpo.compare.results import Results
-from sb3_grpo.compare.statistics import MIN_SEEDS, first_reached, iqm_interval, mean_over_training
+from sb3_grpo.compare.statistics import (
+    MIN_SEEDS,
+    Interval,
+    counted_by_iqm,
+    first_reached,
+    iqm_interval,
+    mean_interval,
+    mean_over_training,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +73,25 @@ def final_table(results: Results, env: str, mode: str) -> Table:
         table.columns.pop(5)
         for row in table.rows:
             row.pop(5)
+    return table
+
+
+def overall_table(envs: Sequence[str], scores: dict[str, list[np.ndarray]], intervals: dict[str, Interval]) -> Table:
+    """
+    :param envs: the environments that are put together
+    :param scores: of each variant, its normalised final scores on each of them
+    :param intervals: their IQM
+    :return: the scores of all environments together
+    """
+    table = Table(["Variant", "Normalised final score, IQM (95% interval)", "Mean (95% interval)", "Runs that the IQM counts"])
+    for name, samples in scores.items():
+        counts = ", ".join(f"{env} {count}" for env, count in zip(envs, counted_by_iqm(samples), strict=True))
+        iqm, mean = (interval_text(interval, 1.0) for interval in (intervals[name], mean_interval(samples)))
+        table.rows.append([name, iqm, mean, counts])
+    table.notes.append(
+        "The IQM leaves out the lowest and the highest quarter of all runs together, so an environment on which a variant is "
+        "good or bad throughout may hardly be in it. The mean has all runs, failures with their full weight."
+    )
     return table
 
 

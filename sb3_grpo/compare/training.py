@@ -1,6 +1,7 @@
 """One run of a comparison: training, with evaluations that do not disturb it."""
 
 import csv
+import io
 import json
 import time
 from collections import defaultdict
@@ -19,15 +20,17 @@ from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 from sb3_grpo.common.hyperparams import provenance
 from sb3_grpo.common.machine import describe_machine, peak_memory, versions
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, evaluation_envs, undisturbed_generators
+from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, undisturbed_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
 
 # So many rows of diagnostics for each key at the most
 _N_DIAGNOSTICS = 100
 _PROGRESS_INTERVAL = 0.5
-# Training seeds are below, see MAX_SEED
-_FIRST_EVALUATION_SEED = 2**31
+# Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
+# that no other evaluation has seen; all runs have the same, or their scores would differ by their starts
+EVALUATION_SEED = 2**31
+FINAL_EVALUATION_SEED = 2**31 + 2**30
 
 
 class Progress(NamedTuple):
@@ -42,15 +45,6 @@ class Progress(NamedTuple):
     steps: int
     seconds: float
     wall_seconds: float
-
-
-def evaluation_seed(seed: int, final: bool) -> int:
-    """
-    :param seed: of the run
-    :param final: for the evaluation at the end, which begins in states that no other evaluation has seen
-    :return: seed of the first environment; the same for all algorithms, and never a training seed
-    """
-    return _FIRST_EVALUATION_SEED + int(np.random.SeedSequence([seed, final]).generate_state(1)[0]) % 2**30
 
 
 class _Actor:
@@ -84,17 +78,16 @@ _NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
 
 class Evaluator:
     """
-    Evaluates a model on environments of its own, and changes nothing that its training depends on.
+    Evaluates a model on environments of its own, and changes nothing that its training depends on. Each episode has a new
+    environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
 
     :param model: the model
-    :param env: environments that nobody else uses
-    :param seed: of the run
+    :param make_envs: makes so many environments that nobody else uses
     """
 
-    def __init__(self, model: BaseAlgorithm, env: VecEnv, seed: int):
+    def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):
         self.model = model
-        self.env = env
-        self.seed = seed
+        self.make_envs = make_envs
 
     def evaluate(self, n_episodes: int, final: bool) -> list[dict[str, Any]]:
         """
@@ -102,9 +95,6 @@ class Evaluator:
         :param final: whether it is the evaluation at the end
         :return: for each way of acting, columns of ``evaluations.csv``
         """
-        training_env = self.model.get_env()
-        assert training_env is not None
-        sync_envs_normalization(training_env, self.env)
         policy = self.model.policy
         noise = getattr(getattr(policy, "actor", policy), "action_dist", None)
         before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
@@ -126,17 +116,24 @@ class Evaluator:
             if "episode" in info and "is_success" in info:
                 successes.append(bool(info["is_success"]))
 
-        seed = evaluation_seed(self.seed, final)
-        th.manual_seed(seed)
-        self.env.seed(seed)
-        returns, lengths = evaluate_policy(
-            _Actor(self.model, self.env.num_envs),
-            self.env,
-            n_episodes,
-            deterministic=mode == "deterministic",
-            return_episode_rewards=True,
-            callback=note_success,
-        )
+        training_env = self.model.get_env()
+        assert training_env is not None
+        seed = FINAL_EVALUATION_SEED if final else EVALUATION_SEED
+        env = self.make_envs(n_episodes)
+        try:
+            sync_envs_normalization(training_env, env)
+            th.manual_seed(seed)
+            env.seed(seed)
+            returns, lengths = evaluate_policy(
+                _Actor(self.model, n_episodes),
+                env,
+                n_episodes,
+                deterministic=mode == "deterministic",
+                return_episode_rewards=True,
+                callback=note_success,
+            )
+        finally:
+            env.close()
         return {
             "mode": mode,
             "return_mean": float(np.mean(returns)),
@@ -293,23 +290,19 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
     """
     with build(settings) as built:
         model = built.model
-        env = evaluation_envs(built, settings["n_eval_episodes"])
-        evaluator = Evaluator(model, env, settings["seed"])
+        evaluator = Evaluator(model, built.evaluation_envs)
         recorder = Recorder(evaluator, settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"], report)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
         dropped = DroppedSteps() if getattr(model, "dynamic_sampling", False) else None
         _save_config(folder / "config.json", built, settings)
         callbacks = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
-        try:
-            model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
-            seconds = recorder.seconds
-            # What the last update has logged
-            model.logger.dump(model.num_timesteps)
-            diagnostics.flush(model.num_timesteps)
-            recorder.finish(settings["n_final_episodes"])
-        finally:
-            env.close()
+        model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
+        seconds = recorder.seconds
+        # What the last update has logged
+        model.logger.dump(model.num_timesteps)
+        diagnostics.flush(model.num_timesteps)
+        recorder.finish(settings["n_final_episodes"])
 
         keys = _keys(settings)
         _write_csv(folder / "evaluations.csv", EVALUATION_COLUMNS, [{**keys, **row} for row in recorder.rows])
@@ -361,7 +354,7 @@ def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
         "network": describe_network(built.model.policy),
         "provenance": _provenance(settings),
         "evaluation": {key: settings[key] for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes")}
-        | {"seed": evaluation_seed(settings["seed"], False), "final_seed": evaluation_seed(settings["seed"], True)},
+        | {"seed": EVALUATION_SEED, "final_seed": FINAL_EVALUATION_SEED},
         "versions": versions("rl_zoo3", "sb3_contrib"),
         "machine": {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(built.model.device)},
         "command": settings["command"],
@@ -370,7 +363,8 @@ def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
 
 
 def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

@@ -129,7 +129,7 @@ def main() -> int:
         th.set_num_threads(1)
 
         def report(progress: "Progress") -> None:
-            write_atomically(folder / _PROGRESS, json.dumps(progress))
+            write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
 
         train(json.loads(line), folder, report)
     except Exception:
