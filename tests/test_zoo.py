@@ -176,7 +176,10 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str) -> None:
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
 def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
     study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
-    assert train(*TRIALS, "-n", "200", "--n-trials", "1", *study, "-params", "n_envs:4", algo=algo) == 0
+    # Small enough for an update
+    small = {"group_size_pow": 1, "n_groups_pow": 1}
+    optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(small)
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", algo=algo) == 0
     trial = optuna.load_study(study_name="study", storage="sqlite:///trials.db").trials[0]
     assert trial.state == TrialState.COMPLETE
     assert train("-n", "200", "--eval-freq", "-1", *study, "--trial-id", "0", "-params", "n_envs:4", algo=algo) == 0
@@ -192,7 +195,8 @@ def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
 
     def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
-        return {"group_size": 16, "n_groups": 16}
+        # Enough for one rollout, but not for two
+        return {"group_size": 8, "n_groups": 2}
 
     def note(model: DAPO, *args: Any, **kwargs: Any) -> DAPO:
         learn(model, *args, **kwargs)
@@ -202,8 +206,24 @@ def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     learn = DAPO.learn
     monkeypatch.setattr(DAPO, "learn", note)
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
-    assert train(*TRIALS, "-n", "400", "--n-trials", "1", "-params", "n_envs:4") == 0
-    assert steps == [400]
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", "-params", "n_envs:4") == 0
+    assert steps == [600]
+
+
+def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        # Nobody falls within 5 steps: all returns are equal
+        dead = {"group_size": 2, "n_groups": 2, "max_sampling_rounds": 1}
+        return [{"group_size": 16, "n_groups": 16}, dead, dead | {"dynamic_sampling": False}][trial.number]
+
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
+    study = ("--storage", "trials.log", "--study-name", "study", "--env-kwargs", "max_episode_steps:5")
+    assert train(*TRIALS, "-n", "400", "--n-trials", "3", *study, "-params", "n_envs:4") == 0
+    too_large, dead, updated = trials = journal(Path("trials.log")).trials
+    assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
+    reason = "the first rollout did not end within 400 steps: a smaller group_size or n_groups, or more steps"
+    assert reason in too_large.user_attrs["pruned_because"]
+    assert "in dead groups" in dead.user_attrs["pruned_because"] and "pruned_because" not in updated.user_attrs
 
 
 def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +240,7 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
     assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
     assert "allocate memory" in third.user_attrs["pruned_because"]
-    assert "Trial 0 was pruned, because it cannot be run. ValueError: group_size must" in capsys.readouterr().out
+    assert "Trial 0 was pruned. ValueError: group_size must" in capsys.readouterr().out
 
 
 def test_study_without_a_possible_trial_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,10 +277,10 @@ def running(path: Path, pid: int) -> list[int]:
 def test_two_processes_share_a_study_and_one_is_killed(tmp_path: Path) -> None:
     study = ["--storage", "study.log", "--study-name", "study", "--max-total-trials", "6"]
     command = [sys.executable, "-m", "sb3_grpo.zoo", "train", "--algo", "grpo", *CARTPOLE, *TRIALS, *study, "--pruner", "none"]
-    # The one that will be killed has more than enough to do
+    # The one that will be killed has more than enough to do, the other enough for updates with most of the trials
     workers = [
         subprocess.Popen([*command, "-n", steps], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for steps in ("10000000", "400")
+        for steps in ("10000000", "4000")
     ]
     killed, survivor = workers
     path = tmp_path / "study.log"

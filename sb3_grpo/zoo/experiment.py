@@ -48,6 +48,7 @@ class WithinBudget(EventCallback):
 class StopAtBudget(BaseCallback):
     """
     End the training in the middle of a rollout, so that a trial with large groups gets no more steps than the others.
+    If groups have taken all of the steps without an update, the untrained policy's score says nothing: an error.
 
     :param n_timesteps: how many steps there are
     """
@@ -55,9 +56,27 @@ class StopAtBudget(BaseCallback):
     def __init__(self, n_timesteps: int):
         super().__init__()
         self.n_timesteps = n_timesteps
+        self._n_rollouts = 0
+
+    def _on_rollout_end(self) -> None:
+        self._n_rollouts += 1
 
     def _on_step(self) -> bool:
         return self.num_timesteps < self.n_timesteps
+
+    def _on_training_end(self) -> None:
+        # Another callback may have ended the training before
+        if not isinstance(self.model, OnGroupAlgorithm) or self.model._n_updates or self.num_timesteps < self.n_timesteps:
+            return
+        if self._n_rollouts:
+            raise ValueError(
+                f"no update within {self.n_timesteps} steps: all episodes of the rollouts were in dead groups, "
+                "or left out of the loss"
+            )
+        raise ValueError(
+            f"no update, because the first rollout did not end within {self.n_timesteps} steps: "
+            "a smaller group_size or n_groups, or more steps"
+        )
 
 
 class GroupExperimentManager(ExperimentManager):
@@ -71,7 +90,7 @@ class GroupExperimentManager(ExperimentManager):
     - Atari games do not skip frames twice;
     - ``env_kwargs`` of a configuration file hold for evaluation as well;
     - trial 0 of a study can be loaded;
-    - a trial that cannot be run is pruned, and one whose worker is dead is given up.
+    - a trial that cannot be run or makes no update is pruned, and one whose worker is dead is given up.
 
     :param args: see the RL Zoo
     :param algo: see the RL Zoo
@@ -185,7 +204,7 @@ class GroupExperimentManager(ExperimentManager):
         reason = f"{type(error).__name__}: {error}"
         self._reasons[reason] += 1
         trial.set_user_attr("pruned_because", reason)
-        say(f"Trial {trial.number} was pruned, because it cannot be run. {reason}")
+        say(f"Trial {trial.number} was pruned. {reason}")
 
     def hyperparameters_optimization(self) -> None:
         """Search for good hyperparameters, and write a report."""
