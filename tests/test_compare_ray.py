@@ -1,6 +1,8 @@
 import os
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,34 @@ def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
         folder = tmp_path / "runs" / "CartPole-v1" / "ppo" / str(seed)
         names = {path.name for path in folder.iterdir()}
         assert names == {"config.json", "diagnostics.csv", "evaluations.csv", "log.txt", "model.zip", "result.json"}
+
+
+def test_progress_comes_back_after_its_actor_has_died(cluster: None, tmp_path: Path) -> None:
+    experiment = make_experiment(CONTENT | {"timesteps": 10_000_000}, "test")
+    job = experiment.jobs()[0]
+    key = (job.env, job.variant.name, job.seed)
+    pool = RayPool("auto", None, "cpu")
+    pool.start(key, experiment.settings(job), job.folder(tmp_path))
+
+    def board() -> psutil.Process:
+        """The actor's process, once it shows how far the run is."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            shown = key in pool.progress()
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if shown and child != killed and child.cmdline()[:1] == ["ray::_Board"]:
+                        return child
+            time.sleep(0.1)
+        raise AssertionError
+
+    killed: psutil.Process | None = None
+    try:
+        killed = board()
+        killed.kill()
+        assert board() != killed
+    finally:
+        pool.close()
 
 
 def test_no_cluster() -> None:

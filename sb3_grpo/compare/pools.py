@@ -141,7 +141,8 @@ class RayPool:
             ) from error
         self.capacity = n_workers if n_workers is not None else 10**6
         # Ray's handles have methods that its types do not know of
-        actor: Any = ray.remote(num_cpus=0)(_Board)
+        # Where the machine with the board dies, another one gets it
+        actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Board)
         self._board = actor.remote()
         # A cluster that scales itself must see what waits for it: no limit but the user's
         self._task = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=3)(_run)
@@ -170,7 +171,11 @@ class RayPool:
         return key
 
     def progress(self) -> dict[Key, list[float]]:
-        return self._ray.get(self._board.read.remote())
+        try:
+            return self._ray.get(self._board.read.remote())
+        except self._ray.exceptions.RayError:
+            # The board has died. The runs go on without it
+            return {}
 
     def close(self) -> None:
         for task in self._tasks:
