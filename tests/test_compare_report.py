@@ -463,6 +463,15 @@ def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     assert table["Length bias"][grpo][0][0].startswith("yes") and table["Length bias"][dapo][0][0].startswith("none")
 
 
+def test_lecture_table_says_nothing_of_critics_that_it_does_not_know(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "dqn": "dqn"}, seeds=3)
+    _, rows = lecture_table(collect(tmp_path), MODE)
+    table = dict(rows)
+    for title in ("Value model", "Models in memory"):
+        ppo, dqn = table[title]
+        assert ppo and not dqn
+
+
 def test_different_networks_are_told(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
     assert network_statements(collect(tmp_path)) == [

@@ -405,6 +405,18 @@ def test_networks_and_parameters() -> None:
             assert describe_network(built.model.policy) == "64-64 Tanh"
 
 
+@pytest.mark.parametrize(
+    ("algo", "env", "acts"),
+    [("dqn", "CartPole-v1", "q_net"), ("qrdqn", "CartPole-v1", "quantile_net"), ("td3", "Pendulum-v1", "actor")],
+)
+def test_target_networks_do_not_act(algo: str, env: str, acts: str) -> None:
+    experiment = make_experiment(TINY | {"envs": [env], "variants": [algo]}, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        n_parameters, n_critic = count_parameters(built.model.policy)
+        acting = sum(parameter.numel() for parameter in getattr(built.model.policy, acts).parameters())
+    assert n_parameters - n_critic == acting > 0
+
+
 def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,8 +25,18 @@ from sb3_grpo.compare.experiment import Experiment, Job
 # Importing the package registers grpo and dapo
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 
-# Parameters that SB3's and sb3-contrib's policies have only to judge, not to act
-_CRITIC = ("value_net", "mlp_extractor.value_net", "vf_features_extractor", "lstm_critic", "critic", "critic_target")
+# Parameters that SB3's and sb3-contrib's policies have only to judge, not to act. DQN's q_net does both
+_CRITIC = (
+    "value_net",
+    "mlp_extractor.value_net",
+    "vf_features_extractor",
+    "lstm_critic",
+    "critic",
+    "critic_target",
+    "actor_target",
+    "q_net_target",
+    "quantile_net_target",
+)
 
 
 class Built(NamedTuple):
@@ -164,7 +174,7 @@ def describe_network(policy: BasePolicy) -> str:
 def count_parameters(policy: nn.Module) -> tuple[int, int]:
     """
     :param policy: the policy of a model
-    :return: the number of all its parameters, and of those that only the critic uses
+    :return: the number of all its parameters, and of those that choose no actions: of critics and target networks
     """
     counts = {name: parameter.numel() for name, parameter in policy.named_parameters()}
     return sum(counts.values()), sum(count for name, count in counts.items() if _is_critics(name))

@@ -56,7 +56,7 @@ class _Described:
         self.algo = next(variant["algo"] for variant in results.experiment["variants"] if variant["name"] == name)
         self.envs = [env for env in results.envs if len(results.done(env, name))]
         self.grouped = self.algo in ALGORITHMS
-        # Algorithms of which this table knows nothing get nothing but what was measured
+        # Which networks of other algorithms judge, and which act, is not known here
         self.described = self.grouped or self.algo in _WITH_CRITIC
 
     def measured(self, column: str) -> dict[str, float]:
@@ -100,7 +100,7 @@ def _percent(value: float) -> str:
 
 def _value_model(variant: _Described) -> list[Fact]:
     critic, total = variant.measured("n_critic_parameters"), variant.measured("n_parameters")
-    if not critic:
+    if not critic or not variant.described:
         return []
     if not any(critic.values()):
         regression = (
@@ -113,7 +113,7 @@ def _value_model(variant: _Described) -> list[Fact]:
 
 def _models_in_memory(variant: _Described) -> list[Fact]:
     policies, critic = variant.measured("n_policies_in_memory"), variant.measured("n_critic_parameters")
-    if not policies:
+    if not policies or not variant.described:
         return []
     facts = []
     for count in sorted(set(policies.values())):

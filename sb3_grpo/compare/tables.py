@@ -166,7 +166,8 @@ def cost_table(results: Results) -> Table:
             table.rows.append([env, name, *cells, "-" if np.isnan(dropped) else f"{dropped:.1%}"])
     table.notes.append(
         "Medians over the seeds. The last rollout may go over the budget. Seconds are those of training, without evaluations, "
-        "of runs that may share the machine. Memory is that of the whole process, with Python and PyTorch."
+        "of runs that may share the machine. Memory is that of the whole process, with Python and PyTorch. "
+        "Target networks count as critics: they choose no actions."
     )
     return table
 
