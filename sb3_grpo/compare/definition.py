@@ -73,6 +73,8 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     algorithms = known_algorithms()
     envs = _as_list(content["envs"], f"{source}: envs")
     for env in envs:
+        if not isinstance(env, str):
+            raise _not(env, f"{source}: each of the envs", "the id of an environment, such as CartPole-v1")
         find_env(env)
     variants = list(_expand(_as_list(content["variants"], f"{source}: variants"), source))
     _check_unique(envs, f"{source}: envs")
@@ -139,6 +141,8 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
             chosen = dict(zip(factors, levels, strict=True))
             label = ", ".join([name, *(f"{key}={_label(value)}" for key, value in chosen.items())])
             hyperparams = {str(key): _number(value) for key, value in {**fixed, **chosen}.items()}
+            if "n_envs" in hyperparams:
+                hyperparams["n_envs"] = _whole_number(hyperparams["n_envs"], f"{where}: n_envs")
             yield Variant(_safe_name(label, where), str(entry["algo"]), hyperparams)
 
 
@@ -199,7 +203,8 @@ def _as_list(value: Any, where: str) -> list[Any]:
 
 def _whole_number(value: Any, where: str) -> int:
     value = _number(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 1:
+    # The remainder of infinity and of NaN is NaN
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or value < 1:
         raise _not(value, where, "a whole number above 0")
     return int(value)
 
