@@ -150,7 +150,7 @@ def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
     experiment.versions = versions("rl_zoo3", "sb3_contrib")
     experiment.machine = describe_machine()
     everything = experiment
-    if not (folder / "experiment.json").exists() and any((folder / "runs").glob("*/*/*/result.json")):
+    if not (folder / "experiment.json").exists() and any((folder / "runs").rglob("result.json")):
         raise UsageError(
             f"{folder} has finished runs, but no experiment.json that says what they are: "
             "choose another folder with --name or --output."

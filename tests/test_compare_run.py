@@ -215,6 +215,15 @@ def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: No
     assert results(finished) == before and compare(finished) == 0
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5"])
+def test_finished_runs_of_unknown_origin_are_refused(env: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out" / "runs" / env / "ppo" / "0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    assert compare(tmp_path) == 2
+    assert "has finished runs, but no experiment.json that says what they are" in capfd.readouterr().err
+
+
 def wait_for(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
