@@ -1,4 +1,3 @@
-import os
 import pickle
 import re
 import signal
@@ -25,7 +24,7 @@ from stable_baselines3 import PPO
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli_common import UsageError
 from sb3_grpo.zoo.cli import main
-from sb3_grpo.zoo.experiment import give_up_orphans, make_tables
+from sb3_grpo.zoo.experiment import give_up_orphans, make_tables, this_worker
 
 ROOT = Path(__file__).resolve().parent.parent
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -269,7 +268,7 @@ def running(path: Path, pid: int) -> list[int]:
         trials = journal(path).trials
     except (KeyError, FileNotFoundError):
         return []
-    mine = [trial for trial in trials if trial.user_attrs.get("worker", "").endswith(f":{pid}")]
+    mine = [trial for trial in trials if trial.user_attrs.get("worker", {}).get("pid") == pid]
     # It has begun to learn. While it writes into the journal it has a lock, for which others wait for 30 seconds
     return [trial.number for trial in mine if trial.state == TrialState.RUNNING and "clip_range_high" in trial.user_attrs]
 
@@ -299,20 +298,32 @@ def test_two_processes_share_a_study_and_one_is_killed(tmp_path: Path) -> None:
     assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == given_up
     completed = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
     assert len(completed) == 6
-    assert {trial.user_attrs["worker"].rpartition(":")[2] for trial in completed} == {str(survivor.pid)}
+    assert {trial.user_attrs["worker"]["pid"] for trial in completed} == {survivor.pid}
 
 
-def test_only_trials_of_dead_workers_on_this_machine_are_given_up() -> None:
-    import socket
-
-    study = optuna.create_study()
-    dead = subprocess.Popen([sys.executable, "-c", ""])
+@pytest.mark.parametrize("platform", [sys.platform, "darwin"])
+def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
+    dead.kill()
     dead.wait()
-    here = socket.gethostname()
-    for worker in (f"{here}:{dead.pid}", f"{here}:{os.getpid()}", f"elsewhere:{dead.pid}"):
+    monkeypatch.setattr(sys, "platform", platform)
+    study = optuna.create_study()
+    here = this_worker()
+    workers = [
+        (here, TrialState.RUNNING),
+        (here | {"pid": dead.pid}, TrialState.FAIL),
+        # The number of a dead worker is that of another process now
+        (here | {"pid": alive.pid, "started": here["started"] - 10}, TrialState.FAIL),
+        (here | {"host": "elsewhere", "pid": dead.pid}, TrialState.RUNNING),
+        # Two containers with the same name
+        (here | {"namespace": "pid:[1]", "pid": dead.pid}, TrialState.RUNNING),
+    ]
+    for worker, _ in workers:
         study.ask().set_user_attr("worker", worker)
+    study.ask()
     give_up_orphans(study)
-    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING, TrialState.RUNNING]
+    alive.communicate()
+    assert [trial.state for trial in study.trials] == [*(state for _, state in workers), TrialState.RUNNING]
 
 
 def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:

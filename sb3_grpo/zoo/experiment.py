@@ -4,14 +4,17 @@ import functools
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import optuna
+import psutil
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
@@ -182,7 +185,7 @@ class GroupExperimentManager(ExperimentManager):
         """
         # For the search space; and for others, to see whether this worker is still alive
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
-        trial.set_user_attr("worker", _worker())
+        trial.set_user_attr("worker", this_worker())
         give_up_orphans(trial.study)
         self._trial.envs = []
         try:
@@ -254,8 +257,39 @@ def make_tables(storage: str) -> None:
             time.sleep(random.uniform(0.1, 0.5))
 
 
-def _worker() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+def this_worker() -> dict[str, Any]:
+    """
+    :return: what tells this process from all others that may work on a study
+    """
+    # Containers may share a name, but what a number stands for is another process in each of them
+    namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
+    return {"host": socket.gethostname(), "namespace": namespace, "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def _started(pid: int) -> float:
+    """
+    :param pid: number of a process
+    :return: when it began, in seconds
+    """
+    if sys.platform == "linux":
+        # What psutil says changes when the clock is set: it adds the time at which the machine was booted
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return psutil.Process(pid).create_time()
+
+
+def _has_ended(worker: dict[str, Any]) -> bool:
+    """
+    :param worker: see :func:`this_worker`
+    :return: whether this process, of this machine, is there no more
+    """
+    try:
+        # Another one may have its number by now: where a container is started again, it often has
+        return abs(_started(worker["pid"]) - worker["started"]) > 1.0
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return True
+    except (PermissionError, psutil.AccessDenied):
+        return False
 
 
 def give_up_orphans(study: optuna.Study) -> None:
@@ -264,13 +298,11 @@ def give_up_orphans(study: optuna.Study) -> None:
 
     :param study: the study
     """
+    here = this_worker()
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        host, _, pid = trial.user_attrs.get("worker", "").rpartition(":")
-        if host != socket.gethostname():
+        worker = trial.user_attrs.get("worker")
+        # Not text, as it was in older studies
+        if not isinstance(worker, dict) or any(worker[key] != here[key] for key in ("host", "namespace")):
             continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
+        if _has_ended(worker):
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        except PermissionError:
-            pass
