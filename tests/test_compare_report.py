@@ -16,8 +16,8 @@ from compare_data import curve_to, write_experiment, write_run
 
 from sb3_grpo.cli_common import UsageError
 from sb3_grpo.compare import figures, statistics
-from sb3_grpo.compare.figures import styles
 from sb3_grpo.compare.experiment import Experiment
+from sb3_grpo.compare.figures import styles
 from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
@@ -509,9 +509,7 @@ def test_where_nobody_learned_scores_are_not_normalised(tmp_path):
 def test_learning_is_seldom_seen_where_there_is_none():
     """The best of four variants, and untrained policies that each of them shares: 5% of 200 draws, or a few more."""
     rng = np.random.default_rng(0)
-    seen = [
-        statistics.learned_p_value(rng.normal(size=5), [rng.normal(size=5) for _ in range(4)]) <= 0.05 for _ in range(200)
-    ]
+    seen = [statistics.learned_p_value(rng.normal(size=5), [rng.normal(size=5) for _ in range(4)]) <= 0.05 for _ in range(200)]
     assert sum(seen) <= 16
     # And not overlooked, with one variant of four that learns, and with four that do
     untrained, better = np.arange(3.0), 10.0 + np.arange(3.0)
