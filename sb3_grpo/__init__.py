@@ -1,6 +1,11 @@
 """Critic-free GRPO and DAPO for Stable-Baselines3."""
 
+import os
 from pathlib import Path
+
+# For each size of a minibatch, PyTorch's convolutions on the CPU keep a megabyte or two of compiled code, for the last 1024
+# sizes and layers. Ours have another size in each update, so gigabytes would add up. It is read when a convolution first runs.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart

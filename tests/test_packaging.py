@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -67,3 +68,27 @@ def test_import_needs_no_optional_package(tmp_path: Path) -> None:
         "print(DAPO('MlpPolicy', 'CartPole-v1', device='cpu').learn(200).num_timesteps)"
     )
     assert int(run_python(code, tmp_path)) >= 200
+
+
+def test_convolutions_of_many_sizes_take_no_more_and_more_memory(tmp_path: Path) -> None:
+    """A rollout of whole games is never as long as the last one, and neither are its minibatches."""
+    code = """
+    import {module}
+    import resource
+    import torch as th
+
+    th.set_num_threads(1)
+    net = th.nn.Sequential(th.nn.Conv2d(4, 32, 8, 4), th.nn.ReLU(), th.nn.Conv2d(32, 64, 4, 2))
+    for n in (125, *range(90, 125)):
+        net(th.rand(n, 4, 84, 84)).sum().backward()
+        if n == 125:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    pytest.importorskip("resource")
+    growth = {
+        module: int(run_python(textwrap.dedent(code).format(module=module), tmp_path)) for module in ("torch", "sb3_grpo")
+    }
+    if growth["torch"] < 50_000:
+        pytest.skip("PyTorch's convolutions keep nothing here")
+    assert growth["sb3_grpo"] < 0.6 * growth["torch"]
