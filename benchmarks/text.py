@@ -79,6 +79,32 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 N_POINTS = 50
 
 
+def settings_of(experiment: str, variant: str) -> dict[str, Any]:
+    """
+    :param experiment: One of ``EXPERIMENTS``
+    :param variant: One of ``VARIANTS``
+    :return: The hyperparameters
+    """
+    from stable_baselines3.common.utils import LinearSchedule
+
+    algo, settings = VARIANTS[variant]
+    if algo != "ppo":
+        setting = EXPERIMENTS[experiment]
+        settings = {**settings, **setting["settings"], "learning_rate": setting["learning_rate"]}
+    return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
+
+
+def described(experiment: str, variant: str) -> dict[str, Any]:
+    """
+    :param experiment: One of ``EXPERIMENTS``
+    :param variant: One of ``VARIANTS``
+    :return: What is noted of it beside its results, as it is read from a file
+    """
+    settings = {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()}
+    noted = {"experiment": {"name": experiment, **EXPERIMENTS[experiment]}, "hyperparameters": settings}
+    return json.loads(json.dumps(noted))
+
+
 def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     """
     Train once.
@@ -90,7 +116,6 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     """
     import torch as th
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.utils import LinearSchedule
 
     from benchmarks.common import algorithm, command, machine
     from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
@@ -103,12 +128,9 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     testing = ArithmeticTask(**numbers, split="test" if setting.get("n_test") else "all")
     items = [testing.item(index) for index in range(testing.n_items)]
     # Room for one token more than the longest answer needs
-    algo, settings = VARIANTS[variant][0], {**VARIANTS[variant][1]}
+    algo, settings = VARIANTS[variant][0], settings_of(experiment, variant)
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
-    if algo != "ppo":
-        settings = {**settings, **setting["settings"], "learning_rate": setting["learning_rate"]}
-    settings["learning_rate"] = LinearSchedule(settings["learning_rate"], 0.0, 1.0)
     hard = HardPrompts(training.n_items)
     if setting["hard"]:
         settings["start_sampler"] = hard
@@ -130,7 +152,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             self.points: list[dict[str, float]] = []
             self.evaluating = 0.0
             self.begin = time.perf_counter()
-            self.dead_fraction = float("nan")
+            self.dead_fraction: float | None = None
 
         def _on_step(self) -> bool:
             return True
@@ -141,7 +163,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
         def _on_rollout_end(self) -> None:
             # Only now: it is gone from the logger when the rollout has been reported
-            self.dead_fraction = self.model.logger.name_to_value.get("group/dead_fraction", float("nan"))
+            self.dead_fraction = self.model.logger.name_to_value.get("group/dead_fraction")
 
         def evaluate(self) -> float:
             now = time.perf_counter()
@@ -153,7 +175,8 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
                 # PPO logs no entropy, but a loss that is minus that
                 values = self.model.logger.name_to_value
                 point["entropy"] = float(values.get("train/entropy", -values.get("train/entropy_loss", float("nan"))))
-                point["dead_fraction"] = float(self.dead_fraction)
+                if self.dead_fraction is not None:
+                    point["dead_fraction"] = float(self.dead_fraction)
                 point["length"] = float(np.mean([info["l"] for info in self.model.ep_info_buffer or []]))
             self.points.append(point)
             self.evaluating += time.perf_counter() - now
@@ -162,11 +185,10 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     curve = Curve()
     model.learn(setting["tokens"], callback=[hard, curve] if setting["hard"] else curve)
     return {
-        "experiment": {"name": experiment, **setting},
+        **described(experiment, variant),
         "variant": variant,
         "algo": algo,
         "seed": seed,
-        "hyperparameters": {key: str(value) for key, value in {**settings, **NETWORK}.items() if key != "start_sampler"},
         "n_envs": N_ENVS,
         "warm_start": {"seconds": warm_start_seconds, "loss": losses},
         "final": curve.evaluate(),
@@ -178,7 +200,12 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
 
 def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json"))]
+    runs, now = [], described(experiment, variant)
+    for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json")):
+        runs.append(json.loads(path.read_text()))
+        if any(runs[-1][key] != value for key, value in now.items()):
+            raise SystemExit(f"{path.name} was made with other settings than those of now: delete it, and run it again")
+    return runs
 
 
 def _curves(experiment: str, runs: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -236,6 +263,7 @@ def report() -> list[dict[str, Any]]:
         _, curves = _curves(experiment, runs, "exact")
         target = 0.99 if EXPERIMENTS[experiment]["digits"] == 1 else 0.95
         reached = [next((p["seconds"] for p in result["curve"] if p["exact"] >= target), None) for result in runs]
+        lasts = [result["curve"][-1] for result in runs]
         row: dict[str, Any] = {
             "experiment": experiment,
             "variant": variant,
@@ -243,10 +271,10 @@ def report() -> list[dict[str, Any]]:
             "final": finals.round(3).tolist(),
             "target": target,
             "seconds_to_target": [None if each is None else round(each, 1) for each in reached],
-            "seconds": [round(result["curve"][-1]["seconds"], 1) for result in runs],
+            "seconds": [round(last["seconds"], 1) for last in lasts],
             "mean_over_tokens": curves.mean(axis=1).round(3).tolist(),
-            "last_entropy": [round(result["curve"][-1]["entropy"], 3) for result in runs],
-            "last_dead_fraction": [round(result["curve"][-1]["dead_fraction"], 2) for result in runs],
+            "last_entropy": [round(last["entropy"], 3) for last in lasts],
+            "last_dead_fraction": [round(last["dead_fraction"], 2) for last in lasts if "dead_fraction" in last],
         }
         if len(runs) >= 3:
             row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval([finals])]
@@ -276,6 +304,8 @@ def main() -> None:
     if not args.report:
         from tqdm import tqdm
 
+        for experiment, variant in itertools.product(args.experiment, args.variant):
+            _load(experiment, variant)  # refuses what does not belong together
         todo = [
             (experiment, variant, str(seed))
             for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)

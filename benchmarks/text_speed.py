@@ -5,7 +5,9 @@ The task is the sum of two digits, written by a transformer of 2 layers and widt
 each with one torch thread:
 
 - ``ours``: DAPO with a ``VerifierTextVecEnv`` and ``TokenPolicy``, whose rollouts read each token once (key/value cache) and
-  whose updates read each answer once
+  whose updates read each answer once, and equal answers to a prompt only once together
+- ``ours_each``: the same, but equal answers are read as if they were different: on this small task a good part of the sampled
+  answers are equal, and those of a large language model hardly ever
 - ``loop``: the same algorithm, but as on any other environment: single environments in a ``DummyVecEnv``,
   and for each token, in rollout and update, the network reads the whole prefix
 - ``ppo``: SB3's own PPO on such environments, also without a cache. It does less than ``loop``: no groups, no exact starts
@@ -28,6 +30,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +46,10 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import text_setting as setting
 from sb3_grpo import DAPO, make_group_env
+from sb3_grpo.common.buffers import EpisodeTexts
+from sb3_grpo.common.group_queue import Episode
 from sb3_grpo.common.machine import peak_memory
+from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.common.tokens import PAD
 from sb3_grpo.common.transformer import CausalTransformer
@@ -85,6 +91,17 @@ class UncachedActorCriticPolicy(TokenActorCriticPolicy):
         distribution = self._get_action_dist_from_latent(hidden)
         actions = distribution.get_actions(deterministic=deterministic)
         return actions, self.value_net(hidden), distribution.log_prob(actions)
+
+
+class EachTextBuffer(TokenRolloutBuffer):
+    """``TokenRolloutBuffer`` that does not notice which texts are equal."""
+
+    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
+        merged = super()._batch_observations(episodes, rows)
+        text = th.as_tensor(merged.text)
+        return replace(
+            merged, texts=merged.texts[text], n_tokens=merged.n_tokens[merged.text], text=np.arange(len(merged.text))
+        )
 
 
 class StopAfter(BaseCallback):
@@ -198,6 +215,16 @@ def ours(n_updates: int) -> dict[str, float]:
     :return: What :func:`measure` says of DAPO with all that this package has for text
     """
     return measure(_model(TokenPolicy, _text_vec_env()), n_updates)
+
+
+def ours_each(n_updates: int) -> dict[str, float]:
+    """
+    :param n_updates: How many updates are counted
+    :return: The same, where equal answers have no advantage
+    """
+    model = _model(TokenPolicy, _text_vec_env())
+    model.rollout_buffer = EachTextBuffer(model.observation_space, model.action_space, model.device)
+    return measure(model, n_updates)
 
 
 def loop(n_updates: int) -> dict[str, float]:
@@ -345,6 +372,7 @@ def generate(n_updates: int) -> dict[str, float]:
 
 SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
     "ours": ours,
+    "ours_each": ours_each,
     "loop": loop,
     "ppo": ppo,
     "trl": trl,
@@ -355,9 +383,13 @@ SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
 # (subject, figure) against (peer, figure)
 RATIOS: dict[str, tuple[str, str, str, str]] = {
     "rollout_vs_loop": ("ours", "rollout_tokens_per_second", "loop", "rollout_tokens_per_second"),
+    "training_each_vs_loop": ("ours_each", "tokens_per_second", "loop", "tokens_per_second"),
     "training_vs_loop": ("ours", "tokens_per_second", "loop", "tokens_per_second"),
     "rollout_vs_ppo": ("ours", "rollout_tokens_per_second", "ppo", "rollout_tokens_per_second"),
+    "training_each_vs_ppo": ("ours_each", "tokens_per_second", "ppo", "tokens_per_second"),
     "training_vs_ppo": ("ours", "tokens_per_second", "ppo", "tokens_per_second"),
+    "training_each_vs_trl": ("ours_each", "answers_per_second", "trl", "answers_per_second"),
+    "training_each_vs_trl_gpt2": ("ours_each", "answers_per_second", "trl_gpt2", "answers_per_second"),
     "training_vs_trl": ("ours", "answers_per_second", "trl", "answers_per_second"),
     "training_vs_trl_gpt2": ("ours", "answers_per_second", "trl_gpt2", "answers_per_second"),
     # How many times as fast the bare loop is
@@ -402,14 +434,14 @@ def _print_table(median: dict[str, dict[str, float]], ratios: dict[str, float]) 
         "update %": ("share_update", 100, "8.0f"),
         "MiB": ("peak_memory_mib", 1, "5.0f"),
     }
-    print(f"{'':8} " + "  ".join(columns))
+    print(f"{'':9} " + "  ".join(columns))
     for subject, figures in median.items():
         cells = []
         for title, (key, factor, form) in columns.items():
             cells.append(f"{factor * figures[key]:{form}}" if key in figures else " " * len(title))
-        print(f"{subject:8} " + "  ".join(cells))
+        print(f"{subject:9} " + "  ".join(cells))
     for name, value in ratios.items():
-        print(f"{name:22} {value:6.2f}")
+        print(f"{name:25} {value:6.2f}")
 
 
 def _versions() -> dict[str, str]:
