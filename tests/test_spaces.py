@@ -263,6 +263,23 @@ def test_sampled_actions_follow_the_weights_and_pass_the_hooks() -> None:
     assert "latent" in calls, "a subclass's own network is asked"
 
 
+@pytest.mark.parametrize("activation_fn", [th.nn.Tanh, th.nn.ReLU, th.nn.ELU])
+@pytest.mark.parametrize("n_envs", [3, 5000])  # few are faster in NumPy, many in PyTorch
+def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Module], n_envs: int) -> None:
+    net = {"activation_fn": activation_fn, "net_arch": [16, 16]}
+    policy = make_model(VECTOR, spaces.Box(-100.0, 100.0, (2,)), policy_kwargs=net).policy
+    with th.no_grad():
+        policy.log_std.fill_(-20.0)
+        policy.action_net.weight.mul_(100.0)  # SB3 makes them small
+    observations = np.random.default_rng(0).normal(size=(n_envs, 3)).astype(np.float32)
+    kept = observations.copy()
+    with th.inference_mode():
+        sampled, _ = policy.action_sampler()(observations)
+        expected = policy.get_distribution(th.as_tensor(kept)).mode()
+    np.testing.assert_allclose(sampled, expected.numpy(), atol=1e-4)
+    assert np.array_equal(observations, kept)
+
+
 @pytest.mark.parametrize("method", ["get_distribution", "_get_action_dist_from_latent"])
 def test_a_subclass_with_an_action_mask_is_sampled_with_the_mask(method: str) -> None:
     class Masked(ActorPolicy):

@@ -23,6 +23,8 @@ from torch import nn
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
+# Multiplications of a layer, for all copies of the environment: up to here NumPy's BLAS stays on one thread
+_MAX_NUMPY_WORK = 2**18
 
 
 @contextmanager
@@ -41,18 +43,46 @@ def unchecked_distributions() -> Iterator[None]:
         th.distributions.Distribution.set_default_validate_args(checked)
 
 
-def _bare(module: nn.Module) -> list[Callable[[Any], th.Tensor]]:
+def _layers(module: nn.Module) -> list[nn.Module]:
     """
-    The forward functions of a network's layers without ``nn.Module.__call__``, which takes half of the time of a small one.
+    :param module: A network
+    :return: Its layers, to be called one after the other
+    """
+    if type(module) is nn.Sequential and not _has_hooks(module):
+        return [layer for child in module for layer in _layers(child)]
+    return [module]
 
-    :param module: The network
-    :return: Functions to be called one after the other
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _in_numpy(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.ndarray] | None:
     """
-    if module._forward_hooks or module._forward_pre_hooks:
-        return [module]
-    if type(module) is nn.Sequential:
-        return [function for child in module for function in _bare(child)]
-    return [module.forward]
+    A layer as a function of arrays: for a handful of rows, most of PyTorch's time is the way to its operations.
+
+    :param layer: The layer
+    :return: The function, which may write over its argument unless the layer is linear; ``None`` if there is none
+    """
+    if not isinstance(layer, nn.Module) or _has_hooks(layer):
+        return None
+    if type(layer) is nn.Linear and layer.bias is not None:
+        if layer.weight.device.type != "cpu" or layer.weight.dtype != th.float32:
+            return None
+        # Views: they follow the parameters
+        weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+
+        def linear(x: np.ndarray) -> np.ndarray:
+            y = x @ weight
+            y += bias
+            return y
+
+        return linear
+    if type(layer) is nn.Tanh:
+        return lambda x: np.tanh(x, out=x)
+    if type(layer) is nn.ReLU:
+        return lambda x: np.maximum(x, 0.0, out=x)
+    return None
 
 
 class NoValue:
@@ -176,20 +206,21 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if type(self).get_distribution is not ActorPolicy.get_distribution:
             return self._sample_from_distribution
-        layers = self._actor_layers()
+        forward = self._latent_function()
         categorical = self._samples_from_logits
         log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
 
         def sample(observations: Any) -> tuple[np.ndarray, th.Tensor | None]:
-            latent: Any = obs_as_tensor(observations, self.device)
-            for layer in layers:
-                latent = layer(latent)
+            latent = forward(observations)
             if categorical:
                 # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
                 # the distribution of a categorical sample, without building the distribution's tables.
                 if not log_exponentials:
                     log_exponentials.extend(latent.new_empty((NOISE_STEPS, *latent.shape)).exponential_().log_())
-                return latent.sub_(log_exponentials.pop()).argmax(dim=-1).cpu().numpy(), None
+                noise = log_exponentials.pop()
+                if latent.device.type == "cpu":
+                    return (latent.detach().numpy() - noise.numpy()).argmax(axis=-1), None
+                return latent.sub_(noise).argmax(dim=-1).cpu().numpy(), None
             with unchecked_distributions():
                 actions = self._get_action_dist_from_latent(latent).sample()
             return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
@@ -209,6 +240,30 @@ class ActorPolicy(ActorCriticPolicy):
             and type(self)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
         )
 
+    def _latent_function(self) -> Callable[[Any], th.Tensor]:
+        """
+        :return: function from observations to the latent code of the policy, or to the logits where the actions are
+            categorical
+        """
+        layers = self._actor_layers()
+        # Without nn.Module.__call__, which takes half of the time of a small layer
+        in_torch = [layer.forward if isinstance(layer, nn.Module) and not _has_hooks(layer) else layer for layer in layers]
+        in_numpy = [_in_numpy(layer) for layer in layers]
+        work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=0)
+
+        def forward(observations: Any) -> th.Tensor:
+            if all(in_numpy) and len(observations) * work <= _MAX_NUMPY_WORK:
+                array = observations
+                for function in in_numpy:
+                    array = function(array)  # type: ignore[misc]
+                return th.from_numpy(array)
+            latent: Any = obs_as_tensor(observations, self.device)
+            for layer in in_torch:
+                latent = layer(latent)
+            return latent
+
+        return forward
+
     def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
         :return: What to call, one after the other, to come from observations to the latent code of the policy,
@@ -224,9 +279,9 @@ class ActorPolicy(ActorCriticPolicy):
             and len(self.observation_space.shape) == 1  # nothing to preprocess, nothing to flatten
         )
         if plain_mlp:
-            layers = _bare(self.mlp_extractor.policy_net)
+            layers = [*_layers(self.mlp_extractor.policy_net)]
         if self._samples_from_logits:
-            layers += _bare(self.action_net)
+            layers += _layers(self.action_net)
         return layers
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
