@@ -8,7 +8,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from test_token_policies import LENGTH, growing_texts, make_policy
+from test_token_policies import LENGTH, Digits, growing_texts, make_policy
 from toy_envs import TINY, SpacesEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
@@ -51,8 +51,9 @@ def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> No
         th.testing.assert_close(ours.cpu(), theirs)
 
 
+@pytest.mark.parametrize("kwargs", [{}, {"kl_coef": 0.1, "overlong_filter": True, "gradient_accumulation_steps": 2}])
 @pytest.mark.parametrize("name", ["MlpPolicy", "TokenPolicy"])
-def test_no_minibatch_waits_for_the_device(name: str) -> None:
+def test_no_minibatch_waits_for_the_device(name: str, kwargs: dict[str, Any]) -> None:
     class Watched(GRPO):
         def _loss(self, *args: Any) -> Any:
             th.cuda.set_sync_debug_mode("error")
@@ -64,7 +65,7 @@ def test_no_minibatch_waits_for_the_device(name: str) -> None:
 
     try:
         # One epoch: between epochs, and at the end, it may wait
-        make_model(name, Watched, n_epochs=1, batch_size=16).learn(200)
+        make_model(name, Watched, n_epochs=1, batch_size=16, **kwargs).learn(200)
     finally:
         th.cuda.set_sync_debug_mode("default")
 
@@ -83,11 +84,26 @@ def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
         th.testing.assert_close(forced, uncached, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy_kwargs", [{"autocast": True}, {"compile": True}])
-def test_autocast_and_compile(policy_kwargs: dict[str, bool]) -> None:
-    model = make_model("TokenPolicy", policy_kwargs=policy_kwargs).learn(100)
-    assert all(parameter.isfinite().all() for parameter in model.policy.parameters())
-    assert len(model.policy.generate(["3+4=", "8+5="])) == 2
+@pytest.mark.parametrize(("option", "tolerance"), [("compile", 1e-4), ("autocast", 0.1)])
+def test_autocast_and_compile(option: str, tolerance: float) -> None:
+    """They change how fast the probabilities are computed, and by no more than their precision which these are."""
+    model = make_model("TokenPolicy", policy_kwargs={option: True}).learn(100)
+    policy = model.policy
+    assert all(parameter.isfinite().all() for parameter in policy.parameters())
+    assert len(policy.generate(["3+4=", "8+5="])) == 2
+    policy, plain = make_policy(**{option: True}).to("cuda"), make_policy().to("cuda")
+    reader = CachedReader(policy.read, policy.device)
+    with th.no_grad():
+        for each in (policy, plain):
+            each.action_net.weight.div_(100.0)  # moderate logits, which bfloat16 rounds to about 0.01
+        for observations in growing_texts(7, 12):
+            obs = th.as_tensor(observations, device="cuda")
+            steps = TokenSteps(obs, th.arange(7, device="cuda"), (obs != PAD).sum(1) - 1)
+            expected = plain.get_distribution(obs).distribution.logits
+            cached = policy.action_net(reader(observations)).float().log_softmax(-1)
+            trained = policy.get_distribution(steps).distribution.logits.float()
+            th.testing.assert_close(cached, expected, rtol=0, atol=tolerance)
+            th.testing.assert_close(trained, expected, rtol=0, atol=tolerance)
 
 
 def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
@@ -145,6 +161,12 @@ def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_p
 
 def test_generation_stops_where_texts_end() -> None:
     policy = make_policy().to("cuda")
-    prompts = th.randint(10, (50, 3), device="cuda")
+    prompts = th.randint(Digits.eos_id, (50, 3), device="cuda")
     texts = policy.generate_tokens(prompts, LENGTH - 3)
     assert texts.device.type == "cuda" and texts.shape == (50, LENGTH)
+    ended = 0
+    for answer in texts[:, 3:].tolist():
+        end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer else len(answer)
+        ended += end < len(answer)
+        assert PAD not in answer[:end] and set(answer[end:]) <= {PAD}
+    assert ended > 5

@@ -249,10 +249,11 @@ class ActorPolicy(ActorCriticPolicy):
         # Without nn.Module.__call__, which takes half of the time of a small layer
         in_torch = [layer.forward if isinstance(layer, nn.Module) and not _has_hooks(layer) else layer for layer in layers]
         in_numpy = [_in_numpy(layer) for layer in layers]
+        possible = all(in_numpy)
         work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=0)
 
         def forward(observations: Any) -> th.Tensor:
-            if all(in_numpy) and len(observations) * work <= _MAX_NUMPY_WORK:
+            if possible and len(observations) * work <= _MAX_NUMPY_WORK:
                 array = observations
                 for function in in_numpy:
                     array = function(array)  # type: ignore[misc]
