@@ -49,7 +49,20 @@ def make_math_verifier() -> Verifier:
     except ImportError as error:
         raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
 
-    # Defined in here, it is sent to its process by value: without what the import of this package takes
+    # Defined in here, they are sent to their process by value: without what the import of this package takes
+    def with_signs(formula: str) -> str:
+        """
+        :param formula: A reference
+        :return: With the signs without which nothing but numbers would be found in it
+        """
+        has_signs = re.search(r"(?<!\\)(?:\$|\\boxed|\\[(\[])", formula)
+        # Units would be products of letters
+        if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
+            return formula
+        # 1e-05 is how Python writes small numbers
+        formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
+        return f"${formula}$"
+
     def verify_math(answer: str, reference: str) -> float:
         import logging
 
@@ -57,9 +70,18 @@ def make_math_verifier() -> Verifier:
 
         # It reports answers that are too hard for it as warnings. They are merely wrong.
         logging.getLogger("math_verify").setLevel(logging.ERROR)
+        # The solutions of GSM8K end with #### and the answer
+        right = reference.rpartition("####")[2].strip()
         # Together less than the default limit of the environment: too hard an answer is no mistake of the verifier
-        gold, target = parse(reference, parsing_timeout=1), parse(answer, parsing_timeout=1)
-        return float(verify(gold, target, timeout_seconds=2))
+        gold = parse(with_signs(right), parsing_timeout=1)
+        if not gold:
+            raise ValueError(
+                f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
+                "formula, or take verifier='exact'"
+            )
+        if answer.strip() == right:
+            return 1.0
+        return float(verify(gold, parse(answer, parsing_timeout=1), timeout_seconds=2))
 
     return verify_math
 
@@ -67,7 +89,8 @@ def make_math_verifier() -> Verifier:
 def math_equivalent(answer: str, reference: str) -> bool:
     """
     Whether an answer is mathematically the same as the reference, by math-verify: 1/2 and 0.5. It finds the
-    answer in a text around it; formulas need ``$``. Only for the main thread of a process.
+    answer in a text around it; formulas in there need ``$`` or ``\\boxed``. The reference does not. Only for the main thread
+    of a process.
 
     :param answer: The agent's answer
     :param reference: The right one

@@ -1,4 +1,5 @@
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from itertools import count, islice
@@ -211,6 +212,41 @@ def test_mathematical_equivalence() -> None:
     pytest.importorskip("math_verify")
     assert math_equivalent("1/2", "0.5") and math_equivalent("$x+1$", "$1+x$")
     assert not math_equivalent("1/3", "0.5") and not math_equivalent("9^9^9^9", "7")
+
+
+@pytest.mark.parametrize(
+    ("reference", "right", "wrong"),
+    [
+        ("72", "so it is 72.", "so it is 27."),
+        ("1,000", "1000", "1"),
+        ("She paid $3 for 2 of 48.\n#### 72", "72", "48"),
+        ("50%", "0.5", "49%"),
+        ("18 dollars", "18", "81"),
+        ("\\$18", "18", "81"),
+        ("1e-05", "0.00001", "5"),
+        ("A", "A", "\\boxed{B}"),
+        ("A", "\\boxed{A}", "B"),
+        ("x+1", "x+1", "1"),
+        ("x+1", "$1+x$", "$x$"),
+        ("$x+1$", "\\boxed{1+x}", "x"),
+        ("\\(x+1\\)", "$1+x$", "1"),
+        ("y = 2x + 3", "\\boxed{y=2x+3}", "3"),
+        ("2\\pi+6", "$6+2\\pi$", "2"),
+        ("\\sqrt{2}", "$2^{1/2}$", "2"),
+        ("(-\\infty, 2)", "$(-\\infty,2)$", "2"),
+        ("(3,5)", "\\boxed{(3,5)}", "5"),
+    ],
+)
+def test_references_of_mathematics_need_no_dollars(reference: str, right: str, wrong: str) -> None:
+    pytest.importorskip("math_verify")
+    assert math_equivalent(right, reference) and not math_equivalent(wrong, reference)
+
+
+@pytest.mark.parametrize("reference", ["", "$$", "####"])
+def test_references_without_mathematics_are_named(reference: str) -> None:
+    pytest.importorskip("math_verify")
+    with pytest.raises(ValueError, match=f"finds nothing in the reference {re.escape(repr(reference))}.*'exact'"):
+        math_equivalent(reference, reference)
 
 
 def test_capitals() -> None:
