@@ -45,11 +45,12 @@ def make_math_verifier() -> Verifier:
     :return: The same as :func:`math_equivalent`, as a function whose process does not need this package
     """
     try:
-        import math_verify  # noqa: F401
+        import math_verify
     except ImportError as error:
         raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
 
-    # Defined in here, they are sent to their process by value: without what the import of this package takes
+    # Defined in here, they are sent to their process by value: without what the import of this package takes. It imports
+    # math_verify with them, before the time of the first answer begins
     def with_signs(formula: str) -> str:
         """
         :param formula: A reference
@@ -66,14 +67,12 @@ def make_math_verifier() -> Verifier:
     def verify_math(answer: str, reference: str) -> float:
         import logging
 
-        from math_verify import parse, verify
-
         # It reports answers that are too hard for it as warnings. They are merely wrong.
         logging.getLogger("math_verify").setLevel(logging.ERROR)
         # The solutions of GSM8K end with #### and the answer
         right = reference.rpartition("####")[2].strip()
         # Together less than the default limit of the environment: too hard an answer is no mistake of the verifier
-        gold = parse(with_signs(right), parsing_timeout=1)
+        gold = math_verify.parse(with_signs(right), parsing_timeout=1)
         if not gold:
             raise ValueError(
                 f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
@@ -81,7 +80,8 @@ def make_math_verifier() -> Verifier:
             )
         if answer.strip() == right:
             return 1.0
-        return float(verify(gold, parse(answer, parsing_timeout=1), timeout_seconds=2))
+        target = math_verify.parse(answer, parsing_timeout=1)
+        return float(math_verify.verify(gold, target, timeout_seconds=2))
 
     return verify_math
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.envs import VerifierError, VerifierTextEnv, is_equivalent
-from sb3_grpo.envs.verifiers import Check, VerifierRunner
+from sb3_grpo.envs.verifiers import Check, VerifierRunner, make_math_verifier
 
 ENV_ID = "sb3_grpo.envs:VerifierText-v0"
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +139,18 @@ def test_verifiers_that_cannot_be_sent_to_a_process() -> None:
     sys.modules["only_here"] = module
     with pytest.raises(VerifierError, match=r"cannot run in a process of its own: ModuleNotFoundError.*only_here"):
         VerifierRunner(module.verifier, trusted=False, on_error="zero").score([Check("", "", "")])
+
+
+def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "math_verify.py").write_text(
+        "import time\ntime.sleep(2)\ndef parse(text, **_): return [text]\ndef verify(gold, target, **_): return True\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    del sys.modules["math_verify"]
+    runner = VerifierRunner(make_math_verifier(), trusted=False, time_limit=1.5)
+    assert runner.score([Check("0.5", "1/2", "")])[0].score == 1
+    runner.close()
 
 
 class OnlyHere:
