@@ -52,11 +52,20 @@ _FORMULAS = {
 _LITERALS = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
 
 # Data sets that evaluate nothing but what they have made themselves
-_OWN_CODE = {"bitwise_arithmetic", "codeio", "decimal_arithmetic", "number_sorting", "propositional_logic"}
+_OWN_CODE = {
+    "advanced_geometry",
+    "bitwise_arithmetic",
+    "codeio",
+    "decimal_arithmetic",
+    "number_sorting",
+    "polynomial_equations",
+    "propositional_logic",
+    "simple_equations",
+}
 
+# Nearly every function of sympy evaluates the texts that it gets
 _EVALUATES = re.compile(
-    r"(?<![\w.])(?:eval|exec|compile|__import__)\b"
-    r"|\b(?:parse_expr|sympify|parse_latex|lambdify|pickle|marshal|subprocess|os\.system)\b"
+    r"(?<![\w.])(?:eval|exec|compile|__import__)\b|\b(?:pickle|marshal|subprocess|os\.system)\b|\b\w*sympy\w*"
 )
 
 _MAX_LENGTH = 1000

@@ -130,8 +130,18 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body
     return importlib.import_module(name)
 
 
-@pytest.mark.parametrize("call", ["eval(answer)", "sympy.sympify(answer)"])
-def test_data_sets_that_may_evaluate_answers_are_refused(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("re", "eval(answer)"),
+        ("sympy", "sympy.sympify(answer)"),
+        ("sympy", "sympy.simplify(answer) - sympy.S(entry['answer']) + 1"),
+        ("sympy.abc", "Rational(answer)"),
+    ],
+)
+def test_data_sets_that_may_evaluate_answers_are_refused(
+    imported: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from reasoning_gym.arithmetic.gcd import GCDConfig
     from reasoning_gym.factory import DATASETS
 
@@ -139,12 +149,18 @@ def test_data_sets_that_may_evaluate_answers_are_refused(call: str, tmp_path: Pa
         tmp_path,
         monkeypatch,
         "new_data_sets",
-        "import sympy\nfrom reasoning_gym.arithmetic.gcd import GCDDataset\n\n\nclass New(GCDDataset):\n"
+        f"import {imported}\nfrom reasoning_gym.arithmetic.gcd import GCDDataset\n\n\nclass New(GCDDataset):\n"
         f"    def score_answer(self, answer, entry):\n        return float({call} == 1)\n",
     )
     monkeypatch.setitem(DATASETS, "new", (module.New, GCDConfig))
-    with pytest.raises(ValueError, match=r"reasoning_gym:new cannot be used.*new_data_sets uses (eval|sympify)"):
+    with pytest.raises(ValueError, match=r"reasoning_gym:new cannot be used.*new_data_sets uses (eval|sympy)"):
         make_task("reasoning_gym:new")
+
+
+@pytest.mark.parametrize("name", ["advanced_geometry", "polynomial_equations", "simple_equations", "gcd"])
+def test_data_sets_that_evaluate_no_answer_are_accepted(name: str) -> None:
+    task = make_task(f"reasoning_gym:{name}", size=1)
+    assert task.score(task.item(0).answer, task.item(0)) == 1
 
 
 def test_composite_data_sets_pass_answers_on() -> None:
