@@ -30,8 +30,9 @@ class ReasoningGymTask(Task):
     Where the data set can, it goes on without an end. Item k of most of them comes from ``seed + k``: for other items,
     as for a test, add at least the number of items to the seed, not 1.
     Many of its scores are a little above 0 for some wrong answers; 1 is right. Some data sets (prime_factorization) raise
-    exceptions for answers that they cannot read: use them with ``on_verifier_error="zero"``. What the data sets would read
-    with ``eval`` or sympy is 0 unless it is a literal or a formula of the kind that is asked for.
+    exceptions for answers that they cannot read, or take long over them (simple_integration): in the environments, these
+    count as 0. What the data sets would read with ``eval`` or sympy is 0 unless it is a literal or a formula of the kind that
+    is asked for.
 
     :param name: Name of the data set
     :param seed: Which items

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from sb3_grpo.common.tokens import PAD, Tokenizer, TokenSpace
 
 from .builtin_tasks import make_task
+from .reasoning_gym_task import ReasoningGymTask
 from .tasks import Item, Scorer, Task
 from .tokenizers import CharTokenizer, HuggingFaceTokenizer
 from .verifiers import Check, Reply, Verdict, VerifierRunner, is_equivalent, make_math_verifier
@@ -123,7 +124,8 @@ class TextEpisodeRules:
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
         a truncation, which nobody has ever seen, and learns never to come to an end
     :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
-    :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``
+    :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
+        for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class TextEpisodeRules:
         success_score: float = 1.0,
         truncate: bool = True,
         verifier_timeout: float = 5.0,
-        on_verifier_error: str = "raise",
+        on_verifier_error: str | None = None,
     ):
         self.task = make_task(task, **(task_kwargs or {}))
         self.tokenizer = _make_tokenizer(tokenizer, self.task)
@@ -148,14 +150,18 @@ class TextEpisodeRules:
         self._payload = scorer.payload
         self.multi_turn = type(self.task).reply is not Task.reply
         reply = self.task.reply if self.multi_turn else None
+        name = _name_of_ours(verifier, self.task)
+        default = "raise" if name is None else "zero"
         self.runner = VerifierRunner(
             scorer.function,
             trusted,
             verifier_timeout,
-            on_verifier_error,
+            default if on_verifier_error is None else on_verifier_error,
             reply,
             reply_trusted=self.task.trusted,
             n_bytes=scorer.n_bytes,
+            reply_on_error="raise" if on_verifier_error is None else on_verifier_error,
+            name=name,
         )
         prompt_tokens, answer_tokens = self._longest(max_prompt_tokens is None or max_answer_tokens is None)
         self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
@@ -430,6 +436,17 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     if callable(verifier):
         return Scorer(verifier, _reference), False
     raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
+
+
+def _name_of_ours(verifier: Any, task: Task) -> str | None:
+    """
+    :return: What the verifier is called if it is one that answers may be too hard for, and not the user's
+    """
+    if verifier == "math":
+        return "math"
+    if verifier is None and isinstance(task, ReasoningGymTask) and type(task).scorer is ReasoningGymTask.scorer:
+        return f"reasoning_gym:{task.name}"
+    return None
 
 
 def _reference(item: Item) -> str:

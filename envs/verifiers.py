@@ -161,6 +161,8 @@ class VerifierRunner:
     :param reply: See :meth:`Task.reply`; None where there is one turn
     :param reply_trusted: The same as ``trusted``, of ``reply``
     :param n_bytes: Memory that the process may take, see :class:`VerifierProcess`
+    :param reply_on_error: The same as ``on_error``, of ``reply``
+    :param name: What the verifier is called in messages. None: as the function is
     """
 
     def __init__(
@@ -172,18 +174,24 @@ class VerifierRunner:
         reply: Callable[[Any, list[str]], str | None] | None = None,
         reply_trusted: bool = False,
         n_bytes: int | None = None,
+        reply_on_error: str = "raise",
+        name: str | None = None,
     ):
         if not (time_limit > 0 and math.isfinite(time_limit)):
             raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
-        if on_error not in ("raise", "zero"):
-            raise ValueError(f"on_verifier_error={on_error!r} has to be 'raise' or 'zero'")
-        self.time_limit, self.on_error, self.n_bytes = time_limit, on_error, n_bytes
+        for each_on_error in (on_error, reply_on_error):
+            if each_on_error not in ("raise", "zero"):
+                raise ValueError(f"on_verifier_error={each_on_error!r} has to be 'raise' or 'zero'")
+        self.time_limit, self.n_bytes = time_limit, n_bytes
+        self.on_error = {"score": on_error, "reply": reply_on_error}
         self.n_errors = 0
         functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
         self._names = {
             key: getattr(each, "__qualname__", type(each).__name__) + ("" if key == "score" else ", which replies to answers,")
             for key, each in functions.items()
         }
+        if name is not None:
+            self._names["score"] = name
         there = {key for key, is_trusted in (("score", trusted), ("reply", reply_trusted)) if not is_trusted} & {*functions}
         self._here = {key: each for key, each in functions.items() if key not in there}
         self._pickled = _pickle({key: functions[key] for key in sorted(there)}) if there else None
@@ -270,7 +278,7 @@ class VerifierRunner:
             f"The verifier {self._names[key]} failed on an answer: {what}\n"
             f"Prompt: {call.prompt!r:.500}\nAnswer: {call.answer!r:.500}"
         )
-        if self.on_error == "raise":
+        if self.on_error[key] == "raise":
             raise VerifierError(
                 f"{message}\nCorrect the verifier, give it more time with verifier_timeout, or count such answers as "
                 'failures with on_verifier_error="zero".'

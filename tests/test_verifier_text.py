@@ -275,6 +275,60 @@ def test_failures_of_the_verifier(digit: str, message: str) -> None:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "message"),
+    [
+        ("coin_flip", "1e400", "OverflowError"),
+        ("simple_integration", "(X+1)**(X+1)*sin(X+cos(X))**3*tan(X)*exp(sqrt(X))+log(sin(X))/(1+tan(X**2))", "within 2 s"),
+    ],
+)
+def test_answers_that_are_too_hard_for_reasoning_gym_are_wrong(name: str, answer: str, message: str) -> None:
+    pytest.importorskip("reasoning_gym")
+    settings: dict[str, Any] = {"task": f"reasoning_gym:{name}", "task_kwargs": {"size": 1}, "verifier_timeout": 2.0}
+    for on_error in (None, "raise"):
+        env = VerifierTextEnv(on_verifier_error=on_error, max_answer_tokens=100, **settings)
+        item = env.rules.task.item(0)
+        text = answer.replace("X", item.metadata["entry"]["metadata"].get("variable", ""))
+        env.reset()
+        if on_error is None:
+            with pytest.warns(UserWarning, match=f"(?s)verifier reasoning_gym:{name} failed.*{message}.*counts as 0"):
+                last = write(env, text + EOS)[-1]
+            assert last[1:3] == (0, True) and message in last[4]["verifier_error"] and env.verifier_errors == 1
+            env.reset()
+            # Not with write(), to which a point is the end
+            for token in [*env.rules.tokenizer.encode(item.answer), env.rules.tokenizer.eos_id]:
+                last = env.step(token)
+            assert last[1] == 1 and env.verifier_errors == 1
+        else:
+            with pytest.raises(VerifierError, match=f"(?s)verifier reasoning_gym:{name} failed.*{message}"):
+                write(env, text + EOS)
+        env.close()
+
+
+def test_failures_of_a_reply_are_raised_where_those_of_our_verifier_are_not() -> None:
+    pytest.importorskip("math_verify")
+
+    class Mute(Task):
+        n_items = 1
+
+        def item(self, index: int) -> Item:
+            return Item("?", "$$")
+
+        def reply(self, item: Item, messages: list[str]) -> str | None:
+            if messages == ["1"]:
+                raise KeyError("no reply")
+            return None
+
+    env = VerifierTextEnv(Mute(), verifier="math", max_answer_tokens=3)
+    env.reset()
+    with pytest.warns(UserWarning, match=r"(?s)verifier math failed.*finds nothing in the reference '\$\$'"):
+        assert write(env, "2.")[-1][1] == 0
+    env.reset()
+    with pytest.raises(VerifierError, match="no reply"):
+        write(env, "1.")
+    env.close()
+
+
 # Several turns
 
 
