@@ -2,7 +2,8 @@
 What keeps the scores of reasoning-gym from running the agent's answers as code.
 
 Some of its data sets read answers with ``eval`` or with sympy, which calls it. Here, those that expect a list get nothing
-but literals, and those that expect a formula get nothing but a formula.
+but literals, and those that expect a formula get nothing but a formula. Some more is looked at where a score would be full
+for wrong answers.
 """
 
 import ast
@@ -10,6 +11,7 @@ import inspect
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,11 +26,13 @@ class _Formulas(NamedTuple):
     :param names: Constants
     :param functions: Functions of one argument
     :param powers: Whether there are powers
+    :param own_numbers: Whether they have each of the item's numbers once, and no other
     """
 
     names: frozenset[str] = frozenset()
     functions: frozenset[str] = frozenset()
     powers: bool = False
+    own_numbers: bool = False
 
 
 _INTEGRALS = _Formulas(
@@ -44,12 +48,15 @@ _FORMULAS = {
     "countdown": _Formulas(),
     "intermediate_integration": _INTEGRALS,
     "polynomial_multiplication": _Formulas(powers=True),
-    "puzzle24": _Formulas(),
+    "puzzle24": _Formulas(own_numbers=True),
     "simple_integration": _INTEGRALS,
 }
 
 # Data sets whose module has an eval for answers, and no other
 _LITERALS = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
+
+# Data sets that take nan for the right number
+_NUMBERS = {"complex_arithmetic"}
 
 # Data sets that evaluate nothing but what they have made themselves
 _OWN_CODE = {
@@ -83,9 +90,11 @@ def guarded(name: str, dataset: Any) -> ScoreAnswer:
         return _guard_literals(dataset.score_answer)
     if name in _FORMULAS:
         return _guard_formulas(dataset.score_answer, _FORMULAS[name])
+    if name in _NUMBERS:
+        return _guard_numbers(dataset.score_answer)
     # Those of a composite data set, which passes answers on to them
     parts = getattr(dataset, "datasets", {})
-    if unsafe := sorted(set(parts) & (_LITERALS | _FORMULAS.keys())):
+    if unsafe := sorted(set(parts) & (_LITERALS | _FORMULAS.keys() | _NUMBERS)):
         raise ValueError(
             f"reasoning_gym:{name} cannot have {', '.join(unsafe)} among its data sets: answers to them have to be looked "
             "through before they are scored, which is done only where they are used alone."
@@ -145,8 +154,16 @@ def _guard_literals(score_answer: ScoreAnswer) -> ScoreAnswer:
     return score
 
 
+def _guard_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
+    def score(answer: str, entry: dict[str, Any]) -> float:
+        # Spaces may be within a number, too, which is why no word is looked for
+        return score_answer(answer, entry) if re.fullmatch(r"[-+0-9.eEiIjJ()\s]*", answer) else 0.0
+
+    return score
+
+
 def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnswer:
-    names, functions, powers = formulas
+    names, functions, powers, own_numbers = formulas
     max_length, max_bits = _MAX_LENGTH, _MAX_BITS
 
     def bits(node: ast.AST, variables: set[str]) -> float:
@@ -175,9 +192,13 @@ def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnsw
             return False
         variables = {*names, *map(str, metadata.get("variables", ())), *map(str, [metadata.get("variable", "")])}
         try:
-            return bits(ast.parse(answer.strip(), mode="eval").body, variables) <= max_bits
+            formula = ast.parse(answer.strip(), mode="eval").body
+            if bits(formula, variables) > max_bits:
+                return False
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             return False
+        numbers = [node.value for node in ast.walk(formula) if isinstance(node, ast.Constant)]
+        return not own_numbers or Counter(numbers) == Counter(metadata["numbers"])
 
     def score(answer: str, entry: dict[str, Any]) -> float:
         # The reference may have more in it, and is not the agent's

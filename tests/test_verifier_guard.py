@@ -108,6 +108,9 @@ def test_formulas_are_still_read(name: str, answer: str, score: Callable[[str, s
         ("countdown", "+".join(["1"] * 1000)),
         ("countdown", "("),
         ("countdown", "(" * 400 + "1" + ")" * 400),
+        ("puzzle24", "8*3*1*1"),
+        ("puzzle24", "1*3*5 + 9 + 0"),
+        ("puzzle24", "3 + 3*5*1 + 6"),
         ("polynomial_multiplication", "3*x**5 - y + 0*9**9**9"),
         ("polynomial_multiplication", "(((9**99)**99)**99)**99"),
         ("polynomial_multiplication", "3*x**5 - y + 0*z"),
@@ -119,6 +122,14 @@ def test_formulas_are_still_read(name: str, answer: str, score: Callable[[str, s
 )
 def test_what_is_no_formula_of_the_kind_is_wrong(name: str, answer: str, score: Callable[[str, str], float]) -> None:
     assert score(name, answer) == 0
+
+
+@pytest.mark.parametrize("answer", ["nan", "-NaN", "n a n", "nan + 1j", "inf"])
+def test_what_is_no_number_is_wrong(answer: str) -> None:
+    task = make_task("reasoning_gym:complex_arithmetic", size=3)
+    for index in range(3):
+        item = task.item(index)
+        assert task.score(answer, item) == 0 and task.score(item.answer, item) == task.score(f"({item.answer})", item) == 1
 
 
 def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> ModuleType:
@@ -171,8 +182,9 @@ def test_composite_data_sets_pass_answers_on() -> None:
 
     task = make("gcd", "lcm")
     assert task.score(task.item(0).answer, task.item(0)) == 1
-    with pytest.raises(ValueError, match="cannot have n_queens among its data sets"):
-        make("gcd", "n_queens")
+    for name in ("n_queens", "complex_arithmetic"):
+        with pytest.raises(ValueError, match=f"cannot have {name} among its data sets"):
+            make("gcd", name)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only where the system tells how much memory there is")
