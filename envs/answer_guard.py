@@ -11,8 +11,9 @@ import inspect
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
+from operator import add, mul, sub, truediv
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,13 +27,11 @@ class _Formulas(NamedTuple):
     :param names: Constants
     :param functions: Functions of one argument
     :param powers: Whether there are powers
-    :param own_numbers: Whether they have each of the item's numbers once, and no other
     """
 
     names: frozenset[str] = frozenset()
     functions: frozenset[str] = frozenset()
     powers: bool = False
-    own_numbers: bool = False
 
 
 _INTEGRALS = _Formulas(
@@ -48,12 +47,15 @@ _FORMULAS = {
     "countdown": _Formulas(),
     "intermediate_integration": _INTEGRALS,
     "polynomial_multiplication": _Formulas(powers=True),
-    "puzzle24": _Formulas(own_numbers=True),
+    "puzzle24": _Formulas(),
     "simple_integration": _INTEGRALS,
 }
 
 # Data sets whose module has an eval for answers, and no other
 _LITERALS = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
+
+# Data sets that want formulas of the numbers of the item, and take others, and round the results
+_OWN_NUMBERS = {"puzzle24"}
 
 # Data sets that take nan for the right number
 _NUMBERS = {"complex_arithmetic"}
@@ -89,7 +91,8 @@ def guarded(name: str, dataset: Any) -> ScoreAnswer:
     if name in _LITERALS:
         return _guard_literals(dataset.score_answer)
     if name in _FORMULAS:
-        return _guard_formulas(dataset.score_answer, _FORMULAS[name])
+        score_answer = _guard_own_numbers(dataset.score_answer) if name in _OWN_NUMBERS else dataset.score_answer
+        return _guard_formulas(score_answer, _FORMULAS[name])
     if name in _NUMBERS:
         return _guard_numbers(dataset.score_answer)
     # Those of a composite data set, which passes answers on to them
@@ -162,8 +165,35 @@ def _guard_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
     return score
 
 
+def _guard_own_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
+    operations = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
+
+    def value(node: Any) -> Fraction:
+        """
+        :param node: A formula of numbers
+        :return: What it is worth
+        """
+        if isinstance(node, ast.Constant):
+            return Fraction(str(node.value))
+        if isinstance(node, ast.UnaryOp):
+            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+        return operations[type(node.op)](value(node.left), value(node.right))
+
+    def score(answer: str, entry: dict[str, Any]) -> float:
+        formula = ast.parse(answer.strip(), mode="eval").body
+        numbers: list[Any] = [node.value for node in ast.walk(formula) if isinstance(node, ast.Constant)]
+        try:
+            if sorted(numbers) != sorted(entry["metadata"]["numbers"]) or value(formula).denominator != 1:
+                return 0.0
+        except ZeroDivisionError:
+            return 0.0
+        return score_answer(answer, entry)
+
+    return score
+
+
 def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnswer:
-    names, functions, powers, own_numbers = formulas
+    names, functions, powers = formulas
     max_length, max_bits = _MAX_LENGTH, _MAX_BITS
 
     def bits(node: ast.AST, variables: set[str]) -> float:
@@ -192,13 +222,9 @@ def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnsw
             return False
         variables = {*names, *map(str, metadata.get("variables", ())), *map(str, [metadata.get("variable", "")])}
         try:
-            formula = ast.parse(answer.strip(), mode="eval").body
-            if bits(formula, variables) > max_bits:
-                return False
+            return bits(ast.parse(answer.strip(), mode="eval").body, variables) <= max_bits
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             return False
-        numbers = [node.value for node in ast.walk(formula) if isinstance(node, ast.Constant)]
-        return not own_numbers or Counter(numbers) == Counter(metadata["numbers"])
 
     def score(answer: str, entry: dict[str, Any]) -> float:
         # The reference may have more in it, and is not the agent's

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sb3_grpo.envs import ReasoningGymTask, VerifierTextEnv, make_task
+from sb3_grpo.envs import Item, ReasoningGymTask, VerifierTextEnv, make_task
 from sb3_grpo.envs.answer_guard import guarded
 from sb3_grpo.envs.verifiers import Check
 
@@ -122,6 +122,14 @@ def test_formulas_are_still_read(name: str, answer: str, score: Callable[[str, s
 )
 def test_what_is_no_formula_of_the_kind_is_wrong(name: str, answer: str, score: Callable[[str, str], float]) -> None:
     assert score(name, answer) == 0
+
+
+@pytest.mark.parametrize(("answer", "right"), [("7*7/2*1", 0), ("2/(7-7)*1", 0), ("-(-7-7)*2-4", 1)])
+def test_results_are_not_rounded(answer: str, right: float) -> None:
+    task = make_task("reasoning_gym:puzzle24", size=1)
+    numbers = [7, 7, 2, 4] if "4" in answer else [7, 7, 2, 1]
+    entry = {"answer": "", "metadata": {"numbers": numbers}}
+    assert task.score(answer, Item("", "", {"entry": entry})) == right
 
 
 @pytest.mark.parametrize("answer", ["nan", "-NaN", "n a n", "nan + 1j", "inf"])
