@@ -60,9 +60,9 @@ def make_math_verifier() -> Verifier:
         # Units would be products of letters
         if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
             return formula
-        # 1e-05 is how Python writes small numbers
+        # 1e-05 and x**2 are how Python writes them
         formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
-        return f"${formula}$"
+        return f"${formula.replace('**', '^')}$"
 
     def verify_math(answer: str, reference: str) -> float:
         import logging
