@@ -355,6 +355,8 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses("forward.. takes input_ids, position_ids", model=make_language_model("bloom", n_head=4, n_layer=1))
     scaled = make_language_model("cohere", num_key_value_heads=2)
     refuses("logits for a text read as a whole are not those of the model", model=scaled)
+    capped = make_language_model("gemma2", num_key_value_heads=2, head_dim=8, initializer_range=1.0)
+    refuses("logits for a text read as a whole", model=capped, dtype="bfloat16", attn_implementation="eager")
     refuses("lora must be a dict", lora=3)
     refuses("context=5 is shorter", context=5)
 
