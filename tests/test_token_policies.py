@@ -188,6 +188,17 @@ def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
+def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> None:
+    policy = make_policy()
+    examples = [("1+2=", "3"), ("9+9=", "18"), "12", "123456789"]
+    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0)[0] for example in examples]
+    n_read = []
+    policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
+    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0)
+    assert sorted(n_read) == [2, 5, 6, 9], "but for the end, after which nothing is predicted"
+    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
+
+
 def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
     policy = make_policy()
     before = policy.parameters_to_vector()

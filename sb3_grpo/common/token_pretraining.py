@@ -84,6 +84,9 @@ class PretrainingMixin(TokenNetworkMixin):
         :param learned: (n, t) which of them are to be predicted, on the host
         :return: The mean of their negative log probabilities
         """
+        # One long example among many short ones must not make every minibatch as long as it is
+        longest = int((texts != PAD).sum(1).max())
+        texts, learned = texts[:, :longest], learned[:, :longest]
         targets = texts[:, 1:][learned[:, 1:]]
         read = learned[:, 1:].flatten().nonzero().squeeze(1)
         tokens, targets, read = (to_device(each.numpy(), self.device) for each in (texts[:, :-1].clamp(min=0), targets, read))
