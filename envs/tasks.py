@@ -63,10 +63,13 @@ class Task(ABC):
     ``max_reply_tokens`` is how many tokens the replies of one episode can have.
     ``n_turns`` is how many answers the agent can give in one episode.
     ``knows_longest`` is whether no item is longer than those of ``longest_items``; otherwise there is some room added.
+    ``trusted`` is whether ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time
+    limit. A class says so of the methods that it has or inherits, not of those that a subclass replaces.
     """
 
     n_items: int | None = None
     n_turns: int = 1
+    trusted: bool = True
 
     @abstractmethod
     def item(self, index: int) -> Item:
@@ -85,7 +88,7 @@ class Task(ABC):
 
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
-        What the agent gets to read next, for tasks of several turns. Unless the task is trusted, this runs in the process of
+        What the agent gets to read next, for tasks of several turns. Unless it is trusted, it runs in the process of
         the verifier with the same time limit: it shall depend on nothing but its arguments.
 
         :param item: What the agent was asked first
@@ -97,11 +100,6 @@ class Task(ABC):
     @property
     def max_reply_tokens(self) -> int:
         return 0 if type(self).reply is Task.reply else 128
-
-    @property
-    def trusted(self) -> bool:
-        """Whether ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time limit."""
-        return type(self).score is Task.score and type(self).reply is Task.reply
 
     @property
     def knows_longest(self) -> bool:
@@ -160,6 +158,20 @@ class Task(ABC):
                     f"Item {index} has no reference answer, so that it cannot be a worked example: {item.prompt!r:.200}"
                 )
         return [(item.prompt, item.answer) for item in items.values()]
+
+
+def is_trusted(task: Task, *methods: str) -> bool:
+    """
+    :param task: A task
+    :param methods: Names of some of its methods
+    :return: Whether they may run in this process: it is trusted, and none of them is newer than the class that says so
+    """
+    says_so = _where("trusted", task)
+    return bool(task.trusted) and all(issubclass(says_so, _where(method, task)) for method in methods)
+
+
+def _where(name: str, task: Task) -> type:
+    return next(each for each in type(task).__mro__ if name in vars(each))
 
 
 def _whole_item(item: Item) -> Item:

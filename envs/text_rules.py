@@ -15,7 +15,7 @@ from sb3_grpo.common.tokens import PAD, Tokenizer, TokenSpace
 
 from .builtin_tasks import make_task
 from .reasoning_gym_task import ReasoningGymTask
-from .tasks import Item, Scorer, Task
+from .tasks import Item, Scorer, Task, is_trusted
 from .tokenizers import CharTokenizer, HuggingFaceTokenizer
 from .verifiers import Check, Reply, Verdict, VerifierRunner, is_equivalent, make_math_verifier
 
@@ -158,7 +158,7 @@ class TextEpisodeRules:
             verifier_timeout,
             default if on_verifier_error is None else on_verifier_error,
             reply,
-            reply_trusted=self.task.trusted,
+            reply_trusted=is_trusted(self.task, "reply"),
             n_bytes=scorer.n_bytes,
             reply_on_error="raise" if on_verifier_error is None else on_verifier_error,
             name=name,
@@ -428,7 +428,7 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     :return: How answers are scored, and whether that is trusted
     """
     if verifier is None:
-        return task.scorer(), task.trusted
+        return task.scorer(), is_trusted(task, "score", "scorer")
     if verifier == "exact":
         return Scorer(is_equivalent, _reference), True
     if verifier == "math":

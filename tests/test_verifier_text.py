@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,17 @@ from toy_envs import TINY
 from sb3_grpo.common.start_queue import StartQueue
 from sb3_grpo.common.starts import SeedStart, StartMismatchError
 from sb3_grpo.common.tokens import PAD, TokenSpace
-from sb3_grpo.envs import CharTokenizer, GuessNumberTask, Item, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import (
+    ArithmeticTask,
+    CharTokenizer,
+    GuessNumberTask,
+    Item,
+    Task,
+    VerifierError,
+    VerifierTextEnv,
+    VerifierTextVecEnv,
+)
+from sb3_grpo.envs.tasks import Scorer
 from sb3_grpo.grpo import GRPO
 
 ENV_ID = "sb3_grpo.envs:VerifierText-v0"
@@ -214,6 +225,64 @@ def test_own_scores_of_own_tasks_have_a_process_and_the_built_in_ones_have_none(
         last = write(env, answer)[-1]
         assert last[2]
         assert (env.unwrapped.rules.runner.worker_pid is not None) is expected
+        env.close()
+
+
+def think_about(answer: str) -> None:
+    time.sleep(3.0 * (answer == "9"))
+
+
+class Patient(Task):
+    def score(self, answer: str, item: Item) -> float:
+        think_about(answer)
+        return float(answer == item.answer)
+
+
+class PatientArithmetic(Patient, ArithmeticTask):
+    pass
+
+
+class PatientGuess(GuessNumberTask):
+    def reply(self, item: Item, messages: list[str]) -> str | None:
+        think_about(messages[-1])
+        return None
+
+
+class PatientScorer(ArithmeticTask):
+    def scorer(self) -> Scorer:
+        return Scorer(PatientArithmetic().score, lambda item: item)
+
+
+class PatientMixture(GuessNumberTask, Patient):
+    """The first is trusted, but the score is that of the second."""
+
+
+@pytest.mark.parametrize("task", [PatientArithmetic(), PatientGuess(), PatientScorer(), PatientMixture(max_turns=1)])
+def test_what_subclasses_of_trusted_tasks_replace_has_a_process_and_a_time_limit(task: Task) -> None:
+    env = gym.make(ENV_ID, task=task, verifier_timeout=0.5, on_verifier_error="zero")
+    env.reset(options={"item": 3})
+    assert write(env, "3.")[-1][1] == 1.0
+    env.reset(options={"item": 3})
+    with pytest.warns(UserWarning, match="did not finish within 0.5 s"):
+        assert write(env, "9.")[-1][1:3] == (0.0, True)
+    env.close()
+
+
+def test_subclasses_of_trusted_tasks_can_say_so_themselves() -> None:
+    class Generous(ArithmeticTask):
+        trusted = True
+
+        def score(self, answer: str, item: Item) -> float:
+            return 1.0
+
+    class Renamed(Generous):
+        """Nothing is replaced."""
+
+    for task, needs_process in ((Renamed(), False), (type("Distrusted", (Renamed,), {"trusted": False})(), True)):
+        env = gym.make(ENV_ID, task=task)
+        env.reset()
+        assert write(env, ".")[-1][1] == 1.0
+        assert (env.unwrapped.rules.runner.worker_pid is not None) is needs_process
         env.close()
 
 
