@@ -84,7 +84,7 @@ class Task(ABC):
         :param item: What it was asked
         :return: 1 for a right answer, 0 for a wrong one, or something between
         """
-        return float(is_equivalent(answer, item.answer))
+        return float(is_equivalent(answer, self.reference(item)))
 
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
@@ -112,10 +112,26 @@ class Task(ABC):
         """
         return item.answer != ""
 
+    def reference(self, item: Item) -> str:
+        """
+        :param item: An item
+        :return: Its ``answer``, which an agent's answer is compared with
+        :raises ValueError: if there is none: with nothing to compare with, the empty answer would be right
+        """
+        if not self.has_reference(item):
+            raise ValueError(
+                "There is no reference that an answer could be compared with. Give the item one, or leave out verifier= and "
+                f"use a Task whose own score() needs none. Prompt: {item.prompt!r:.200}"
+            )
+        return item.answer
+
     def scorer(self) -> Scorer:
         """
         :return: What a process that scores answers gets
         """
+        if type(self).score is Task.score:
+            # The reference is looked for here: mistakes of a verifier may be set to count as wrong answers
+            return Scorer(is_equivalent, self.reference)
         return Scorer(self.score, _whole_item)
 
     def alphabet(self) -> str:

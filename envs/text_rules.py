@@ -430,11 +430,11 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     if verifier is None:
         return task.scorer(), is_trusted(task, "score", "scorer")
     if verifier == "exact":
-        return Scorer(is_equivalent, _reference), True
+        return Scorer(is_equivalent, task.reference), True
     if verifier == "math":
-        return Scorer(make_math_verifier(), _reference, _MATH_BYTES), False
+        return Scorer(make_math_verifier(), task.reference, _MATH_BYTES), False
     if callable(verifier):
-        return Scorer(verifier, _reference), False
+        return Scorer(verifier, task.reference), False
     raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
 
 
@@ -447,7 +447,3 @@ def _name_of_ours(verifier: Any, task: Task) -> str | None:
     if verifier is None and isinstance(task, ReasoningGymTask) and type(task).scorer is ReasoningGymTask.scorer:
         return f"reasoning_gym:{task.name}"
     return None
-
-
-def _reference(item: Item) -> str:
-    return item.answer

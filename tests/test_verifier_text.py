@@ -299,6 +299,35 @@ def test_verifiers_by_name() -> None:
         env.close()
 
 
+@pytest.mark.parametrize("verifier", [None, "exact", "math", lambda answer, reference: float(answer == reference)])
+def test_nothing_is_compared_with_a_reference_that_there_is_not(verifier: Any) -> None:
+    if verifier == "math":
+        pytest.importorskip("math_verify")
+    for task in ([("Write a poem", ""), ("3+4=", "7")], lambda index: (f"Write a poem ({index})", "")):
+        env = gym.make(ENV_ID, task=task, verifier=verifier, on_verifier_error="zero")
+        env.reset(options={"item": 0})
+        with pytest.raises(ValueError, match=r"no reference .*whose own score\(\) needs none. Prompt: 'Write a poem"):
+            write(env, ".")
+        env.close()
+
+
+def test_data_sets_without_references_have_their_own_verifier() -> None:
+    pytest.importorskip("reasoning_gym")
+    env = gym.make(ENV_ID, task="reasoning_gym:graph_color")
+    env.reset(options={"item": 0})
+    assert write(env, ".")[-1][1] < 1.0
+    env.close()
+    env = gym.make(ENV_ID, task="reasoning_gym:graph_color", verifier="exact")
+    env.reset(options={"item": 0})
+    with pytest.raises(ValueError, match=r"no reference .*leave out verifier="):
+        write(env, ".")
+    # The empty text is the right answer to some of these
+    env = gym.make(ENV_ID, task="reasoning_gym:ab", verifier="exact")
+    empty = next(index for index in range(300) if env.unwrapped.rules.task.item(index).answer == "")
+    env.reset(options={"item": empty})
+    assert write(env, ".")[-1][1] == 1.0
+
+
 def test_reasoning_gym() -> None:
     pytest.importorskip("reasoning_gym")
     env = gym.make(ENV_ID, task="reasoning_gym:basic_arithmetic", task_kwargs={"max_terms": 2, "max_digits": 1})
