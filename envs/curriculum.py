@@ -23,7 +23,8 @@ class HardPrompts(BaseCallback):
 
     It is saved with the model. After loading it is ``model.start_sampler``, which is the callback to go on with.
 
-    A prompt is drawn in proportion to ``1 - p + floor``, where p is a running mean of its successes.
+    A prompt is drawn in proportion to ``1 - p + floor``, where p is a running mean of its successes. There has to be room for
+    each of them (``max_prompt_tokens``): what is chosen is not passed over.
 
     :param n_items: Items of the task
     :param floor: What is left to prompts that are always answered correctly: they must not be forgotten
