@@ -16,7 +16,7 @@ from .verifiers import is_equivalent
 # For tasks that cannot know which characters will occur
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
-# More items than this are not looked through for the longest prompt
+# More items than this are not made to look for the longest prompt
 MAX_ITEMS_LOOKED_THROUGH = 10_000
 
 # More pairs than this are not read from an iterator, which may have no end
@@ -241,6 +241,12 @@ class PairsTask(Task):
         :return: The pair
         """
         return self._items[index]
+
+    def longest_items(self) -> Iterable[Item]:
+        """
+        :return: All pairs
+        """
+        return self._items
 
     def alphabet(self) -> str:
         """

@@ -27,6 +27,9 @@ _DEFAULT_ANSWER_TOKENS = 64
 _ROOM = 1.25
 _ROOM_STEP = 64
 
+# Of more texts than this, shorter ones are not encoded if they cannot have the most tokens
+_MAX_ENCODED = 10_000
+
 # Draws after which it is said that nothing fits
 _MAX_DRAWS = 1000
 
@@ -113,9 +116,9 @@ class TextEpisodeRules:
     :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
         (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
     :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
-        None: as many as the longest answer of the task needs, or 64 if nobody knows that. Where there is no reference,
-        an answer can be as long as the prompt
-    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 if nobody knows that
+        None: as many as the longest answer of the task needs, or 64 with a warning if nobody knows that. Where there is
+        no reference, an answer can be as long as the prompt
+    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if nobody knows that
     :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
     :param reward_correct: Reward for an answer with score 1
     :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
@@ -163,7 +166,8 @@ class TextEpisodeRules:
             reply_on_error="raise" if on_verifier_error is None else on_verifier_error,
             name=name,
         )
-        prompt_tokens, answer_tokens = self._longest(max_prompt_tokens is None or max_answer_tokens is None)
+        limits = {"max_prompt_tokens": max_prompt_tokens, "max_answer_tokens": max_answer_tokens}
+        prompt_tokens, answer_tokens = self._longest([name for name, value in limits.items() if value is None])
         self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
         self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
         self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
@@ -172,6 +176,7 @@ class TextEpisodeRules:
         self.truncate = truncate
         self._kept: dict[int, EncodedItem] = {}
         self._passed_over = False
+        self._too_long = False
 
     @property
     def length(self) -> int:
@@ -184,20 +189,46 @@ class TextEpisodeRules:
         """
         return TokenSpace(self.length, self.tokenizer), spaces.Discrete(self.tokenizer.vocab_size)
 
-    def _longest(self, wanted: bool) -> tuple[int, int]:
+    def _longest(self, wanted: list[str]) -> tuple[int, int]:
+        """
+        :param wanted: Names of the limits that are not given
+        :return: Tokens of prompts and of answers
+        """
         items = self.task.longest_items() if wanted else None
         if items is None:
-            return _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
-        prompt_tokens, answer_tokens = np.max([self._lengths(item) for item in items], axis=0).tolist()
+            default = _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
+            guesses = dict(zip(("max_prompt_tokens", "max_answer_tokens"), default, strict=True))
+            if wanted:
+                warnings.warn(
+                    f"{type(self.task).__name__} has too many items to look for the longest. Guessed: "
+                    f"{', '.join(f'{name}={guesses[name]}' for name in wanted)}. A longer prompt is an error, and a longer "
+                    "answer is cut off: give the environment the limits that you need."
+                )
+            return default
+        items = list(items)
+        prompt_tokens = self._most_tokens([item.prompt for item in items])
+        answers = [item.answer for item in items if self.task.has_reference(item)]
+        without = [item.prompt for item in items if not self.task.has_reference(item)]
+        answer_tokens = self._most_tokens(answers) + 1 if answers else 0
+        if without:
+            answer_tokens = max(answer_tokens, self._most_tokens(without), _DEFAULT_ANSWER_TOKENS)
         if not self.task.knows_longest:
             prompt_tokens, answer_tokens = _with_room(prompt_tokens), _with_room(answer_tokens)
         return prompt_tokens, answer_tokens * self.task.n_turns
 
-    def _lengths(self, item: Item) -> tuple[int, int]:
-        prompt_tokens = len(self.tokenizer.encode(item.prompt))
-        if not self.task.has_reference(item):
-            return prompt_tokens, max(prompt_tokens, _DEFAULT_ANSWER_TOKENS)
-        return prompt_tokens, len(self.tokenizer.encode(item.answer)) + 1
+    def _most_tokens(self, texts: list[str]) -> int:
+        """
+        :param texts: Some texts
+        :return: Tokens of the one that has the most
+        """
+        sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
+        most = 0
+        for rank, (n_bytes, text) in enumerate(sized):
+            # A token is a byte or more, but for one that a tokenizer may put before the text
+            if rank >= _MAX_ENCODED and n_bytes < most:
+                break
+            most = max(most, len(self.tokenizer.encode(text)))
+        return most
 
     def encoded(self, index: int) -> EncodedItem:
         """
@@ -214,6 +245,7 @@ class TextEpisodeRules:
                 f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
                 f"max_prompt_tokens={self.max_prompt_tokens}. Prompt: {item.prompt!r:.200}"
             )
+        self._check_reference(index, item)
         row = np.full(self.length, PAD, np.int64)
         row[: len(tokens)] = tokens
         row.setflags(write=False)
@@ -221,6 +253,21 @@ class TextEpisodeRules:
             self._kept.clear()
         found = self._kept[index] = EncodedItem(index, item, row, len(tokens))
         return found
+
+    def _check_reference(self, index: int, item: Item) -> None:
+        if self._too_long or not self.task.has_reference(item):
+            return
+        try:
+            n_tokens = len(self.tokenizer.encode(item.answer)) + 1
+        except ValueError:
+            return  # what a verifier accepts need not be written like the reference
+        if n_tokens > self.max_answer_tokens:
+            self._too_long = True
+            warnings.warn(
+                f"The reference of item {index} has {n_tokens} tokens with its end, but there is room for "
+                f"max_answer_tokens={self.max_answer_tokens}: an answer that is as long is cut off, and wrong. There may be "
+                f"more such items. Prompt: {item.prompt!r:.200}"
+            )
 
     def drawn(self, rng: np.random.Generator) -> EncodedItem:
         """

@@ -1,4 +1,6 @@
+import re
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ def text_of(env: Any, observation: np.ndarray) -> str:
     "kwargs",
     [
         {},
-        {"task": "capitals", "max_answer_tokens": 3},
+        {"task": "capitals", "max_answer_tokens": 13},
         {"task": "guess_number"},
         {"task": "arithmetic", "task_kwargs": {"digits": 2, "operations": "+-"}, "reward_wrong": -1.0},
     ],
@@ -179,6 +181,64 @@ def test_prompts_have_to_fit() -> None:
         env.reset(options={"item": 1})
     with pytest.raises(ValueError, match=r"'c' in 'abc' is not in the alphabet 'ab'.*tokenizer=CharTokenizer"):
         VerifierTextEnv([("abc", "b")], tokenizer=CharTokenizer("ab"))
+
+
+class Syllables(CharTokenizer):
+    """Two letters are one token, any other character is one, too."""
+
+    n_encoded = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.n_encoded += 1
+        return [0] * len(re.findall("[a-z]{2}|.", text))
+
+
+@pytest.mark.filterwarnings("error")
+def test_all_pairs_are_looked_through_for_the_longest() -> None:
+    # The longest text is not the one with the most tokens
+    pairs = [(f"{index:05d}", "x" * (1 + index % 9)) for index in range(20_000)]
+    pairs[19_000], pairs[19_001] = ("z" * 300, "1"), ("1" * 201, "1")
+    pairs[19_002], pairs[19_003] = ("1", "z" * 90), ("1", "1" * 70)
+    rules = VerifierTextEnv(pairs).rules
+    assert (rules.max_prompt_tokens, rules.max_answer_tokens) == (300, 90 + 1)
+    tokenizer = Syllables("a")
+    rules = VerifierTextEnv(pairs, tokenizer=tokenizer).rules
+    assert (rules.max_prompt_tokens, rules.max_answer_tokens) == (201, 70 + 1)
+    assert tokenizer.n_encoded < 11_000, "all others have fewer characters than that"
+    letters = ["".join(chr(97 + index // 26**place % 26) for place in range(4)) + "x" * 16 for index in range(12_000)]
+    pairs = [*((text, "1") for text in letters), ("1" * 15, "1")]
+    assert VerifierTextEnv(pairs, tokenizer=Syllables("a")).rules.max_prompt_tokens == 15
+
+
+def test_limits_that_are_guessed_are_named() -> None:
+    def question(index: int) -> tuple[str, str]:
+        return f"{index}?", str(index)
+
+    for kwargs, guess in (
+        ({}, "max_prompt_tokens=128, max_answer_tokens=64"),
+        ({"max_answer_tokens": 9}, r"Guessed: max_prompt_tokens=128\."),
+        ({"max_prompt_tokens": 9, "task_kwargs": {"n_items": 10_001}}, r"Guessed: max_answer_tokens=64\."),
+    ):
+        with pytest.warns(UserWarning, match=f"GeneratorTask has too many items .*{guess}"):
+            VerifierTextEnv(question, **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        VerifierTextEnv(question, max_prompt_tokens=9, max_answer_tokens=9)
+        assert VerifierTextEnv(question, task_kwargs={"n_items": 1000}).rules.length == 4 + 4
+
+
+def test_references_that_do_not_fit_are_named() -> None:
+    env = VerifierTextEnv([("a", "bbb"), ("b", "aaaa"), ("c", "aaaaa")], max_answer_tokens=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.reset(options={"item": 0})
+    with pytest.warns(UserWarning, match="reference of item 1 has 5 tokens .* max_answer_tokens=4.*Prompt: 'b'"):
+        env.reset(options={"item": 1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.reset(options={"item": 2})
+        # The verifier may take something that can be written
+        VerifierTextEnv([("a", "?")], tokenizer=CharTokenizer("a"), max_prompt_tokens=1, max_answer_tokens=1).reset()
 
 
 # Tasks and verifiers
