@@ -455,9 +455,9 @@ def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     # 1.2 falling to 0.8, at 21 points without the first: 0.99 on average
     assert table["Clipping"][dapo][1] == ("steps clipped at the low side 4.0%, at the high side 7.9%", True)
     assert table["Dead groups"][dapo] == [
-        ("25% of the groups drawn", True),
+        ("25% of the groups drawn for an update, mean over the updates", True),
         ("dropped and replaced", False),
-        ("11% of all steps were dropped with them", True),
+        ("11% of all steps were dropped with them (some updates draw groups several times)", True),
     ]
     assert table["Dead groups"][grpo][1:] == [("kept, with advantage zero", False)]
     assert table["Length bias"][grpo][0][0].startswith("yes") and table["Length bias"][dapo][0][0].startswith("none")

@@ -184,9 +184,11 @@ def _dead_groups(variant: _Described) -> list[Fact]:
     words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
     facts = [Fact(words.get(dynamic, f"dropped and replaced: {dynamic}"), False)]
     if dead := variant.logged("group/dead_fraction"):
-        facts.insert(0, Fact(f"{_spread(dead.values(), _percent)} of the groups drawn", True))
+        share = _spread(dead.values(), _percent)
+        facts.insert(0, Fact(f"{share} of the groups drawn for an update, mean over the updates", True))
     if discarded := variant.measured("discarded_fraction"):
-        facts.append(Fact(f"{_spread(discarded.values(), _percent)} of all steps were dropped with them", True))
+        share = _spread(discarded.values(), _percent)
+        facts.append(Fact(f"{share} of all steps were dropped with them (some updates draw groups several times)", True))
     return facts
 
 
