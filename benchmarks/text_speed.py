@@ -23,6 +23,7 @@ needs ``pip install trl``, and is left out without it.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -171,6 +172,8 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
         policy: Any = model.policy
         make_sampler = policy.action_sampler
         policy.action_sampler = lambda: timed("policy", make_sampler())
+    # The first full collection goes through all that was imported, once: not in the middle of what is measured
+    gc.collect()
     model.learn(10**12, callback=StopAfter(ends, n_updates + 1))
 
     total = {key: ends[-1][key] - ends[0][key] for key in ends[0]}
@@ -329,6 +332,7 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
     tokenizer = policy.observation_space.tokenizer
     rng = np.random.default_rng(setting.SEED)
     seconds, n_tokens = 0.0, 0
+    gc.collect()
     # An update takes longer than the generation of its answers
     for i in range(10 * n_updates + 1):
         items = rng.integers(task.n_items, size=setting.N_GROUPS).repeat(setting.GROUP_SIZE)

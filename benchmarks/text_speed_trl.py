@@ -1,5 +1,6 @@
 """The peer of :mod:`benchmarks.text_speed` from the package trl: GRPOTrainer on the same task, as fast as it goes on CPU."""
 
+import gc
 import tempfile
 import time
 from collections import defaultdict
@@ -191,6 +192,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         )
         trainer._generate = timed("generate", trainer._generate)
         trainer._generate_and_score_completions = timed("rollout", trainer._generate_and_score_completions)
+        gc.collect()
         trainer.train()
     per_update = setting.N_EPOCHS * setting.N_MINIBATCHES
     assert len(ends) == per_update * (n_updates + 1)

@@ -57,7 +57,7 @@ class EncodedItem:
     n_tokens: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Exchange:
     """
     What was said in an episode.
@@ -329,7 +329,7 @@ class TextEpisodeRules:
         for exchange, row, n_tokens, _ in turns:
             exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
         if not self.multi_turn:
-            return [TurnEnd(complete=True, reply=None) for _ in turns]
+            return [TurnEnd(complete=True, reply=None)] * len(turns)
         replies = self.runner.reply([(turn.exchange.encoded.item, turn.exchange.messages) for turn in turns])
         return [self._replied(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
 
@@ -351,13 +351,13 @@ class TextEpisodeRules:
         :param exchanges: Episodes that ended with a complete answer
         :return: What the answers are worth
         """
-        checks = []
-        for exchange in exchanges:
-            if exchange.error is None:
-                item = exchange.encoded.item
-                checks.append(Check(exchange.messages[-1], self._payload(item), item.prompt))
-        verdicts = iter(self.runner.score(checks))
+        checked = [exchange for exchange in exchanges if exchange.error is None]
+        verdicts = iter(self.runner.score([self._check(exchange) for exchange in checked]))
         return [next(verdicts) if exchange.error is None else Verdict(0.0, exchange.error) for exchange in exchanges]
+
+    def _check(self, exchange: Exchange) -> Check:
+        item = exchange.encoded.item
+        return Check(exchange.messages[-1], self._payload(item), item.prompt)
 
     def outcome(
         self, exchange: Exchange, verdict: Verdict | None, row: np.ndarray, n_tokens: int

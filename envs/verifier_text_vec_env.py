@@ -113,11 +113,13 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         stopped = (actions == self.rules.tokenizer.eos_id) | (self._n_given >= self.rules.max_answer_tokens)
         if stopped.any():
-            ended = self._end_turns(np.flatnonzero(stopped).tolist(), actions)
+            ended = self._end_turns(np.flatnonzero(stopped), actions)
             # In this order, the copies take the next starts
-            for idx in sorted(ended):
-                rewards[idx], infos[idx] = self._end(idx, ended[idx])
-                dones[idx] = True
+            copies = sorted(ended)
+            dones[copies] = True
+            rewards[copies] = self._end(copies, ended, infos)
+            for idx in copies:
+                self._begin(idx)
         self._interrupted = False
         return self._tokens.copy(), rewards, dones, infos
 
@@ -139,39 +141,50 @@ class VerifierTextVecEnv(HasRules, VecEnv):
             raise ValueError(f"Expected tokens from 0 to {vocab_size - 1} as actions, got {actions.tolist()!r:.200}")
         return actions
 
-    def _end_turns(self, copies: list[int], actions: np.ndarray) -> dict[int, Verdict | None]:
+    def _end_turns(self, copies: np.ndarray, actions: np.ndarray) -> dict[int, Verdict | None]:
         """
         :param copies: Those with an answer that has ended or has become too long
         :return: Those whose episode has ended, each with the verdict if the answer is complete
         """
-        answered = [idx for idx in copies if actions[idx] == self.rules.tokenizer.eos_id]
-        ended: dict[int, Verdict | None] = {idx: None for idx in copies if actions[idx] != self.rules.tokenizer.eos_id}
-        complete: list[int] = []
-        turns = [
-            Turn(self._exchange(idx), self._tokens[idx], int(self._n_tokens[idx]), int(self._n_given[idx])) for idx in answered
-        ]
-        for (_, _, n_tokens, _), idx, turn in zip(turns, answered, self.rules.end_turns(turns), strict=True):
-            if turn.complete:
-                complete.append(idx)
-            elif turn.reply is None:
+        has_end = actions[copies] == self.rules.tokenizer.eos_id
+        answered = copies[has_end]
+        ended: dict[int, Verdict | None] = dict.fromkeys(copies[~has_end].tolist())
+        n_tokens, n_given = self._n_tokens[answered].tolist(), self._n_given[answered].tolist()
+        exchanges = [self._exchange(idx) for idx in answered.tolist()]
+        turns = list(map(Turn, exchanges, self._tokens[answered], n_tokens, n_given))
+        complete: dict[int, Exchange] = {}
+        for idx, turn, end in zip(answered.tolist(), turns, self.rules.end_turns(turns), strict=True):
+            if end.complete:
+                complete[idx] = turn.exchange
+            elif end.reply is None:
                 ended[idx] = None
             else:
-                self._tokens[idx, n_tokens : n_tokens + len(turn.reply)] = turn.reply
-                self._n_tokens[idx] += len(turn.reply)
+                self._tokens[idx, turn.n_tokens : turn.n_tokens + len(end.reply)] = end.reply
+                self._n_tokens[idx] += len(end.reply)
         if complete:
-            verdicts = self.rules.score([self._exchange(idx) for idx in complete])
-            ended.update(zip(complete, verdicts, strict=True))
+            ended.update(zip(complete, self.rules.score([*complete.values()]), strict=True))
         return ended
 
-    def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, dict[str, Any]]:
-        observation = self._tokens[idx].copy()
-        reward, info = self.rules.outcome(self._exchange(idx), verdict, observation, int(self._n_tokens[idx]))
-        info["TimeLimit.truncated"] = verdict is None and self.rules.truncate
-        info["terminal_observation"] = observation
+    def _end(self, copies: list[int], verdicts: dict[int, Verdict | None], infos: list[dict[str, Any]]) -> list[float]:
+        """
+        :param copies: Those whose episode has ended
+        :param verdicts: See ``_end_turns``
+        :param infos: Where what is to be known about them goes
+        :return: Their rewards
+        """
+        rewards = []
         seconds = round(time.time() - self._t_start, 6)
-        info["episode"] = {"r": round(reward, 6), "l": int(self._n_given[idx]), "t": seconds}
-        self._begin(idx)
-        return reward, info
+        n_tokens, n_given = self._n_tokens[copies].tolist(), self._n_given[copies].tolist()
+        for idx, tokens, given in zip(copies, n_tokens, n_given, strict=True):
+            verdict = verdicts[idx]
+            observation = self._tokens[idx].copy()
+            reward, info = self.rules.outcome(self._exchange(idx), verdict, observation, tokens)
+            info["TimeLimit.truncated"] = verdict is None and self.rules.truncate
+            info["terminal_observation"] = observation
+            info["episode"] = {"r": round(reward, 6), "l": given, "t": seconds}
+            rewards.append(reward)
+            infos[idx] = info
+        return rewards
 
     def _exchange(self, idx: int) -> Exchange:
         exchange = self._exchanges[idx]
@@ -192,13 +205,15 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         queued = self.queue.popleft()
         self._generators[idx] = queued
         if isinstance(queued.start, SeedStart):
-            info = self._begin_item(idx, self._encoded_start(queued.start))
+            encoded = self._encoded_start(queued.start)
+            info = self._begin_item(idx, encoded)
+            self._first[idx] = encoded.row
         else:
             info = {}
             self._put_state(idx, self._snapshot_state(queued))
-        self._tickets[idx] = queued.ticket
-        self._first[idx] = self._tokens[idx].copy()
-        self.reset_infos[idx] = {**info, "group_start": queued.ticket}
+            self._first[idx] = self._tokens[idx].copy()
+        self._tickets[idx] = info["group_start"] = queued.ticket
+        self.reset_infos[idx] = info
 
     def _begin_item(self, idx: int, encoded: EncodedItem) -> dict[str, Any]:
         self._exchanges[idx], info = self.rules.begin(encoded)
@@ -209,7 +224,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
     def _encoded_start(self, start: SeedStart) -> EncodedItem:
         # Making a generator takes longer than all the rest, and the members of a group come one after the other
-        if self._last_start is None or self._last_start[0] != start:
+        if self._last_start is None or self._last_start[0] is not start:
             index = self.rules.chosen(start.options)
             generator = gym.utils.seeding.np_random(start.seed)[0]
             self._last_start = start, self.rules.drawn(generator) if index is None else self.rules.encoded(index)

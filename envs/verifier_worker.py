@@ -22,7 +22,7 @@ def as_score(value: Any) -> float:
     :param value: What a verifier returned
     :return: The same as a float
     """
-    if isinstance(value, str | bytes | None):
+    if value is None or isinstance(value, (str, bytes)):
         raise TypeError(f"the verifier returned {value!r:.100}, not a number")
     try:
         score = float(value)

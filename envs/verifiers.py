@@ -5,7 +5,7 @@ import math
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -145,8 +145,8 @@ class _Call(NamedTuple):
     answer: str
 
 
-# What the function returned; or what went wrong, and the exception where it is known
-_Result = tuple[Any, str | None, Exception | None]
+# What was called, and what it returned; or what went wrong, and the exception where it is known
+_Result = tuple[_Call, Any, str | None, Exception | None]
 
 
 class VerifierRunner:
@@ -211,7 +211,7 @@ class VerifierRunner:
         :param checks: Answers
         :return: What each of them is worth
         """
-        calls = [_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks]
+        calls = (_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks)
         return [Verdict(0.0 if error else value, error) for value, error in self._results("score", calls)]
 
     def reply(self, exchanges: list[tuple[Any, list[str]]]) -> list[Reply]:
@@ -219,45 +219,45 @@ class VerifierRunner:
         :param exchanges: Items with the messages so far, the last of which are answers
         :return: What is said to each of them
         """
-        calls = [_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges]
+        calls = (_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges)
         return [Reply(value, error) for value, error in self._results("reply", calls)]
 
-    def _results(self, key: str, calls: list[_Call]) -> list[tuple[Any, str | None]]:
+    def _results(self, key: str, calls: Iterable[_Call]) -> list[tuple[Any, str | None]]:
         """
         :param key: Which function
         :param calls: What it is called with
         :return: For each call the result, or None and what went wrong, where that is counted and not raised
         """
-        if not calls:
-            return []
-        results = self._called_here(key, calls) if key in self._here else self._called_there(key, calls)
-        try:
+        run = self._called_here if key in self._here else self._called_there
+        # Not left to the garbage collector: it holds the process
+        with contextlib.closing(run(key, calls)) as results:
             return [
                 (value, None) if error is None else (None, self._fail(key, call, error, cause))
-                for call, (value, error, cause) in zip(calls, results, strict=True)
+                for call, value, error, cause in results
             ]
-        finally:
-            # Not left to the garbage collector: it holds the process
-            results.close()
 
-    def _called_here(self, key: str, calls: list[_Call]) -> Generator[_Result, None, None]:
+    def _called_here(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
+        function, checked = self._here[key], RESULTS[key]
         for call in calls:
             result: _Result
             try:
-                result = RESULTS[key](self._here[key](*call.arguments)), None, None
+                result = call, checked(function(*call.arguments)), None, None
             except Exception as error:
-                result = None, describe(error), error
+                result = call, None, describe(error), error
             yield result
 
-    def _called_there(self, key: str, calls: list[_Call]) -> Generator[_Result, None, None]:
+    def _called_there(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
         assert self._pickled is not None
+        calls = list(calls)
+        if not calls:
+            return
         packed = [self._packed(key, call) for call in calls]
         if self._process is None:
             self._process = shared_process(self._pickled, self.n_bytes)
         try:
             with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
-                for value, error in results:
-                    yield value, error, None
+                for call, (value, error) in zip(calls, results, strict=True):
+                    yield call, value, error, None
         except VerifierStartError as start_error:
             message = f"The verifier {self._names[key]} cannot run in a process of its own: {start_error}"
             raise VerifierError(message) from start_error

@@ -15,8 +15,6 @@ from sb3_grpo.common.group_queue import Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.tokens import TokenSteps
 
-NO_EPISODE = -1
-
 
 @dataclass
 class EpisodeTexts:

@@ -4,7 +4,7 @@ import numpy as np
 import torch as th
 
 from sb3_grpo.common.devices import to_device
-from sb3_grpo.common.tokens import PAD, token_lengths
+from sb3_grpo.common.tokens import PAD, distinct_rows, token_lengths
 from sb3_grpo.common.transformer import SequenceModel, SlotCache
 
 
@@ -63,8 +63,7 @@ class CachedReader:
         self, cache: SlotCache, slots: np.ndarray, observations: np.ndarray, begin: np.ndarray, n_tokens: int
     ) -> th.Tensor:
         """``_feed`` for texts that are read from their beginning: the members of a group have the same prompt, read once."""
-        _, first, same = np.unique(observations[:, :n_tokens], axis=0, return_index=True, return_inverse=True)
-        same = same.reshape(-1)
+        first, same = distinct_rows(observations[:, :n_tokens])
         hidden = self._feed(cache, slots[first], observations[first], begin[first], n_tokens)
         if len(first) < len(slots):
             source, target = (to_device(each, self.device) for each in (slots[first][same], slots))

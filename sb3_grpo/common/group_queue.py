@@ -16,6 +16,9 @@ from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
 
 StartSampler = Callable[[np.random.Generator], Start]
 
+# In place of the ticket, for a copy that plays an episode that nobody wants
+NO_EPISODE = -1
+
 # All queues draw from it, so that an environment that two models use tells their episodes apart
 _tickets = count()
 
@@ -34,7 +37,7 @@ def random_seed_start(rng: np.random.Generator) -> SeedStart:
     return SeedStart(int(rng.integers(2**31)))
 
 
-@dataclass
+@dataclass(slots=True)
 class Episode:
     """One member of a group: its place, and what is known of it once it has ended."""
 
@@ -45,7 +48,7 @@ class Episode:
     truncated: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class Group:
     """The episodes that share one start."""
 
@@ -278,64 +281,73 @@ class StartFeeder:
                 self.env.env_method("queue_start", *self.groups.queued_start(ticket), indices=idx)
                 ahead.append(ticket)
 
-    def started(self, idx: int, rng: np.random.Generator, max_open_groups: int) -> int | None:
+    def started(self, copies: list[int], rng: np.random.Generator, max_open_groups: int) -> list[int]:
         """
-        Find out which member an environment copy has begun with its last reset.
+        Find out which members environment copies have begun with their last reset.
 
-        :param idx: The environment copy
+        :param copies: The environment copies
         :param rng: Generator from which new starts are drawn
         :param max_open_groups: Draw no further group if this many are open
-        :return: The member's ticket; ``None`` if the copy had no work and began an episode of its own
+        :return: The members' tickets; ``NO_EPISODE`` for a copy that had no work and began an episode of its own
         """
         if self.groups.settings.start_sampler is None:
-            return self.groups.next_ticket(rng, max_open_groups)
-        reset_info = self.env.unwrapped.reset_infos[idx]  # wrappers keep an empty list of their own
-        if "group_start" in reset_info:
-            ticket = reset_info["group_start"]
-            if self._shared is None:
-                self._ahead[idx].popleft()
-            observation = self.env.get_attr("first_observation", indices=idx)[0]
-            difference = self.groups.compare_first_observation(ticket, observation)
-            if difference is not None:
-                raise UnequalStartError(
-                    f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
-                    "(draw every random number from self.np_random); or give it get_state() and set_state(state), and pass "
-                    "a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a robot), "
-                    "opt in to groups of unrelated starts with unrelated_starts=True."
-                )
-            return ticket
-        if self._shared is None and self._ahead[idx]:
+            drawn = [self.groups.next_ticket(rng, max_open_groups) for _ in copies]
+            return [NO_EPISODE if ticket is None else ticket for ticket in drawn]
+        reset_infos = self.env.unwrapped.reset_infos  # wrappers keep an empty list of their own
+        tickets = [reset_infos[idx].get("group_start", NO_EPISODE) for idx in copies]
+        if self._shared is None:
+            for idx, ticket in zip(copies, tickets, strict=True):
+                self._take_from_own_queue(idx, ticket)
+        begun = [idx for idx, ticket in zip(copies, tickets, strict=True) if ticket != NO_EPISODE]
+        if begun:
+            wanted = [ticket for ticket in tickets if ticket != NO_EPISODE]
+            observations = self.env.get_attr("first_observation", indices=begun)
+            for idx, ticket, observation in zip(begun, wanted, observations, strict=True):
+                difference = self.groups.compare_first_observation(ticket, observation)
+                if difference is not None:
+                    raise UnequalStartError(
+                        f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
+                        "(draw every random number from self.np_random); or give it get_state() and set_state(state), and "
+                        "pass a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a "
+                        "robot), opt in to groups of unrelated starts with unrelated_starts=True."
+                    )
+        return tickets
+
+    def _take_from_own_queue(self, idx: int, ticket: int) -> None:
+        ahead = self._ahead[idx]
+        if ticket != NO_EPISODE:
+            ahead.popleft()
+        elif ahead:
             raise RuntimeError(
                 f"Environment copy {idx} was reset but did not begin the start that was queued for it. "
                 "StartQueue must be the outermost wrapper of each copy: use make_group_env(...), or "
                 "make_vec_env(..., wrapper_class=StartQueue), whose wrapper stands outside of all others."
             )
-        return None
 
     def in_sync(self, tickets: np.ndarray) -> bool:
         """
         Whether the copies are still in the episodes in which the last rollout left them.
         They are not if somebody else has reset them since, e.g. an evaluation on the training environment.
 
-        :param tickets: The ticket of each copy, -1 for none
+        :param tickets: The ticket of each copy
         :return: True if nothing has changed; False if it has, or if that cannot be known
         """
         if self.groups.settings.start_sampler is None:
             return False
-        current = [-1 if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
+        current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
         return current == tickets.tolist()
 
     def disturbed(self, tickets: np.ndarray) -> bool:
         """
         What ``in_sync`` finds out, as far as it can be known without asking the copies: for every step.
 
-        :param tickets: The ticket of each copy, -1 for none
+        :param tickets: The ticket of each copy
         :return: True if somebody else has reset the environments
         """
         if self.groups.settings.start_sampler is None:
             return False
         infos = self.env.unwrapped.reset_infos
-        return [info.get("group_start", -1) for info in infos] != tickets.tolist()
+        return [info.get("group_start", NO_EPISODE) for info in infos] != tickets.tolist()
 
     def clear(self) -> None:
         """Take back all starts that no copy has begun."""
@@ -362,6 +374,8 @@ def _difference(expected: Any, observed: Any) -> str | None:
     :param observed: Another one
     :return: What differs, in words; ``None`` if nothing does
     """
+    if observed is expected:
+        return None
     if isinstance(expected, dict):
         for key, value in expected.items():
             difference = _difference(value, observed[key])

@@ -1,7 +1,7 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
+import math
 import warnings
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -16,9 +16,17 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
-from sb3_grpo.common.buffers import NO_EPISODE, GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.causal_lm import CausalLMPolicy
-from sb3_grpo.common.group_queue import GroupQueue, GroupSettings, StartFeeder, StartSampler, outcomes, random_seed_start
+from sb3_grpo.common.group_queue import (
+    NO_EPISODE,
+    GroupQueue,
+    GroupSettings,
+    StartFeeder,
+    StartSampler,
+    outcomes,
+    random_seed_start,
+)
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
@@ -227,7 +235,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         fresh = self._last_obs is None
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
-            self._note_starts(range(self.n_envs))
+            self._note_starts([*range(self.n_envs)])
         return result
 
     @property
@@ -254,18 +262,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
 
-    def _note_starts(self, copies: Iterable[int]) -> None:
+    def _note_starts(self, copies: list[int]) -> None:
         """
         Find out which episodes have just begun.
 
         :param copies: Environment copies that were reset
         """
         assert self._feeder is not None
-        for idx in copies:
-            ticket = self._feeder.started(idx, self._start_rng, self._max_open_groups)
-            self._playing[idx] = NO_EPISODE if ticket is None else ticket
-            self._time[idx] = 0
-            self._outcome[idx] = 0.0
+        self._playing[copies] = self._feeder.started(copies, self._start_rng, self._max_open_groups)
+        self._time[copies] = 0
+        self._outcome[copies] = 0.0
         self._feeder.fill(self._start_rng, self._max_open_groups)
 
     def collect_rollouts(  # type: ignore[override]
@@ -360,7 +366,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._begin_groups()
         self._feeder.fill(self._start_rng, self._max_open_groups)
         self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self._note_starts(range(self.n_envs))
+        self._note_starts([*range(self.n_envs)])
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
@@ -448,14 +454,14 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, dones)
-            for idx in ended:
-                if self._playing[idx] != NO_EPISODE:
-                    if not np.isfinite(self._outcome[idx]):
-                        raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(self._playing[idx])}")
-                    truncated = bool(infos[idx].get("TimeLimit.truncated", False))
-                    self._groups.end_episode(
-                        int(self._playing[idx]), int(self._time[idx]), float(self._outcome[idx]), truncated
-                    )
+            figures = (self._playing[ended].tolist(), self._time[ended].tolist(), self._outcome[ended].tolist())
+            for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
+                if ticket == NO_EPISODE:
+                    continue
+                if not math.isfinite(outcome):
+                    raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(ticket)}")
+                truncated = bool(infos[idx].get("TimeLimit.truncated", False))
+                self._groups.end_episode(ticket, length, outcome, truncated)
             self._note_starts(ended)
             if self.use_sde:
                 self._reset_noise(ended)

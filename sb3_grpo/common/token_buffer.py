@@ -4,9 +4,9 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_grpo.common.buffers import NO_EPISODE, EpisodeTexts, GroupRolloutBuffer
-from sb3_grpo.common.group_queue import Episode
-from sb3_grpo.common.tokens import token_lengths
+from sb3_grpo.common.buffers import EpisodeTexts, GroupRolloutBuffer
+from sb3_grpo.common.group_queue import NO_EPISODE, Episode
+from sb3_grpo.common.tokens import distinct_rows, token_lengths
 
 
 class TokenRolloutBuffer(GroupRolloutBuffer):
@@ -64,11 +64,12 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         newest = {int(ticket): text for ticket, text in zip(self._newest_ticket, self._newest, strict=True)}
         texts = np.stack([self._texts[e.ticket] if e.ticket in self._texts else newest[e.ticket] for e in episodes])
         longest = int(token_lengths(texts).max())
-        distinct, text = np.unique(texts[:, :longest], axis=0, return_inverse=True)
+        first, text = distinct_rows(texts[:, :longest])
+        distinct = texts[first, :longest]
         return EpisodeTexts(
             texts=th.as_tensor(distinct, device=self.device),
             n_tokens=token_lengths(distinct),
-            text=text.reshape(-1),
+            text=text,
             last=self._tensor(self._data["n_tokens"], rows).long() - 1,
         )
 

@@ -35,6 +35,18 @@ class Tokenizer(Protocol):
         """
 
 
+def distinct_rows(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """
+    ``np.unique(texts, axis=0)`` in the order of appearance, several times as fast for short rows.
+
+    :param texts: (n, L)
+    :return: (d,) where each distinct row is found first, and (n,) which of the d each row is
+    """
+    places: dict[bytes, int] = {}
+    same = np.array([places.setdefault(row.tobytes(), len(places)) for row in texts])
+    return np.unique(same, return_index=True)[1], same
+
+
 class TokenSpace(spaces.Box):
     """
     Observations of text: token ids padded with ``PAD``, each observation of an episode an extension of the one before.

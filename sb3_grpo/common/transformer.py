@@ -58,8 +58,9 @@ class SlotCache:
 
     def _write(self, buffer: th.Tensor, new: th.Tensor) -> th.Tensor:
         buffer[self._rows, self._positions] = new.transpose(1, 2)
-        written = buffer[:, : self._end] if self._slots is None else buffer[self._slots, : self._end]
-        return written.transpose(1, 2)
+        written = buffer[:, : self._end]
+        # Much faster than buffer[slots]
+        return (written if self._slots is None else written.index_select(0, self._slots)).transpose(1, 2)
 
     def copy(self, source: th.Tensor, target: th.Tensor, end: int) -> None:
         """
@@ -71,7 +72,8 @@ class SlotCache:
         """
         for buffers in self._layers:
             for buffer in buffers:
-                buffer[target, :end] = buffer[source, :end]
+                written = buffer[:, :end]
+                written.index_copy_(0, target, written.index_select(0, source))
 
 
 class SequenceModel(Protocol):
