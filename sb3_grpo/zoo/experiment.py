@@ -250,11 +250,19 @@ def make_tables(storage: str) -> None:
     for last in (False,) * 9 + (True,):
         try:
             optuna.storages.RDBStorage(storage)
-            return
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             if last:
                 raise UsageError(f"--storage {storage}: {error}") from error
-            time.sleep(random.uniform(0.1, 0.5))
+        except ImportError as error:
+            # Optuna's words do not say which
+            missing = str(error.__cause__ or error)
+            raise UsageError(
+                f"--storage {storage}: its driver is not installed ({missing}). For PostgreSQL: write "
+                'postgresql+psycopg://user@host/name, and pip install "psycopg[binary]"'
+            ) from error
+        else:
+            return
+        time.sleep(random.uniform(0.1, 0.5))
 
 
 def this_worker() -> dict[str, Any]:
