@@ -396,6 +396,25 @@ def test_all_runs_are_evaluated_on_the_same_starts() -> None:
     assert len(np.unique(starts[0], axis=0)) == 3
 
 
+def test_returns_that_are_not_finite_end_the_run() -> None:
+    class Spoiled(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            result = self.venv.step_wait()
+            for info in result[3]:
+                if "episode" in info:
+                    info["episode"]["r"] = np.nan
+            return result
+
+    experiment = make_experiment(TINY, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, lambda n_envs: Spoiled(built.evaluation_envs(n_envs)))
+        with pytest.raises(ValueError, match=r"returns of an evaluation are \[nan, nan\].* rewards must be finite"):
+            evaluator.evaluate(2, False)
+
+
 @pytest.mark.filterwarnings("ignore:No update at")
 def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     # Nobody falls within 5 steps: all returns are equal, and all groups dropped

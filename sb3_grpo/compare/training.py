@@ -134,6 +134,11 @@ class Evaluator:
             )
         finally:
             env.close()
+        if not np.isfinite(returns).all():
+            raise ValueError(
+                f"The returns of an evaluation are {returns}, with which nothing can be compared: rewards must be finite. "
+                "Correct the environment's reward function."
+            )
         return {
             "mode": mode,
             "return_mean": float(np.mean(returns)),
