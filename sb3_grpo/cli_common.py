@@ -195,20 +195,36 @@ def announce(model: GRPO, task: str, policy: str) -> None:
     )
 
 
+class ProgressLines(BaseCallback):
+    """Says now and then how far the training is, where there is no terminal to draw a bar on."""
+
+    INTERVAL = 15.0
+
+    def _on_training_start(self) -> None:
+        self._begin = self._last = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        now = time.perf_counter()
+        if now - self._last >= self.INTERVAL:
+            self._last = now
+            say(f"{self.num_timesteps:,} of {self.model._total_timesteps:,} steps after {now - self._begin:.0f} s")
+        return True
+
+
 def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
     """
-    Train with a progress bar, until Ctrl-C at the most.
+    Train and show the progress, until Ctrl-C at the most.
 
     :param model: the model
     :param timesteps: environment steps
     :param callbacks: called at each step, before the progress bar
     :return: what came out of it
     """
-    progress_bar = ClampedProgressBarCallback()
+    progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
     interrupted = False
     start = time.perf_counter()
     try:
-        model.learn(timesteps, callback=[*callbacks, progress_bar])
+        model.learn(timesteps, callback=[*callbacks, progress])
     except KeyboardInterrupt:
         interrupted = True
     except ValueError as error:
@@ -218,8 +234,8 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
         raise UsageError(str(error)) from error
     finally:
         seconds = time.perf_counter() - start
-        if hasattr(progress_bar, "pbar"):
-            progress_bar.pbar.close()
+        if hasattr(progress, "pbar"):
+            progress.pbar.close()
     return Outcome(interrupted, seconds, model.num_timesteps)
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli import main
+from sb3_grpo.cli_common import ProgressLines
 from sb3_grpo.cli_train import EpisodeReturns
 
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
@@ -207,6 +209,12 @@ def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[
     assert train(*SHORT, env=env) == 2
     assert hint in capsys.readouterr().err
     assert not os.listdir(".")
+
+
+def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(ProgressLines, "INTERVAL", 0.0)
+    train_and_read()
+    assert re.search(r"^600 of 1,500 steps after \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_unknown_algorithm_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -478,7 +478,7 @@ class GRPO(KLRegularizedAlgorithm):
         if not self._warned_skip:
             self._warned_skip = True
             warnings.warn(
-                f"No update at {self.num_timesteps} steps: {reason} Training goes on, and this is not said again.",
+                f"No update at {self.num_timesteps} steps: {reason} Others like it are skipped, too, without a word.",
                 stacklevel=3,
             )
 
