@@ -4,6 +4,7 @@ import gymnasium as gym
 
 from .arithmetic import ArithmeticTask
 from .builtin_tasks import CapitalsTask, GuessNumberTask, make_task
+from .control_vec_env import ControlVecEnv
 from .curriculum import HardPrompts
 from .reasoning_gym_task import ReasoningGymTask
 from .tasks import GeneratorTask, Item, PairsTask, Task
@@ -19,6 +20,7 @@ __all__ = [
     "ArithmeticTask",
     "CapitalsTask",
     "CharTokenizer",
+    "ControlVecEnv",
     "GeneratorTask",
     "GuessNumberTask",
     "HardPrompts",

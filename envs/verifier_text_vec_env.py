@@ -9,7 +9,6 @@ import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.common.batched_vec_env import BatchedVecEnv, check_num_envs
-from sb3_grpo.common.snapshots import begin
 from sb3_grpo.common.starts import SeedStart, Start
 from sb3_grpo.common.tokens import PAD
 
@@ -186,7 +185,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def _prepare_start(self, start: Start) -> EncodedItem | dict[str, Any]:
         if not isinstance(start, SeedStart):
-            begin(self._single, start)
+            self._begin_single(start)
             return self._single.get_state()
         # As reset does it; making the generator takes longer than all the rest
         index = self.rules.chosen(start.options)

@@ -113,6 +113,16 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._tickets[idx] = info["group_start"] = queued.ticket
         self.reset_infos[idx] = info
 
+    def _begin_single(self, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """
+        :param start: Where the ordinary environment begins
+        :param noise_seed: See ``begin``
+        :return: The first observation and the info
+        """
+        # begin() may write into the generator that is there, which is that of some copy
+        self._single.unwrapped.np_random = gym.utils.seeding.np_random()[0]
+        return begin(self._single, start, noise_seed)
+
     def _generator(self, idx: int) -> np.random.Generator:
         """
         :param idx: The copy
@@ -121,8 +131,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         generator = self._generators[idx]
         if isinstance(generator, QueuedStart):
             # The generator as the start left it, where the start has one
-            self._single.unwrapped.np_random = gym.utils.seeding.np_random()[0]
-            begin(self._single, generator.start, generator.noise_seed)
+            self._begin_single(generator.start, generator.noise_seed)
             generator = self._single.unwrapped.np_random
         elif generator is None:
             generator = gym.utils.seeding.np_random()[0]
