@@ -22,39 +22,81 @@ RESULTS = Path(__file__).resolve().parent / "results"
 N_ENVS = 16
 
 
-def random_stepping(env_id: str, steps: int) -> dict[str, float]:
+def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: dict[str, Any]) -> Any:
+    """
+    :param env_id: id of a registered environment
+    :param n_envs: Number of copies
+    :param vec_env: "dummy", "subproc" or "control"
+    :param groups: Whether it is for an algorithm that needs exact starts. Copies in one process get them from the model
+    :param env_kwargs: Arguments for ``gym.make``
+    :return: The copies
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    # Imported where they are needed, so that no process holds more than its own in memory
+    if vec_env == "control":
+        from sb3_grpo.envs import ControlVecEnv
+
+        return ControlVecEnv(env_id, n_envs, seed=0, **env_kwargs)
+    wrapper = None
+    if groups and vec_env == "subproc":
+        from sb3_grpo import StartQueue as wrapper
+    cls = SubprocVecEnv if vec_env == "subproc" else DummyVecEnv
+    return make_vec_env(
+        env_id, n_envs, seed=0, vec_env_cls=cls, wrapper_class=wrapper, env_kwargs={"render_mode": None, **env_kwargs}
+    )
+
+
+def random_stepping(
+    env_id: str, steps: int, n_envs: int = N_ENVS, vec_env: str = "dummy", env_kwargs: dict[str, Any] | None = None
+) -> dict[str, float]:
     """
     :param env_id: id of a registered environment
     :param steps: Environment steps of all copies together
+    :param n_envs: Number of copies
+    :param vec_env: See ``make_env``
+    :param env_kwargs: Arguments for ``gym.make``
     :return: Rate of the bare ``VecEnv`` with random actions
     """
-    from stable_baselines3.common.env_util import make_vec_env
-
-    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0, env_kwargs={"render_mode": None})
-    actions = [np.array([env.action_space.sample() for _ in range(N_ENVS)]) for _ in range(1000)]
+    env = make_env(env_id, n_envs, vec_env, False, env_kwargs or {})
+    actions = [np.array([env.action_space.sample() for _ in range(n_envs)]) for _ in range(1000)]
     env.reset()
     begin = time.perf_counter()
-    for i in range(steps // N_ENVS):
+    for i in range(steps // n_envs):
         env.step(actions[i % 1000])
-    return {"steps_per_second": steps / (time.perf_counter() - begin)}
+    rate = steps / (time.perf_counter() - begin)
+    env.close()
+    return {"steps_per_second": rate}
 
 
-def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
+def training(
+    algo: str,
+    env_id: str,
+    steps: int,
+    n_envs: int = N_ENVS,
+    vec_env: str = "dummy",
+    env_kwargs: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
+) -> dict[str, float]:
     """
     :param algo: "ppo", "grpo" or "dapo"
     :param env_id: id of a registered environment
     :param steps: Environment steps of all copies together
+    :param n_envs: Number of copies
+    :param vec_env: See ``make_env``
+    :param env_kwargs: Arguments for ``gym.make``
+    :param changes: Hyperparameters that are not those of the configuration
     :return: Rates, peak memory in MiB, and the share of the time that each stage takes
     """
     import torch as th
-    from stable_baselines3.common.env_util import make_vec_env
 
     from benchmarks.common import algorithm, hyperparameters
 
     th.set_num_threads(1)
-    kwargs = hyperparameters(algo, env_id)
+    kwargs = {**hyperparameters(algo, env_id), **(changes or {})}
     kwargs.pop("n_envs", None)
-    env = make_vec_env(env_id, n_envs=N_ENVS, seed=0, env_kwargs={"render_mode": None})
+    env = make_env(env_id, n_envs, vec_env, algo != "ppo", env_kwargs or {})
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 
@@ -75,6 +117,7 @@ def training(algo: str, env_id: str, steps: int) -> dict[str, float]:
     model.learn(steps)
     seconds = time.perf_counter() - begin
     n_steps = model.num_timesteps
+    env.close()
     return {
         "steps_per_second": n_steps / seconds,
         "collect_steps_per_second": n_steps / spent["collect"],
