@@ -3,8 +3,9 @@ How environment steps per second and memory grow with copies, kind of vectorized
 and length of episodes: ``python -m benchmarks.throughput``.
 
 Random stepping, PPO with RL Zoo's hyperparameters, GRPO and DAPO, in turn, several times over, one process each with one torch
-thread. Writes ``benchmarks/results/throughput.json`` after each repeat, and goes on from there when it is stopped. Prints the
-medians, and the medians of ratios within each repeat.
+thread. Writes ``benchmarks/results/throughput.json`` after each cell, and goes on from there when it is stopped. Prints the
+medians, and the medians of ratios within each repeat. Memory is that of the process that trains: without the processes of
+copies, and with this package also where it is PPO that trains on its environments.
 """
 
 import argparse
@@ -132,16 +133,24 @@ def main() -> None:
         print(json.dumps(measure(planned[int(args.one[0])], args.one[1])))
         return
 
-    described = {"cells": [cell._asdict() | {"subjects": list(cell.subjects)} for cell in planned], "n_envs": N_ENVS}
-    result = json.loads(OUTPUT.read_text()) if OUTPUT.is_file() else {}
-    if {key: result.get(key) for key in described} != described:
-        result = described | {"runs": [[] for _ in planned], "command": command(), "machine": machine()}
+    here = machine()
+    commit = here.pop("commit")
+    described = {
+        "cells": [cell._asdict() | {"subjects": list(cell.subjects)} for cell in planned],
+        "n_envs": N_ENVS,
+        "machine": here,
+    }
+    result = described | {"command": command(), "runs": [[] for _ in planned]}
+    if OUTPUT.is_file():
+        result = json.loads(OUTPUT.read_text())
+        if {key: result[key] for key in described} != described:
+            parser.error(f"{OUTPUT} has other cells, or was made on another machine: delete it to begin anew")
     for repeat in range(args.repeats):
         for index, cell in enumerate(planned):
             runs = result["runs"][index]
             if len(runs) > repeat:
                 continue
-            runs.append({subject: _measure_in_process(index, subject) for subject in cell.subjects})
+            runs.append({subject: _measure_in_process(index, subject) for subject in cell.subjects} | {"commit": commit})
             result["summaries"] = [
                 {"sweep": cell.sweep, "value": cell.value, **_summary(cell, runs)}
                 for cell, runs in zip(planned, result["runs"], strict=True)

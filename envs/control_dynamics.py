@@ -42,7 +42,7 @@ class Dynamics(NamedTuple):
 
 def _square(values: np.ndarray) -> np.ndarray:
     # The power of a number is that of the C library, which is not always what NumPy has for the power of an array
-    return np.array([value**2 for value in values])
+    return np.array([value**2 for value in values.tolist()])
 
 
 def _cart_pole(env: CartPoleEnv, states: np.ndarray, actions: np.ndarray) -> Steps:
@@ -130,8 +130,11 @@ def _pendulum(env: PendulumEnv, states: np.ndarray, actions: np.ndarray) -> Step
     g, m, length, dt = env.g, env.m, env.l, env.dt
     torque = np.clip(actions, -env.max_torque, env.max_torque)[:, 0]
     angle = ((theta + np.pi) % (2 * np.pi)) - np.pi
-    costs = _square(angle) + 0.1 * _square(theta_dot) + 0.001 * _square(torque)
-    theta_dot = theta_dot + (3 * g / (2 * length) * np.sin(theta) + 3.0 / (m * length**2) * torque) * dt
+    # In numbers of NumPy: before NumPy 2, a number in single precision times one of Python is in double precision
+    effort = np.array([0.001 * (each**2) for each in torque])
+    push = np.array([3.0 / (m * length**2) * each for each in torque])
+    costs = _square(angle) + 0.1 * _square(theta_dot) + effort
+    theta_dot = theta_dot + (3 * g / (2 * length) * np.sin(theta) + push) * dt
     theta_dot = theta_dot.clip(-env.max_speed, env.max_speed)
     theta = theta + theta_dot * dt
     return Steps(np.stack((theta, theta_dot)), -costs, np.zeros(len(theta), bool))

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,20 @@ class CharTokenizer:
 
     def __init__(self, alphabet: Sequence[str]):
         self.alphabet = "".join(alphabet)
-        self.eos_id, self.vocab_size = len(self.alphabet), len(self.alphabet) + 1
         self._ids = {character: index for index, character in enumerate(self.alphabet)}
         if not self.alphabet:
             raise ValueError("The alphabet is empty: CharTokenizer needs at least one character, e.g. '0123456789+='")
         if len(self._ids) < len(self.alphabet):
             twice = sorted({character for character in self.alphabet if self.alphabet.count(character) > 1})
             raise ValueError(f"The alphabet {self.alphabet!r} has {', '.join(map(repr, twice))} more than once")
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return len(self.alphabet) + 1
+
+    @cached_property
+    def eos_id(self) -> int:
+        return len(self.alphabet)
 
     def encode(self, text: str) -> list[int]:
         """

@@ -50,7 +50,6 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         self._n_given = np.zeros(num_envs, np.int64)  # by the agent in this episode
         self._exchanges: list[Exchange | None] = [None] * num_envs
         self._actions = np.empty(0, np.int64)
-        self._interrupted = False
         self._t_start = time.time()
         super().__init__(num_envs, VerifierTextEnv.from_rules(rules), seed)
 
@@ -58,16 +57,6 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
     def verifier_errors(self) -> int:
         """How many failures of the verifier were counted as wrong answers."""
         return self.rules.runner.n_errors
-
-    def reset(self) -> np.ndarray:
-        """
-        Begin an episode in every copy.
-
-        :return: The observations
-        """
-        observations = super().reset()
-        self._interrupted = False
-        return observations
 
     def _observations(self) -> np.ndarray:
         return self._tokens.copy()
@@ -83,8 +72,10 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         :return: Observations, rewards, whether episodes have ended, infos
         """
         actions = self._checked(self._actions)
-        # Unless nothing goes wrong from here on
-        self._interrupted = True
+        with self._whole():
+            return self._step(actions)
+
+    def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
         self._tokens[self._rows, self._n_tokens] = actions
         self._n_tokens += 1
         self._n_given += 1
@@ -100,18 +91,11 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
             rewards[copies] = self._end(copies, ended, infos)
             for idx in copies:
                 self._begin(idx)
-        self._interrupted = False
         return self._observations(), rewards, dones, infos
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
         vocab_size = self.rules.tokenizer.vocab_size
-        if self._exchanges[0] is None:
-            raise gym.error.ResetNeeded("Call reset() first")
-        if self._interrupted:
-            raise gym.error.ResetNeeded(
-                "The last step() was ended by an error: call reset() (a model that goes on with this environment does so "
-                "after model.set_env(env))"
-            )
+        self._check_ready()
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
                 f"Expected {self.num_envs} whole numbers as actions, one token for each copy, "

@@ -207,7 +207,8 @@ class ProgressLines(BaseCallback):
         now = time.perf_counter()
         if now - self._last >= self.INTERVAL:
             self._last = now
-            say(f"{self.num_timesteps:,} of {self.model._total_timesteps:,} steps after {now - self._begin:.0f} s")
+            total = self.model._total_timesteps
+            say(f"{min(self.num_timesteps, total):,} of {total:,} steps after {now - self._begin:.0f} s")
         return True
 
 
@@ -217,7 +218,7 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
 
     :param model: the model
     :param timesteps: environment steps
-    :param callbacks: called at each step, before the progress bar
+    :param callbacks: called at each step, before the progress is shown
     :return: what came out of it
     """
     progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()

@@ -5,14 +5,17 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 from toy_envs import TINY
 
-from sb3_grpo.common.start_queue import capture_starts, make_group_env
-from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
+from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
+from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start, StartMismatchError
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv
+from sb3_grpo.envs.control_dynamics import DYNAMICS
 
 N = 6
 TASKS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
@@ -91,6 +94,37 @@ def test_arguments_of_the_task(env_id: str, env_kwargs: dict[str, Any]) -> None:
     assert play_both(copies, batch, 200, np.random.default_rng(0)) > N
 
 
+# Half of the range of each quantity: beyond all limits
+RANGES = {
+    "CartPole-v1": [3, 3, 0.3, 3],
+    "Acrobot-v1": [3.5, 3.5, 15, 30],
+    "MountainCar-v0": [0.9, 0.08],
+    "Pendulum-v1": [20, 9],
+}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_kwargs"), [*((task, {}) for task in TASKS), ("MountainCar-v0", {"goal_velocity": 0.03})]
+)
+def test_single_steps_from_anywhere(env_id: str, env_kwargs: dict[str, Any]) -> None:
+    n, rng = 3000, np.random.default_rng(0)
+    env: Any = gym.make(env_id, **env_kwargs).unwrapped
+    env.reset(seed=0)
+    states = rng.uniform(-1.0, 1.0, (len(RANGES[env_id]), n)) * np.array(RANGES[env_id])[:, None]
+    if env_id == "MountainCar-v0":
+        states[0] = (states[0] - 0.3).clip(env.min_position, env.max_position)
+    discrete = isinstance(env.action_space, gym.spaces.Discrete)
+    actions = rng.integers(env.action_space.n, size=n) if discrete else rng.uniform(-3, 3, (n, 1)).astype(np.float32)
+    dynamics = DYNAMICS[type(env)]
+    steps = dynamics.step(env, states, actions)
+    observed = dynamics.observe(steps.states)
+    for i in range(n):
+        env.state, env.steps_beyond_terminated = states[:, i].copy(), None
+        observation, reward, terminated, _, _ = env.step(actions[i])
+        assert np.array_equal(observation, observed[i]) and np.array_equal(np.array(env.state), steps.states[:, i])
+        assert (reward, terminated) == (steps.rewards[i], steps.terminated[i])
+
+
 @pytest.mark.parametrize("env_id", TASKS)
 def test_the_same_from_queued_starts(env_id: str) -> None:
     copies, batch = pair_of_envs(env_id, **SHORT)
@@ -101,10 +135,10 @@ def test_the_same_from_queued_starts(env_id: str) -> None:
     copies.reset(), batch.reset()
     play_both(copies, batch, 5, rng)
     # Each from the other
-    starts: list[Start] = [SeedStart(5), SeedStart(5), *capture_starts(batch)[:2], *capture_starts(copies)[2:4]]
+    starts: list[Start] = [SeedStart(5), *capture_starts(batch)[:2], *capture_starts(copies)[2:4], SeedStart(5)]
     for ticket in range(40):
         for env in (copies, batch):
-            env.env_method("queue_start", ticket, starts[ticket % 6], 7 * ticket if ticket % 2 else None, indices=0)
+            env.env_method("queue_start", ticket, starts[ticket // 3 % 6], 7 * ticket if ticket % 2 else None, indices=0)
     assert np.array_equal(copies.reset(), batch.reset())
     assert [info["group_start"] for info in batch.reset_infos] == list(range(N))
     # In the end no starts are left, and the copies go on with the generators of theirs
@@ -159,14 +193,64 @@ def test_wrong_tasks_are_named() -> None:
 FLAT = gym.envs.registration.WrapperSpec("flat", "gymnasium.wrappers:FlattenObservation", kwargs={})
 
 
-def test_pictures() -> None:
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCar-v0"])
+def test_pictures(env_id: str) -> None:
     pytest.importorskip("pygame")
-    batch = ControlVecEnv("CartPole-v1", 2, seed=0, render_mode="rgb_array")
-    batch.reset()
-    first, second = batch.get_images()
-    assert first is not None and second is not None and first.shape == second.shape and not np.array_equal(first, second)
-    assert batch.render() is not None
+    batch = ControlVecEnv(env_id, 2, seed=0, render_mode="rgb_array")
+    copies = make_vec_env(env_id, 2, seed=0, env_kwargs={"render_mode": "rgb_array"})
+    batch.reset(), copies.reset()
+    for _ in range(3):
+        batch.step(np.array([1, 0])), copies.step(np.array([1, 0]))
+    for one, other in zip(batch.get_images(), copies.get_images(), strict=True):
+        assert np.array_equal(one, other)  # type: ignore[arg-type]
+    assert np.array_equal(batch.env_method("render", indices=1)[0], copies.get_images()[1])
+    assert batch.render() is not None and batch.metadata == copies.metadata
     batch.close()
+    with pytest.raises(ValueError, match="render_mode='human' has to be 'rgb_array'"):
+        ControlVecEnv(env_id, 2, render_mode="human")
+
+
+def test_errors_half_way_through() -> None:
+    batch = ControlVecEnv("CartPole-v1", 3, seed=0, max_episode_steps=1)
+    for too_early in (batch.capture_start, lambda: batch.step(np.zeros(3, np.int64))):
+        with pytest.raises(gym.error.ResetNeeded, match=r"Call reset\(\) first"):
+            too_early()
+    batch.reset()
+    other = ControlVecEnv("Acrobot-v1", 1, seed=0)
+    other.reset()
+    batch.queue_start(0, SeedStart(0))
+    batch.queue_start(1, other.capture_start())
+    with pytest.raises(StartMismatchError):
+        batch.step(np.zeros(3, np.int64))
+    for _ in range(2):
+        with pytest.raises(gym.error.ResetNeeded, match="ended by an error"):
+            batch.step(np.zeros(3, np.int64))
+    assert batch.get_attr("current_ticket")[1:] == [None, None]
+    batch.reset()
+    batch.step(np.zeros(3, np.int64))
+
+
+def test_returned_arrays_belong_to_the_caller() -> None:
+    batch = ControlVecEnv("CartPole-v1", 2, seed=0)
+    first = batch.reset()
+    kept = first.copy()
+    second = batch.step(np.array([0, 1]))[0]
+    assert np.array_equal(first, kept) and not np.array_equal(first, second)
+    kept, first[:], second[:] = batch.step(np.array([0, 1]))[0], 9.0, 9.0
+    assert batch.step(np.array([1, 0]))[0].max() < 9.0
+    batch.queue_start(0, SeedStart(0))
+    batch.reset()
+    with pytest.raises(ValueError, match="read-only"):
+        batch.get_attr("first_observation")[0][:] = 0.0
+
+
+def test_what_wrappers_ask_for() -> None:
+    batch = ControlVecEnv("CartPole-v1", 2, seed=0)
+    assert batch.get_attr("gravity") == [9.8, 9.8] and batch.get_attr("spec", 0)[0].id == "CartPole-v1"
+    assert not batch.has_attr("nothing")
+    for wrapper in (gym.wrappers.TimeLimit, Monitor, StartQueue):
+        assert batch.env_is_wrapped(wrapper) == [True, True]
+    assert batch.env_is_wrapped(gym.wrappers.FlattenObservation) == [False, False]
 
 
 def test_training_is_the_same_as_on_single_copies() -> None:

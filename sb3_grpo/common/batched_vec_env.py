@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
@@ -23,6 +25,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     The same as ``num_envs`` copies of an environment in a ``DummyVecEnv``, each of them in a ``Monitor`` and a
     ``StartQueue``. A subclass makes the steps of all copies at once. What is rare is left to one ordinary environment, so
     that it is done as everywhere else.
+
+    ``step_wait`` of a subclass begins with ``_check_ready()``, changes what it changes in ``with self._whole()``, and calls
+    ``_begin(idx)`` for each copy whose episode has ended, in their order. It sets ``render_mode`` before this ``__init__``.
 
     The infos of copies whose episode goes on are empty. ``queue`` has the starts that the next episodes begin from:
     whichever copy ends first takes the next one.
@@ -41,6 +46,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
         # The members of a group come one after the other
         self._last_start: tuple[Start, EpisodeStart] | None = None
+        self._was_reset = self._interrupted = False
         super().__init__(num_envs, single.observation_space, single.action_space)
         if seed is not None:
             self.seed(seed)
@@ -91,18 +97,36 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
         :return: The observations
         """
-        for idx in range(self.num_envs):
-            if (seed := self._seeds[idx]) is not None and not self.queue:
-                self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
-            self._begin(idx, self._options[idx])
+        with self._whole():
+            for idx in range(self.num_envs):
+                if (seed := self._seeds[idx]) is not None and not self.queue:
+                    self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
+                self._begin(idx, self._options[idx])
+        self._was_reset = True
         self._reset_seeds()
         self._reset_options()
         return self._observations()
 
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What an error ends half-way through leaves the copies in different steps."""
+        self._interrupted = True
+        yield
+        self._interrupted = False
+
+    def _check_ready(self) -> None:
+        if not self._was_reset:
+            raise gym.error.ResetNeeded("Call reset() first")
+        if self._interrupted:
+            raise gym.error.ResetNeeded(
+                "The last step() or reset() was ended by an error: call reset() (a model that goes on with this environment "
+                "does so after model.set_env(env))"
+            )
+
     def _begin(self, idx: int, options: dict[str, Any] | None = None) -> None:
         """Begin from the next queued start, or do an ordinary reset if there is none."""
+        self._tickets[idx] = None
         if not self.queue:
-            self._tickets[idx] = None
             self.reset_infos[idx] = self._reset_copy(idx, options)
             return
         queued = self.queue.popleft()
@@ -143,6 +167,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         :param idx: The copy
         :return: The present state of its episode
         """
+        self._check_ready()
         generator = self._generator(idx)
         observation = self._load(idx)
         self._single.unwrapped.np_random = generator
@@ -183,7 +208,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
             return [getattr(self._single, attr_name) for _ in copies]
         if attr_name.startswith("_"):
             raise AttributeError(f"The copies in a {type(self).__name__} have no attribute {attr_name!r}")
-        value = getattr(self, attr_name)
+        value = getattr(self, attr_name) if hasattr(self, attr_name) else self._single.get_wrapper_attr(attr_name)
         return [value for _ in copies]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -227,9 +252,10 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         :param wrapper_class: Class of a wrapper
         :param indices: Which copies, None for all
-        :return: Whether the copies do what the wrapper does: Monitor and StartQueue
+        :return: Whether the copies do what the wrapper does: Monitor, StartQueue, and those of the ordinary environment
         """
-        return [wrapper_class in (Monitor, StartQueue) for _ in self._get_indices(indices)]
+        wrapped = wrapper_class in (Monitor, StartQueue) or is_wrapped(self._single, wrapper_class)
+        return [wrapped for _ in self._get_indices(indices)]
 
 
 def check_num_envs(num_envs: Any) -> None:

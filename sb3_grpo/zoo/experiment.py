@@ -218,7 +218,7 @@ class GroupExperimentManager(ExperimentManager):
                 make_tables(self.storage)
             super().hyperparameters_optimization()
         except ImportError as error:
-            # A driver for the database, or optunahub
+            # optunahub
             raise UsageError(f"--storage {self.storage}, --sampler {self.sampler}: {error}") from error
         except ValueError as error:
             # What study.best_trial says
@@ -255,11 +255,10 @@ def make_tables(storage: str) -> None:
                 raise UsageError(f"--storage {storage}: {error}") from error
         except ImportError as error:
             # Optuna's words do not say which
-            missing = str(error.__cause__ or error)
-            raise UsageError(
-                f"--storage {storage}: its driver is not installed ({missing}). For PostgreSQL: write "
-                'postgresql+psycopg://user@host/name, and pip install "psycopg[binary]"'
-            ) from error
+            message = f"--storage {storage}: its driver is not installed ({error.__cause__ or error})"
+            if storage.startswith("postgresql"):
+                message += '. Write postgresql+psycopg://user@host/name, and pip install "psycopg[binary]"'
+            raise UsageError(message) from error
         else:
             return
         time.sleep(random.uniform(0.1, 0.5))
