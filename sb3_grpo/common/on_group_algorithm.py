@@ -34,8 +34,10 @@ from sb3_grpo.common.policies import (
     unchecked_distributions,
 )
 from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenPolicy
+from sb3_grpo.common.vine import VisitedStates
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
@@ -90,6 +92,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         common_noise: bool,
         unrelated_starts: bool,
         start_sampler: StartSampler | None,
+        vine_share: float,
         use_sde: bool,
         sde_sample_freq: int,
         stats_window_size: int = 100,
@@ -130,9 +133,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.common_noise = common_noise
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
+        self.vine_share = vine_share
         self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
         self._feeder: StartFeeder | None = None
+        self._visited: VisitedStates | None = None
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
@@ -152,6 +157,10 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             )
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
+        if not 0.0 <= self.vine_share <= 1.0:
+            raise ValueError(f"vine_share must be between 0 and 1, got {self.vine_share}.")
+        if self.vine_share > 0.0 and self.unrelated_starts:
+            raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
         for name in ("n_groups", "batch_size", "max_sampling_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -189,7 +198,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._start_rng = np.random.default_rng(seed)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_feeder", "_groups", "_playing", "_time", "_outcome"]
+        return [*super()._excluded_save_params(), "batch", "_feeder", "_groups", "_playing", "_time", "_outcome", "_visited"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -244,15 +253,28 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             group_size=self.group_size,
             n_groups=self.n_groups,
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
-            start_sampler=None if self.unrelated_starts else self.start_sampler or random_seed_start,
+            start_sampler=self._sampler(),
             common_noise=self.common_noise,
         )
+
+    def _sampler(self) -> StartSampler | None:
+        """
+        :return: What draws the starts, the same object for as long as the parameters are the same
+        """
+        sampler = self.start_sampler or random_seed_start
+        if self.vine_share == 0.0:
+            self._visited = None
+        elif self._visited is None or (self._visited.share, self._visited.otherwise) != (self.vine_share, sampler):
+            self._visited = VisitedStates(self.vine_share, sampler)
+        return None if self.unrelated_starts else self._visited or sampler
 
     def _begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
         if self._feeder is not None and self._feeder.env is self.env:
             self._feeder.clear()
+        if self._visited is not None:
+            self._visited.states.clear()  # they may be those of another environment
         self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
@@ -391,6 +413,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.logger.record("group/overlong_fraction", float(np.mean(truncated)))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
+        if self._visited is not None:
+            visited = [isinstance(group.start, SnapshotStart) for group in drawn]
+            self.logger.record("group/vine_fraction", float(np.mean(visited)))
 
     def learn(
         self: SelfOnGroupAlgorithm,
@@ -451,6 +476,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         rollout_buffer.add(obs, actions, log_prob, rewards, self._playing, self._time)
         self._time += 1
         self._outcome += rewards
+        if self._visited is not None:
+            assert self.env is not None
+            self._visited.visit(self.env, dones, self._start_rng)
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, dones)

@@ -103,6 +103,8 @@ class GRPO(KLRegularizedAlgorithm):
         for environments that cannot start twice in the same state
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
         :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
+    :param vine_share: Share of the groups that begin in states which the policy has visited lately (the vine method of TRPO)
+        instead, for environments whose state can be captured. Their steps count and are learned from like all others.
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
         instead of action noise exploration (default: False)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
@@ -158,6 +160,7 @@ class GRPO(KLRegularizedAlgorithm):
         common_noise: bool = True,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | None = None,
+        vine_share: float = 0.0,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -184,6 +187,7 @@ class GRPO(KLRegularizedAlgorithm):
             common_noise=common_noise,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
+            vine_share=vine_share,
             kl_coef=kl_coef,
             kl_estimator=kl_estimator,
             kl_target=kl_target,
