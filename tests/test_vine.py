@@ -2,17 +2,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.common import vine
+from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, StartNotSupportedError
 from sb3_grpo.common.vine import VisitedStates
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.grpo import grpo as grpo_module
 
 SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
 
@@ -39,7 +42,7 @@ class Groups(BaseCallback):
 
 def learn(env: VecEnv, steps: int = 3000, cls: type[GRPO] = GRPO, **changes: Any) -> tuple[GRPO, Groups]:
     callback = Groups()
-    model = cls("MlpPolicy", env, vine_share=0.5, **{**SETTINGS, **changes})
+    model = cls("MlpPolicy", env, **{"vine_share": 0.5, **SETTINGS, **changes})
     return model.learn(steps, callback=callback), callback
 
 
@@ -68,10 +71,25 @@ def test_groups_begin_where_the_policy_has_been(kind: str, cls: type[GRPO]) -> N
 def test_outcomes_are_those_of_the_branches() -> None:
     """And not of what led to them, which is the same for all."""
     _, seen = learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), advantage="outcome")
-    lengths = {group.episodes[0].length for group in seen.groups if isinstance(group.start, SnapshotStart)}
+    visited = [group.start for group in seen.groups if isinstance(group.start, SnapshotStart)]
+    lengths = {group.episodes[0].length for group in seen.groups if group.start in visited}
     assert len(lengths) > 5 and max(lengths) < 20
     assert all(len({episode.length for episode in group.episodes}) == 1 for group in seen.groups)
+    # The regression has to know when the time is up
+    assert all(group.start.elapsed + group.episodes[0].length == 20 for group in seen.groups if group.start in visited)
     assert all(-17.0 * length < group.episodes[0].outcome for group in seen.groups for length in [group.episodes[0].length])
+
+
+def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    last: list[int] = []
+
+    def fit(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        last.append(int(time.max()))
+        return regression_values(inputs, time, returns)
+
+    monkeypatch.setattr(grpo_module, "regression_values", fit)
+    learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), 2000, n_groups=1, vine_share=1.0)
+    assert set(last) == {19} and len(last) > 10
 
 
 def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from stable_baselines3.common.type_aliases import TensorDict
 from sb3_grpo.common.devices import to_device
 from sb3_grpo.common.group_queue import Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.tokens import TokenSteps
 
 
@@ -65,6 +66,7 @@ class GroupBatch:
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
     :param truncated: (B, G) True where a time limit cut the episode off
+    :param elapsed: (B,) steps that the time limit had counted at the start
     """
 
     observations: th.Tensor | TensorDict | EpisodeTexts
@@ -77,6 +79,7 @@ class GroupBatch:
     mask: th.Tensor
     lengths: th.Tensor
     truncated: th.Tensor
+    elapsed: th.Tensor
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """
@@ -315,6 +318,9 @@ class GroupRolloutBuffer:
             mask=mask.view(*shape, longest),
             lengths=lengths.view(shape),
             truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
+            elapsed=th.as_tensor(
+                [group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in groups], device=self.device
+            ),
         )
 
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | EpisodeTexts:

@@ -39,12 +39,14 @@ class SnapshotStart:
     :param layers: the pickled Python attributes of every layer
     :param native: the part of the state that does not live in Python attributes (simulator, emulator),
         None where there is none
+    :param elapsed: steps that the episode's time limit has counted, 0 where there is no limit
     """
 
     observation: Any = field(repr=False)
     identity: tuple[str, ...]
     layers: bytes = field(repr=False)
     native: Any = field(default=None, repr=False)
+    elapsed: int = 0
 
 
 Start: TypeAlias = SeedStart | SnapshotStart

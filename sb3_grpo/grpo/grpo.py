@@ -369,7 +369,9 @@ class GRPO(KLRegularizedAlgorithm):
             observations = (batch.observations_at(Minibatch(steps, None, len(parts))) for steps in parts)
             states = th.cat([self.policy.state_features(obs) for obs in observations])
         fitted = batch.flatten(returns)
-        values = regression_values(states, batch.time, fitted)
+        # What is left until the time limit matters, also where an episode began in the middle of another one
+        time = batch.time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
+        values = regression_values(states, time, fitted)
         unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
         self.logger.record("train/regression_r2", 1.0 - unexplained.item())
         return batch.pad(values)
