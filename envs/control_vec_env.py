@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
@@ -57,15 +57,16 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         single = gym.make(env_id, render_mode=render_mode, **env_kwargs)
         # Its attributes are those of the task
         self._base = cast(Any, single.unwrapped)
-        wrappers = {type(layer): layer for layer in _wrappers(single)}
-        usual = {TimeLimit} <= {*wrappers} <= {TimeLimit, OrderEnforcing, PassiveEnvChecker}
-        if type(self._base) not in DYNAMICS or not usual:
+        # The RL Zoo has a TimeLimit of its own
+        unusual = [layer for layer in _wrappers(single) if not isinstance(layer, OrderEnforcing | PassiveEnvChecker)]
+        limits = [layer for layer in unusual if "_max_episode_steps" in vars(layer)]
+        if type(self._base) not in DYNAMICS or len(limits) != 1 or len(unusual) != 1:
             names = ", ".join(sorted(cls.__name__ for cls in DYNAMICS))
             raise ValueError(
                 f"There is no batched form of {single}, only of {names} with the wrappers that they are registered with. "
                 f"Use make_group_env({env_id!r}, n_envs={num_envs})."
             )
-        self._time_limit = cast(Any, wrappers[TimeLimit])
+        self._time_limit = cast(Any, limits[0])
         self._dynamics = DYNAMICS[type(self._base)]
         self.render_mode = render_mode
         observation, _ = single.reset()

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -188,6 +189,19 @@ def test_wrong_tasks_are_named() -> None:
         gym.registry.pop("Flat-v0")
     with pytest.raises(ValueError, match="num_envs=0"):
         ControlVecEnv("CartPole-v1", 0)
+
+
+def test_time_limit_of_the_rl_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Patched(TimeLimit):
+        """What gym.make takes when the RL Zoo was imported."""
+
+    monkeypatch.setattr(gym.wrappers, "TimeLimit", Patched)
+    copies, batch = pair_of_envs("CartPole-v1", max_episode_steps=9)
+    assert isinstance(copies.envs[0].env.env, Patched)
+    assert np.array_equal(copies.reset(), batch.reset())
+    assert play_both(copies, batch, 30, np.random.default_rng(0)) > N
+    batch.step(np.zeros(N, np.int64))
+    assert batch.capture_start(0).elapsed == int(batch._lengths[0])
 
 
 FLAT = gym.envs.registration.WrapperSpec("flat", "gymnasium.wrappers:FlattenObservation", kwargs={})

@@ -20,7 +20,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.wrappers import TimeLimit
 
 from sb3_grpo.common.base_states import BaseState, base_state, explain_unsupported, has_own_protocol, reseed_generator
 from sb3_grpo.common.starts import (
@@ -128,7 +127,8 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
         identity=_identity(env),
         layers=_capture_layers(env, state),
         native=replay if state.replayed else state.capture(base),
-        elapsed=max((layer._elapsed_steps or 0 for layer in _layers(env) if isinstance(layer, TimeLimit)), default=0),
+        # Of TimeLimit, or of what the RL Zoo has in its place
+        elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in _layers(env)),
     )
 
 
