@@ -75,7 +75,6 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._observed = np.empty((num_envs, *observation.shape), observation.dtype)
         self._lengths = np.zeros(num_envs, np.int64)
         self._returns = np.zeros(num_envs)
-        self._actions = np.empty(0)
         self._t_start = time.time()
         self._monitor = Monitor(single)
         super().__init__(num_envs, self._monitor, seed)
@@ -83,20 +82,6 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
 
     def _observations(self) -> np.ndarray:
         return self._observed.copy()
-
-    def step_async(self, actions: np.ndarray) -> None:
-        """
-        :param actions: The action of each copy
-        """
-        self._actions = np.asarray(actions)
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """
-        :return: Observations, rewards, whether episodes have ended, infos
-        """
-        actions = self._checked(self._actions)
-        with self._whole():
-            return self._step(actions)
 
     def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
         self._states, rewards, terminated = self._dynamics.step(self._base, self._states, actions)
@@ -117,7 +102,6 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         return self._observations(), rewards.astype(np.float32), dones, infos
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
-        self._check_ready()
         shape = (self.num_envs, *(self.action_space.shape or ()))
         if actions.shape != shape:
             raise ValueError(f"Expected actions of shape {shape}, one for each copy, got {actions.shape}")

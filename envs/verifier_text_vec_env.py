@@ -49,7 +49,6 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         self._n_tokens = np.zeros(num_envs, np.int64)
         self._n_given = np.zeros(num_envs, np.int64)  # by the agent in this episode
         self._exchanges: list[Exchange | None] = [None] * num_envs
-        self._actions = np.empty(0, np.int64)
         self._t_start = time.time()
         super().__init__(num_envs, VerifierTextEnv.from_rules(rules), seed)
 
@@ -60,20 +59,6 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def _observations(self) -> np.ndarray:
         return self._tokens.copy()
-
-    def step_async(self, actions: np.ndarray) -> None:
-        """
-        :param actions: The next token of each copy
-        """
-        self._actions = np.asarray(actions)
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """
-        :return: Observations, rewards, whether episodes have ended, infos
-        """
-        actions = self._checked(self._actions)
-        with self._whole():
-            return self._step(actions)
 
     def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
         self._tokens[self._rows, self._n_tokens] = actions
@@ -95,7 +80,6 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
         vocab_size = self.rules.tokenizer.vocab_size
-        self._check_ready()
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
                 f"Expected {self.num_envs} whole numbers as actions, one token for each copy, "

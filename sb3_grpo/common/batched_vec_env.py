@@ -11,7 +11,7 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.common.snapshots import begin, capture
 from sb3_grpo.common.start_queue import QueuedStart, StartQueue
@@ -26,8 +26,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     ``StartQueue``. A subclass makes the steps of all copies at once. What is rare is left to one ordinary environment, so
     that it is done as everywhere else.
 
-    ``step_wait`` of a subclass begins with ``_check_ready()``, changes what it changes in ``with self._whole()``, and calls
-    ``_begin(idx)`` for each copy whose episode has ended, in their order. It sets ``render_mode`` before this ``__init__``.
+    A subclass sets ``render_mode`` before this ``__init__``.
 
     The infos of copies whose episode goes on are empty. ``queue`` has the starts that the next episodes begin from:
     whichever copy ends first takes the next one.
@@ -46,10 +45,28 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
         # The members of a group come one after the other
         self._last_start: tuple[Start, EpisodeStart] | None = None
+        self._actions = np.empty(0)
         self._was_reset = self._interrupted = False
         super().__init__(num_envs, single.observation_space, single.action_space)
         if seed is not None:
             self.seed(seed)
+
+    @abstractmethod
+    def _checked(self, actions: np.ndarray) -> np.ndarray:
+        """
+        :param actions: As the user gave them
+        :return: The same
+        :raises ValueError: if they are not one possible action for each copy
+        """
+
+    @abstractmethod
+    def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """
+        Make a step of all copies, and call ``_begin`` for those whose episode has ended, in their order.
+
+        :param actions: One for each copy
+        :return: Observations, rewards, whether episodes have ended, infos
+        """
 
     @abstractmethod
     def _observations(self) -> np.ndarray:
@@ -90,6 +107,21 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         :param idx: The copy
         :return: The last observation
         """
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """
+        :param actions: The action of each copy
+        """
+        self._actions = np.asarray(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """
+        :return: Observations, rewards, whether episodes have ended, infos
+        """
+        self._check_ready()
+        actions = self._checked(self._actions)
+        with self._whole():
+            return self._step(actions)
 
     def reset(self) -> np.ndarray:
         """
