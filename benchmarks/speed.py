@@ -32,20 +32,18 @@ def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: d
     :return: The copies
     """
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+    from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    # Imported where they are needed, so that no process holds more than its own in memory
+    # Ours is imported where it is needed, so that no process holds more than its own in memory
     if vec_env == "control":
         from sb3_grpo.envs import ControlVecEnv
 
         return ControlVecEnv(env_id, n_envs, seed=0, **env_kwargs)
-    wrapper = None
-    if groups and vec_env == "subproc":
-        from sb3_grpo import StartQueue as wrapper
-    cls = SubprocVecEnv if vec_env == "subproc" else DummyVecEnv
-    return make_vec_env(
-        env_id, n_envs, seed=0, vec_env_cls=cls, wrapper_class=wrapper, env_kwargs={"render_mode": None, **env_kwargs}
-    )
+    if vec_env == "dummy":
+        return make_vec_env(env_id, n_envs, seed=0, env_kwargs={"render_mode": None, **env_kwargs})
+    if groups:
+        from sb3_grpo import make_group_env as make_vec_env
+    return make_vec_env(env_id, n_envs, seed=0, vec_env_cls=SubprocVecEnv, env_kwargs={"render_mode": None, **env_kwargs})
 
 
 def random_stepping(

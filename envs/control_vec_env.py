@@ -48,6 +48,8 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
     :param env_kwargs: Arguments for ``gym.make``
     """
 
+    _single: Monitor
+
     def __init__(
         self, env_id: str, num_envs: int, seed: int | None = None, *, render_mode: str | None = None, **env_kwargs: Any
     ):
@@ -76,8 +78,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._lengths = np.zeros(num_envs, np.int64)
         self._returns = np.zeros(num_envs)
         self._t_start = time.time()
-        self._monitor = Monitor(single)
-        super().__init__(num_envs, self._monitor, seed)
+        super().__init__(num_envs, Monitor(single), seed)
         self.metadata = single.metadata
 
     def _observations(self) -> np.ndarray:
@@ -122,7 +123,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
 
     def _begun(self, observation: np.ndarray, info: dict[str, Any]) -> _Start:
         observation.setflags(write=False)  # all members of a group get it
-        rewards = self._monitor.rewards
+        rewards = self._single.rewards
         return _Start(np.array(self._base.state, np.float64), observation, len(rewards), sum(rewards), info)
 
     def _begin_start(self, idx: int, start: _Start) -> tuple[np.ndarray, dict[str, Any]]:
@@ -136,8 +137,8 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._base.last_u = None
         length = self._time_limit._elapsed_steps = int(self._lengths[idx])
         # With the same sum
-        self._monitor.rewards = [float(self._returns[idx])] * min(length, 1) + [0.0] * (length - 1)
-        self._monitor.needs_reset = False
+        self._single.rewards = [float(self._returns[idx])] * min(length, 1) + [0.0] * (length - 1)
+        self._single.needs_reset = False
         return self._observed[idx]
 
     def get_images(self) -> list[np.ndarray | None]:

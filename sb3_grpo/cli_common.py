@@ -20,8 +20,8 @@ from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.machine import describe_machine, versions
-from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

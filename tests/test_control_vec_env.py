@@ -10,7 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
-from toy_envs import TINY
+from toy_envs import TINY, step_both
 
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start, StartMismatchError
@@ -35,29 +35,11 @@ def random_actions(space: gym.Space, rng: np.random.Generator) -> np.ndarray:
     return rng.uniform(-3.0, 3.0, (N, 1)).astype(np.float32)
 
 
-def without_time(info: dict[str, Any]) -> dict[str, Any]:
-    info = dict(info)
-    if "episode" in info:
-        info["episode"] = {key: info["episode"][key] for key in ("r", "l")}
-    return info
-
-
 def play_both(copies: Any, batch: Any, n_steps: int, rng: np.random.Generator) -> int:
     """
     :return: How many episodes have ended
     """
-    n_ended = 0
-    for _ in range(n_steps):
-        actions = random_actions(batch.action_space, rng)
-        expected, got = copies.step(actions), batch.step(actions)
-        # To the last bit
-        for one, other in zip(expected[:3], got[:3], strict=True):
-            assert np.array_equal(one, other) and one.dtype == other.dtype
-        for idx in np.flatnonzero(got[2]):
-            assert data_equivalence(without_time(expected[3][idx]), without_time(got[3][idx]), exact=True)
-        assert copies.reset_infos == batch.reset_infos
-        n_ended += int(got[2].sum())
-    return n_ended
+    return sum(step_both(copies, batch, random_actions(batch.action_space, rng)) for _ in range(n_steps))
 
 
 @pytest.mark.parametrize("env_id", TASKS)

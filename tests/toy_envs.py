@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 
 from sb3_grpo.common.buffers import Minibatch
 
@@ -21,6 +22,38 @@ def observations_of(batch: Any, steps: th.Tensor | None = None) -> Any:
     :return: Their observations
     """
     return batch.observations_at(Minibatch(th.arange(len(batch.rows)) if steps is None else steps, None, 1))
+
+
+def without_time(info: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param info: The info of a step
+    :return: The same without the seconds that Monitor notes
+    """
+    info = dict(info)
+    if "episode" in info:
+        info["episode"] = {key: info["episode"][key] for key in ("r", "l")}
+    return info
+
+
+def step_both(copies: Any, batch: Any, actions: np.ndarray) -> int:
+    """
+    Make a step with ordinary copies and with those in one object, and see that it is the same, to the last bit.
+
+    :param copies: The ordinary copies
+    :param batch: The others
+    :param actions: For both
+    :return: How many episodes have ended
+    """
+    expected, got = copies.step(actions), batch.step(actions)
+    for one, other in zip(expected[:3], got[:3], strict=True):
+        assert np.array_equal(one, other) and one.dtype == other.dtype
+    for idx, done in enumerate(got[2]):
+        if done:
+            assert data_equivalence(without_time(expected[3][idx]), without_time(got[3][idx]), exact=True)
+        else:
+            assert got[3][idx] == {}
+    assert copies.reset_infos == batch.reset_infos
+    return int(got[2].sum())
 
 
 class ToyEnv(gym.Env):

@@ -1,9 +1,17 @@
-"""Callbacks for trainings that are written down in a configuration file."""
+"""Callbacks: a progress bar, and a warm start for trainings that are written down in a configuration file."""
 
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
+
+
+class ClampedProgressBarCallback(ProgressBarCallback):
+    """SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``."""
+
+    def _on_step(self) -> bool:
+        self.pbar.update(min(self.training_env.num_envs, self.pbar.total - self.pbar.n))
+        return True
 
 
 class WarmStart(BaseCallback):

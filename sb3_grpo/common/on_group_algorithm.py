@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.group_queue import (
     NO_EPISODE,
@@ -43,14 +44,6 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
-
-
-class ClampedProgressBarCallback(ProgressBarCallback):
-    """SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``."""
-
-    def _on_step(self) -> bool:
-        self.pbar.update(min(self.training_env.num_envs, self.pbar.total - self.pbar.n))
-        return True
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):

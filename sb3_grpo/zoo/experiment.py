@@ -23,8 +23,9 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, Event
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.cli_common import UsageError, say
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.hyperparams import config_path
-from sb3_grpo.common.on_group_algorithm import ClampedProgressBarCallback, OnGroupAlgorithm
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.start_queue import StartQueue
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
