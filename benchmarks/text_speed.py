@@ -66,12 +66,12 @@ class UncachedTokenPolicy(TokenPolicy):
     # Observations are stored and read step by step
     reads_texts = False
 
-    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
+    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
         :return: function from observations to actions and their log probabilities
         """
 
-        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
+        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             distribution = self.get_distribution(th.as_tensor(observations, device=self.device))
             actions = distribution.get_actions()
             return actions.cpu().numpy(), distribution.log_prob(actions)

@@ -280,6 +280,20 @@ def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Modu
     assert np.array_equal(observations, kept)
 
 
+@pytest.mark.parametrize("observation", ["vector", "dict"])
+@pytest.mark.parametrize("action", [*ACTION_SPACES, "sde"])
+def test_log_probs_of_a_rollout_are_those_of_its_observations(observation: str, action: str) -> None:
+    space = ACTION_SPACES["box" if action == "sde" else action]
+    model = make_model(OBSERVATION_SPACES[observation], space, use_sde=action == "sde", learning_rate=0.0).learn(60)
+    rows = slice(0, model.rollout_buffer.size)
+    with th.no_grad():
+        observations = model.rollout_buffer._observations(rows)
+        actions = th.as_tensor(model.rollout_buffer.actions)
+        expected = model.policy.get_distribution(observations).log_prob(actions)
+    assert len(expected) > 20
+    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("method", ["get_distribution", "_get_action_dist_from_latent"])
 def test_a_subclass_with_an_action_mask_is_sampled_with_the_mask(method: str) -> None:
     class Masked(ActorPolicy):

@@ -1,4 +1,5 @@
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from toy_envs import TINY, ToyEnv, observations_of
 from sb3_grpo.common.buffers import Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.common.starts import SeedStart
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
 
@@ -174,6 +176,29 @@ def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
         assert len(live) == 6
         assert 1 < model._sampling_rounds
         assert model.rollout_buffer.size < model.num_timesteps, "the steps of replaced groups are dropped"
+
+
+class OneLongStart(ToyEnv):
+    """Episodes have 3 steps, but for those that begin with seed 7."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        self.end = 500 if seed == 7 else 3
+        return result
+
+
+def test_copies_without_work_store_nothing() -> None:
+    starts = itertools.chain([SeedStart(7)], map(SeedStart, itertools.count(100)))
+    model = make_model(
+        env=make_group_env(OneLongStart, 6), group_size=2, n_groups=1, start_sampler=lambda _: next(starts), learning_rate=0.0
+    )
+    model.learn(1)
+    assert model.num_timesteps == 6 * 500
+    n_open = len(model._groups.open_tickets())
+    assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
+    assert model.rollout_buffer.size == 2 * 500 + 3 * n_open
+    assert model.rollout_buffer.size == len(model.rollout_buffer.log_probs)
+    model.train()
 
 
 def test_first_epoch_has_ratio_one() -> None:

@@ -11,7 +11,7 @@ from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.devices import to_device
-from sb3_grpo.common.group_queue import Episode, Group
+from sb3_grpo.common.group_queue import NO_EPISODE, Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.tokens import TokenSteps
@@ -154,7 +154,7 @@ class GroupRolloutBuffer:
         """Forget everything."""
         self.size = 0
         self._n_evaluated = 0
-        self._sampled_log_probs: list[th.Tensor] = []  # of the rows that are not evaluated yet
+        self._forwarded: list[th.Tensor] = []  # of the rows that are not evaluated yet
         self._capacity = 0
         self._obs = {key: np.empty((0, *space.shape), space.dtype) for key, space in self._obs_spaces.items()}  # type: ignore[misc]
         self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
@@ -172,7 +172,7 @@ class GroupRolloutBuffer:
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         actions: np.ndarray,
-        log_prob: th.Tensor | None,
+        forwarded: th.Tensor,
         rewards: np.ndarray,
         ticket: np.ndarray,
         time: np.ndarray,
@@ -182,26 +182,38 @@ class GroupRolloutBuffer:
 
         :param obs: (n_envs, \\*obs_shape) or a dict of such
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param log_prob: (n_envs,) of the actions, which stays on the device until the rollout is over. ``None``, then at
-            each step: ``evaluate_log_probs`` computes them all at once
+        :param forwarded: (n_envs, \\*) what ``evaluate_log_probs`` makes the log probabilities of the actions of. It stays
+            on the device
         :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants its steps
         :param time: (n_envs,) steps that this episode had before this one
         """
-        n_envs = len(rewards)
-        end = self.size + n_envs
+        actions = actions.reshape(len(actions), *self._data["actions"].shape[1:])
+        columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time}
+        self._store(obs if isinstance(obs, dict) else {"obs": obs}, columns, forwarded)
+
+    def _store(self, obs: dict[str, np.ndarray], columns: dict[str, np.ndarray], forwarded: th.Tensor) -> None:
+        """
+        :param obs: Observations of one step of all copies
+        :param columns: Of the same
+        :param forwarded: Of the same
+        """
+        ticket = columns["ticket"]
+        if ticket.min() == NO_EPISODE:
+            # While one long episode goes on, the steps of copies without work would fill the memory
+            wanted = np.flatnonzero(ticket != NO_EPISODE)
+            obs = {key: values[wanted] for key, values in obs.items()}
+            columns = {name: values[wanted] for name, values in columns.items()}
+            forwarded = forwarded[th.as_tensor(wanted, device=forwarded.device)]
+        end = self.size + len(columns["ticket"])
         if end > self._capacity:
             self._grow(end)
         step = slice(self.size, end)
         for key, values in self._obs.items():
-            values[step] = obs[key] if isinstance(obs, dict) else obs
-        data = self._data
-        data["actions"][step] = actions.reshape(n_envs, *data["actions"].shape[1:])
-        data["rewards"][step] = rewards
-        data["ticket"][step] = ticket
-        data["time"][step] = time
-        if log_prob is not None:
-            self._sampled_log_probs.append(log_prob)
+            values[step] = obs[key]
+        for name, values in columns.items():
+            self._data[name][step] = values
+        self._forwarded.append(forwarded)
         self.size = end
 
     def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
@@ -226,38 +238,30 @@ class GroupRolloutBuffer:
         """Log probabilities of the actions under the policy that chose them, known at the end of the rollout."""
         return self._data["log_prob"][: self.size]
 
-    def evaluate_log_probs(self, policy: ActorPolicy, chunk_size: int) -> None:
+    def evaluate_log_probs(self, policy: ActorPolicy) -> None:
         """
-        Fetch the log probabilities of all actions added since the last call, or compute them where the sampling did not:
-        one large forward pass instead of one per step; to be called before the policy that chose them is changed.
+        Compute the log probabilities of all actions added since the last call, to be called before the policy that chose
+        them is changed.
 
         :param policy: The policy that chose the actions
-        :param chunk_size: Rows per forward pass
         :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
         """
-        if self._sampled_log_probs:
-            # Through the host, where they are checked and kept with the other columns: four bytes per step, once per rollout
-            log_prob = th.cat(self._sampled_log_probs).cpu().numpy()
-            self._check_finite(self._n_evaluated, np.isfinite(log_prob))
-            self._data["log_prob"][self._n_evaluated : self.size] = log_prob
-            self._sampled_log_probs.clear()
-            self._n_evaluated = self.size
+        begin, rows = self._n_evaluated, slice(self._n_evaluated, self.size)
+        if begin == self.size:
+            return
         with th.inference_mode():
-            for begin in range(self._n_evaluated, self.size, chunk_size):
-                rows = slice(begin, min(begin + chunk_size, self.size))
-                distribution = policy.get_distribution(self._observations(rows))
-                log_prob = distribution.log_prob(self._tensor(self._data["actions"], rows)).cpu().numpy()
-                finite = np.isfinite(log_prob)
-                for values in self._obs.values():
-                    # A squashing network can hide an infinite observation from the log probability, but not from the gradient
-                    finite &= np.isfinite(values[rows]).reshape(len(log_prob), -1).all(axis=1)
-                self._check_finite(begin, finite)
-                self._data["log_prob"][rows] = log_prob
-        self._n_evaluated = self.size
-
-    def _check_finite(self, begin: int, finite: np.ndarray) -> None:
+            log_prob = policy.sampled_log_probs(th.cat(self._forwarded), self._tensor(self._data["actions"], rows))
+        # Through the host, where they are checked and kept with the other columns: four bytes per step, once per rollout
+        self._data["log_prob"][rows] = log_prob.cpu().numpy()
+        finite = np.isfinite(self._data["log_prob"][rows])
+        for values in self._obs.values():
+            if values.dtype.kind == "f":
+                # A squashing network can hide an infinite observation from the log probability, but not from the gradient
+                finite &= np.isfinite(values[rows]).reshape(len(finite), -1).all(axis=1)
         if not finite.all():
             raise ValueError(self._describe_not_finite(begin + int(np.argmin(finite))))
+        self._forwarded.clear()
+        self._n_evaluated = self.size
 
     def _describe_not_finite(self, row: int) -> str:
         """
@@ -338,9 +342,9 @@ class GroupRolloutBuffer:
         :param tickets: The episodes that are still wanted
         """
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
-        if self._sampled_log_probs:
+        if self._forwarded:
             not_evaluated = kept[kept >= self._n_evaluated] - self._n_evaluated
-            self._sampled_log_probs = [th.cat(self._sampled_log_probs)[th.as_tensor(not_evaluated, device=self.device)]]
+            self._forwarded = [th.cat(self._forwarded)[th.as_tensor(not_evaluated, device=self.device)]]
         for arrays in (self._obs, self._data):
             for values in arrays.values():
                 values[: len(kept)] = values[kept]

@@ -329,12 +329,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
             obs = self._last_obs
             with th.inference_mode():
-                actions, log_prob = sample_actions(obs)
+                actions, forwarded = sample_actions(obs)
 
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            if self._add_step(rollout_buffer, obs, actions, log_prob, rewards, dones, infos):
+            if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos):
                 n_rounds = self._groups.n_sampling_rounds
                 ready = self._groups.ready()
                 if self._groups.n_sampling_rounds > n_rounds:
@@ -364,7 +364,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _evaluate_log_probs(self) -> None:
         """Before the policy may change."""
         with unchecked_distributions():
-            self.rollout_buffer.evaluate_log_probs(self.policy, chunk_size=self.batch_size)
+            self.rollout_buffer.evaluate_log_probs(self.policy)
 
     def _begin_again(self) -> bool:
         """
@@ -453,7 +453,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         rollout_buffer: GroupRolloutBuffer,
         obs: Any,
         actions: np.ndarray,
-        log_prob: th.Tensor | None,
+        forwarded: th.Tensor,
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
@@ -466,7 +466,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
             rewards = self._vec_normalize_env.get_original_reward()
-        rollout_buffer.add(obs, actions, log_prob, rewards, self._playing, self._time)
+        rollout_buffer.add(obs, actions, forwarded, rewards, self._playing, self._time)
         self._time += 1
         self._outcome += rewards
         if self._visited is not None:

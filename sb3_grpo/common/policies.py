@@ -196,21 +196,21 @@ class ActorPolicy(ActorCriticPolicy):
         no_value = NoValue(self._no_critic_message())
         return actions.reshape((-1, *self.action_space.shape)), no_value, log_prob  # type: ignore[misc]
 
-    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
+    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
         The hot path of the rollout: a function that samples actions, for the observations of one and the same number of
         environment copies. It holds for as long as the policy is not changed.
 
-        :return: function from observations (array, or dict of arrays) to actions, and to their log probabilities;
-            ``None`` if it is cheaper to compute these all at once when the rollout is over
+        :return: function from observations (array, or dict of arrays) to actions, and to what ``sampled_log_probs`` makes
+            their log probabilities of when the rollout is over: for all steps at once that is cheaper
         """
-        if type(self).get_distribution is not ActorPolicy.get_distribution:
+        if self._has_own_distribution:
             return self._sample_from_distribution
         forward = self._latent_function()
         categorical = self._samples_from_logits
         log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
 
-        def sample(observations: Any) -> tuple[np.ndarray, th.Tensor | None]:
+        def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
             latent = forward(observations)
             if categorical:
                 # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
@@ -219,19 +219,37 @@ class ActorPolicy(ActorCriticPolicy):
                     log_exponentials.extend(latent.new_empty((NOISE_STEPS, *latent.shape)).exponential_().log_())
                 noise = log_exponentials.pop()
                 if latent.device.type == "cpu":
-                    return (latent.detach().numpy() - noise.numpy()).argmax(axis=-1), None
-                return latent.sub_(noise).argmax(dim=-1).cpu().numpy(), None
+                    return (latent.detach().numpy() - noise.numpy()).argmax(axis=-1), latent
+                return (latent - noise).argmax(dim=-1).cpu().numpy(), latent
             with unchecked_distributions():
                 actions = self._get_action_dist_from_latent(latent).sample()
-            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
+            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), latent  # type: ignore[misc]
 
         return sample
 
-    def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, None]:
+    def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, th.Tensor]:
         """The way of a subclass that has a distribution of its own: an action mask, a temperature."""
         with unchecked_distributions():
-            actions = self.get_distribution(obs_as_tensor(observations, self.device)).sample()
-        return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), None  # type: ignore[misc]
+            distribution = self.get_distribution(obs_as_tensor(observations, self.device))
+            actions = distribution.sample()
+            log_prob = distribution.log_prob(actions)
+        return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob  # type: ignore[misc]
+
+    def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """
+        :param forwarded: (N, \\*) what the action sampler returned beside the actions
+        :param actions: (N, \\*action_shape) those actions
+        :return: (N,) their log probabilities, if the policy was not changed since
+        """
+        if self._has_own_distribution:
+            return forwarded
+        if self._samples_from_logits:
+            return self.action_dist.proba_distribution(action_logits=forwarded).log_prob(actions)
+        return self._get_action_dist_from_latent(forwarded).log_prob(actions)
+
+    @property
+    def _has_own_distribution(self) -> bool:
+        return type(self).get_distribution is not ActorPolicy.get_distribution
 
     @property
     def _samples_from_logits(self) -> bool:

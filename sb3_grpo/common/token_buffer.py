@@ -36,7 +36,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         actions: np.ndarray,
-        log_prob: th.Tensor | None,
+        forwarded: th.Tensor,
         rewards: np.ndarray,
         ticket: np.ndarray,
         time: np.ndarray,
@@ -46,15 +46,15 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
 
         :param obs: (n_envs, L)
         :param actions: (n_envs,)
-        :param log_prob: (n_envs,) of the actions
+        :param forwarded: (n_envs,) log probabilities of the actions
         :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants it
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants its steps
         :param time: (n_envs,) steps that this episode had before this one
         """
-        assert isinstance(obs, np.ndarray) and log_prob is not None
-        begin = self.size
-        super().add({}, actions, log_prob, rewards, ticket, time)
-        self._data["n_tokens"][begin : self.size] = token_lengths(obs)
+        assert isinstance(obs, np.ndarray)
+        n_tokens = token_lengths(obs)
+        columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time, "n_tokens": n_tokens}
+        self._store({}, columns, forwarded)
         if len(self._newest) == len(obs):
             for idx in np.flatnonzero(self._newest_ticket != ticket):
                 self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep them all

@@ -36,7 +36,7 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     reads_texts = True
     policy_with_critic = "sb3_grpo.grpo.TokenActorCriticPolicy"
 
-    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor | None]]:
+    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
         A function that samples the next tokens of N texts. It reads each token once (unless a subclass has a
         ``get_distribution`` of its own), and must be dropped when the weights change.
@@ -45,7 +45,7 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
         """
         read = None if self._has_own_distribution else CachedReader(self.read, self.device)
 
-        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor | None]:
+        def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             check_dtype(str(observations.dtype), observations.dtype.kind == "f")
             if read is None:
                 tokens, log_probs = self._sample_uncached(to_device(observations, self.device))
@@ -54,6 +54,14 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
             return tokens.cpu().numpy(), log_probs
 
         return sample
+
+    def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
+        """
+        :param forwarded: (N,) what the action sampler returned beside the tokens
+        :param actions: (N,) those tokens
+        :return: (N,) their log probabilities
+        """
+        return forwarded
 
 
 class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolicy):
