@@ -1,12 +1,15 @@
 """
 The results of a comparison as tables for a page: ``python -m benchmarks.tables benchmarks/results/classroom``.
 
-Prints two tables in Markdown: a row for each (environment, algorithm), and a short one with a column for each environment.
+Prints three tables in Markdown: a row for each (environment, algorithm), a short one with a column for each environment, and
+one of how far the policies moved in training.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from sb3_grpo.compare.findings import interval_text
 from sb3_grpo.compare.results import Results, collect
@@ -73,11 +76,51 @@ def short_table(results: Results) -> str:
     return markdown(["", *(f"{env}, {budgets[env] / 1000:.0f}k" for env in results.envs)], rows)
 
 
+def stability_table(results: Results) -> str:
+    """
+    :param results: of the comparison
+    :return: a row for each environment and variant: how far the policy moved in training
+    """
+    columns = ["task", "algorithm", "entropy", "std", "KL", "clipped", "below", "above", "largest ratio"]
+    moved = ["approx_kl", "clip_fraction", "clip_fraction_low", "clip_fraction_high", "ratio_max"]
+    rows = []
+    for env in results.envs:
+        for name in results.variants:
+            logged = results.diagnostics
+            logged = logged[(logged.env == env) & (logged.variant == name)].sort_values("steps")
+            runs = {
+                key.removeprefix("train/"): [run.value.to_numpy() for _, run in of_key.groupby("seed")]
+                for key, of_key in logged.groupby("key")
+            }
+            runs["entropy"] = [-run for run in runs.get("entropy_loss", [])]
+            cells = [_begin_and_end(runs.get(key, [])) for key in ("entropy", "std")]
+            cells += [_middle_and_largest(runs.get(key, [])) for key in moved]
+            if any(cells):
+                rows.append([env, name.upper(), *cells])
+    return markdown(columns, rows)
+
+
+def _begin_and_end(runs: list[np.ndarray]) -> str:
+    """
+    :param runs: what was logged in each run
+    :return: medians over the runs
+    """
+    return f"{np.median([run[0] for run in runs]):.2g} to {np.median([run[-1] for run in runs]):.2g}" if runs else ""
+
+
+def _middle_and_largest(runs: list[np.ndarray]) -> str:
+    """
+    :param runs: what was logged in each run
+    :return: median over the runs of their medians, and the largest value of all
+    """
+    return f"{np.median([np.median(run) for run in runs]):.2g} ({max(run.max() for run in runs):.2g})" if runs else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the comparison")
     results = collect(parser.parse_args().folder)
-    print(long_table(results), short_table(results), sep="\n\n")
+    print(long_table(results), short_table(results), stability_table(results), sep="\n\n")
 
 
 if __name__ == "__main__":
