@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from toy_envs import TINY, ToyEnv, observations_of
 
-from sb3_grpo.common.buffers import Minibatch, minibatches
+from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.common.starts import SeedStart
@@ -199,6 +200,22 @@ def test_copies_without_work_store_nothing() -> None:
     assert model.rollout_buffer.size == 2 * 500 + 3 * n_open
     assert model.rollout_buffer.size == len(model.rollout_buffer.log_probs)
     model.train()
+
+
+def test_rows_of_many_episodes_are_kept_in_their_order() -> None:
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    buffer = GroupRolloutBuffer(space, spaces.Discrete(2), th.device("cpu"))
+    rng = np.random.default_rng(0)
+    tickets = rng.integers(0, 10, (1000, 5))
+    for i, ticket in enumerate(tickets):
+        numbers = np.arange(5.0) + 5 * i
+        buffer.add(numbers[:, None], np.zeros(5), th.as_tensor(numbers), numbers, ticket, np.zeros(5))
+    kept = np.flatnonzero(np.isin(tickets.ravel(), [1, 2, 5, 8]))
+    buffer.keep([1, 2, 5, 8])
+    assert buffer.size == len(kept) > 1500
+    assert (buffer.rewards == kept).all()
+    assert (buffer._observations(slice(0, buffer.size)).numpy()[:, 0] == kept).all()
+    assert (th.cat(buffer._forwarded).numpy() == kept).all()
 
 
 def test_first_epoch_has_ratio_one() -> None:

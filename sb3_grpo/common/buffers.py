@@ -16,6 +16,8 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.tokens import TokenSteps
 
+_KEPT_AT_A_TIME = 1024  # rows
+
 
 @dataclass
 class EpisodeTexts:
@@ -347,7 +349,10 @@ class GroupRolloutBuffer:
             self._forwarded = [th.cat(self._forwarded)[th.as_tensor(not_evaluated, device=self.device)]]
         for arrays in (self._obs, self._data):
             for values in arrays.values():
-                values[: len(kept)] = values[kept]
+                # In parts, as images of all rows would be in memory twice. No row moves to where one is still to be read.
+                for begin in range(0, len(kept), _KEPT_AT_A_TIME):
+                    part = kept[begin : begin + _KEPT_AT_A_TIME]
+                    values[begin : begin + len(part)] = values[part]
         self.size = len(kept)
         self._n_evaluated = int(np.searchsorted(kept, self._n_evaluated))
 

@@ -365,9 +365,15 @@ class GRPO(KLRegularizedAlgorithm):
         :return: (B, G, T) the values of the states, by a regression of these returns
         """
         parts = th.arange(len(batch.rows), device=batch.rows.device).split(self.batch_size)
+        states: th.Tensor | None = None
         with th.no_grad():
-            observations = (batch.observations_at(Minibatch(steps, None, len(parts))) for steps in parts)
-            states = th.cat([self.policy.state_features(obs) for obs in observations])
+            for steps in parts:
+                part = self.policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
+                if states is None:
+                    # Not a list of parts: between them, the memory of one forward pass would not be there for the next
+                    states = part.new_empty((len(batch.rows), part.shape[1]))
+                states[steps] = part
+        assert states is not None
         fitted = batch.flatten(returns)
         # What is left until the time limit matters, also where an episode began in the middle of another one
         time = batch.time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
