@@ -10,6 +10,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage, is_vecenv_wrapped
 from toy_envs import SpacesEnv
 
+from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
@@ -280,9 +281,13 @@ def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Modu
     assert np.array_equal(observations, kept)
 
 
-@pytest.mark.parametrize("observation", ["vector", "dict"])
-@pytest.mark.parametrize("action", [*ACTION_SPACES, "sde"])
-def test_log_probs_of_a_rollout_are_those_of_its_observations(observation: str, action: str) -> None:
+@pytest.mark.parametrize("observation", ["vector", "float64", "image", "dict"])
+@pytest.mark.parametrize("action", ["discrete", "multi_binary", "box", "sde"])
+@pytest.mark.parametrize("most", [0, 100, 10**9])  # bytes kept until log probabilities are computed
+def test_log_probs_of_a_rollout_are_those_of_its_observations(
+    observation: str, action: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_group_algorithm, "MAX_FORWARDED_BYTES", most)
     space = ACTION_SPACES["box" if action == "sde" else action]
     model = make_model(OBSERVATION_SPACES[observation], space, use_sde=action == "sde", learning_rate=0.0).learn(60)
     rows = slice(0, model.rollout_buffer.size)
@@ -292,6 +297,37 @@ def test_log_probs_of_a_rollout_are_those_of_its_observations(observation: str, 
         expected = model.policy.get_distribution(observations).log_prob(actions)
     assert len(expected) > 20
     th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_envs", [1, 4])
+def test_log_probs_with_a_mask_that_depends_on_the_observation(n_envs: int) -> None:
+    class Masked(ActorPolicy):
+        def _latent(self, obs: Any) -> th.Tensor:
+            self.mask = th.where(obs[:, :1] > 0.0, th.tensor([0.0, -1e8, 0.0]), th.tensor([-1e8, 0.0, 0.0]))
+            return super()._latent(obs)
+
+        def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Any:
+            distribution = super()._get_action_dist_from_latent(latent_pi)
+            return distribution.proba_distribution(distribution.distribution.logits + self.mask)
+
+    env = DummyVecEnv([lambda: SpacesEnv(VECTOR, spaces.Discrete(3))] * n_envs)
+    model = GRPO(Masked, env, **SMALL, learning_rate=0.0).learn(60)
+    with th.no_grad():
+        rollout = model.rollout_buffer._observations(slice(0, model.rollout_buffer.size))
+        expected = model.policy.get_distribution(rollout).log_prob(th.as_tensor(model.rollout_buffer.actions))
+    assert expected.min() > -10.0
+    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("action", ["discrete", "box"])
+def test_what_a_rollout_keeps_is_not_the_environments_array(action: str) -> None:
+    policy = make_model(VECTOR, ACTION_SPACES[action], policy_kwargs={"net_arch": []}).policy
+    observations = np.ones((2, 3), np.float32)
+    with th.inference_mode():
+        actions, forwarded = policy.action_sampler()(observations)
+        before = policy.sampled_log_probs(forwarded, th.as_tensor(actions)).clone()
+        observations[:] = -1.0
+        assert th.equal(policy.sampled_log_probs(forwarded, th.as_tensor(actions)), before)
 
 
 @pytest.mark.parametrize("method", ["get_distribution", "_get_action_dist_from_latent"])

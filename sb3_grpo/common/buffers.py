@@ -16,7 +16,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.tokens import TokenSteps
 
-_KEPT_AT_A_TIME = 1024  # rows
+_ROWS_AT_A_TIME = 1024
 
 
 @dataclass
@@ -157,6 +157,7 @@ class GroupRolloutBuffer:
         self.size = 0
         self._n_evaluated = 0
         self._forwarded: list[th.Tensor] = []  # of the rows that are not evaluated yet
+        self.forwarded_bytes = 0
         self._capacity = 0
         self._obs = {key: np.empty((0, *space.shape), space.dtype) for key, space in self._obs_spaces.items()}  # type: ignore[misc]
         self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
@@ -184,8 +185,8 @@ class GroupRolloutBuffer:
 
         :param obs: (n_envs, \\*obs_shape) or a dict of such
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param forwarded: (n_envs, \\*) what ``evaluate_log_probs`` makes the log probabilities of the actions of. It stays
-            on the device
+        :param forwarded: (n_envs, \\*) logits, latent codes or log probabilities: what ``evaluate_log_probs`` needs. It stays
+            on the device, and must not be written into afterwards
         :param rewards: (n_envs,) the environment's own
         :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants its steps
         :param time: (n_envs,) steps that this episode had before this one
@@ -216,6 +217,7 @@ class GroupRolloutBuffer:
         for name, values in columns.items():
             self._data[name][step] = values
         self._forwarded.append(forwarded)
+        self.forwarded_bytes += forwarded.nbytes
         self.size = end
 
     def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
@@ -255,15 +257,20 @@ class GroupRolloutBuffer:
             log_prob = policy.sampled_log_probs(th.cat(self._forwarded), self._tensor(self._data["actions"], rows))
         # Through the host, where they are checked and kept with the other columns: four bytes per step, once per rollout
         self._data["log_prob"][rows] = log_prob.cpu().numpy()
+        for first in range(begin, self.size, _ROWS_AT_A_TIME):
+            self._check_finite(slice(first, min(first + _ROWS_AT_A_TIME, self.size)))
+        self._forwarded.clear()
+        self.forwarded_bytes = 0
+        self._n_evaluated = self.size
+
+    def _check_finite(self, rows: slice) -> None:
         finite = np.isfinite(self._data["log_prob"][rows])
         for values in self._obs.values():
             if values.dtype.kind == "f":
                 # A squashing network can hide an infinite observation from the log probability, but not from the gradient
                 finite &= np.isfinite(values[rows]).reshape(len(finite), -1).all(axis=1)
         if not finite.all():
-            raise ValueError(self._describe_not_finite(begin + int(np.argmin(finite))))
-        self._forwarded.clear()
-        self._n_evaluated = self.size
+            raise ValueError(self._describe_not_finite(rows.start + int(np.argmin(finite))))
 
     def _describe_not_finite(self, row: int) -> str:
         """
@@ -346,12 +353,14 @@ class GroupRolloutBuffer:
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
         if self._forwarded:
             not_evaluated = kept[kept >= self._n_evaluated] - self._n_evaluated
-            self._forwarded = [th.cat(self._forwarded)[th.as_tensor(not_evaluated, device=self.device)]]
+            forwarded = th.cat(self._forwarded)
+            self._forwarded = [forwarded[th.as_tensor(not_evaluated, device=forwarded.device)]]
+            self.forwarded_bytes = self._forwarded[0].nbytes
         for arrays in (self._obs, self._data):
             for values in arrays.values():
                 # In parts, as images of all rows would be in memory twice. No row moves to where one is still to be read.
-                for begin in range(0, len(kept), _KEPT_AT_A_TIME):
-                    part = kept[begin : begin + _KEPT_AT_A_TIME]
+                for begin in range(0, len(kept), _ROWS_AT_A_TIME):
+                    part = kept[begin : begin + _ROWS_AT_A_TIME]
                     values[begin : begin + len(part)] = values[part]
         self.size = len(kept)
         self._n_evaluated = int(np.searchsorted(kept, self._n_evaluated))

@@ -44,6 +44,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
+# What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
+MAX_FORWARDED_BYTES = 2**22
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -340,6 +342,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 if self._groups.n_sampling_rounds > n_rounds:
                     # Of the dead groups only the outcomes are needed any more
                     rollout_buffer.keep(self._groups.open_tickets())
+            if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
+                self._evaluate_log_probs()
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
             if n_steps > MAX_EPISODE_LENGTH and self._time.max() > MAX_EPISODE_LENGTH:
@@ -362,7 +366,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         return True
 
     def _evaluate_log_probs(self) -> None:
-        """Before the policy may change."""
+        """Make the log probabilities of the actions sampled so far. To be called before the policy may change."""
         with unchecked_distributions():
             self.rollout_buffer.evaluate_log_probs(self.policy)
 

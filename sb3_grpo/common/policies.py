@@ -202,9 +202,9 @@ class ActorPolicy(ActorCriticPolicy):
         environment copies. It holds for as long as the policy is not changed.
 
         :return: function from observations (array, or dict of arrays) to actions, and to what ``sampled_log_probs`` makes
-            their log probabilities of when the rollout is over: for all steps at once that is cheaper
+            their log probabilities of: for many steps at once that is cheaper. Who overrides one overrides both
         """
-        if self._has_own_distribution:
+        if not self._distribution_follows_from_latent:
             return self._sample_from_distribution
         forward = self._latent_function()
         categorical = self._samples_from_logits
@@ -223,7 +223,8 @@ class ActorPolicy(ActorCriticPolicy):
                 return (latent - noise).argmax(dim=-1).cpu().numpy(), latent
             with unchecked_distributions():
                 actions = self._get_action_dist_from_latent(latent).sample()
-            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), latent  # type: ignore[misc]
+            # A copy, as without layers it is the observations, which the environment may write into
+            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), latent.clone()  # type: ignore[misc]
 
         return sample
 
@@ -237,26 +238,28 @@ class ActorPolicy(ActorCriticPolicy):
 
     def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N, \\*) what the action sampler returned beside the actions
+        :param forwarded: (N, \\*) what the action sampler returned beside the actions: logits, the latent code, or already
+            the log probabilities
         :param actions: (N, \\*action_shape) those actions
         :return: (N,) their log probabilities, if the policy was not changed since
         """
-        if self._has_own_distribution:
+        if not self._distribution_follows_from_latent:
             return forwarded
         if self._samples_from_logits:
             return self.action_dist.proba_distribution(action_logits=forwarded).log_prob(actions)
         return self._get_action_dist_from_latent(forwarded).log_prob(actions)
 
     @property
-    def _has_own_distribution(self) -> bool:
-        return type(self).get_distribution is not ActorPolicy.get_distribution
+    def _distribution_follows_from_latent(self) -> bool:
+        """Whether no subclass has a say in it, which may look at the observations, or change with time."""
+        return (
+            type(self).get_distribution is ActorPolicy.get_distribution
+            and type(self)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
+        )
 
     @property
     def _samples_from_logits(self) -> bool:
-        return (
-            type(self.action_dist) is CategoricalDistribution
-            and type(self)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
-        )
+        return type(self.action_dist) is CategoricalDistribution and self._distribution_follows_from_latent
 
     def _latent_function(self) -> Callable[[Any], th.Tensor]:
         """

@@ -370,7 +370,7 @@ class GRPO(KLRegularizedAlgorithm):
             for steps in parts:
                 part = self.policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
                 if states is None:
-                    # Not a list of parts: between them, the memory of one forward pass would not be there for the next
+                    # A list of parts would lie between the temporaries of the forward passes, and fragment the heap
                     states = part.new_empty((len(batch.rows), part.shape[1]))
                 states[steps] = part
         assert states is not None
