@@ -255,7 +255,7 @@ class GroupRolloutBuffer:
             return
         with th.inference_mode():
             log_prob = policy.sampled_log_probs(th.cat(self._forwarded), self._tensor(self._data["actions"], rows))
-        # Through the host, where they are checked and kept with the other columns: four bytes per step, once per rollout
+        # Through the host, where they are checked and kept with the other columns: four bytes per step
         self._data["log_prob"][rows] = log_prob.cpu().numpy()
         for first in range(begin, self.size, _ROWS_AT_A_TIME):
             self._check_finite(slice(first, min(first + _ROWS_AT_A_TIME, self.size)))
