@@ -1,0 +1,53 @@
+"""The tables that the benchmarks' page is made of."""
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("rliable")
+
+from compare_data import curve_to, write_experiment
+
+from benchmarks.tables import stability_table
+from sb3_grpo.compare.results import collect
+
+
+def write_log(folder, variant, seed, logged):
+    """
+    :param folder: of the experiment
+    :param variant: its name
+    :param seed: the run
+    :param logged: key and the values in the order of the steps
+    """
+    path = folder / "runs" / "CartPole-v1" / variant / str(seed) / "diagnostics.csv"
+    keys = {"env": "CartPole-v1", "variant": variant, "algo": variant, "seed": seed, "seconds": 1.0}
+    rows = [
+        {**keys, "steps": 100 * (i + 1), "key": f"train/{key}", "value": value}
+        for key, values in logged.items()
+        for i, value in enumerate(values)
+    ]
+    # The file is in no particular order; the table has to find begin and end by the steps
+    pd.DataFrame(rows).iloc[::-1].to_csv(path, index=False)
+
+
+def test_stability_table_is_made_of_what_the_runs_logged(tmp_path):
+    variants = {"grpo": "grpo", "trpo": "trpo"}
+    folder = write_experiment(tmp_path / "e", lambda *_: curve_to(100.0), variants=variants, seeds=3)
+    for seed in range(3):
+        logged = {
+            "entropy_loss": [-0.6 - seed, -0.5, -0.1 - seed],
+            "approx_kl": [0.01, 0.02 + seed, 0.03 + seed],
+            "ratio_max": [1.5, 1.2, 1.1 + seed],
+        }
+        write_log(folder, "grpo", seed, logged)
+        write_log(folder, "trpo", seed, {"entropy_loss": [-1.0, -0.5]})
+    columns, _, *rows = stability_table(collect(folder)).splitlines()
+    cells = [cell.strip() for cell in rows[0].strip("|").split("|")]
+    row = dict(zip((cell.strip() for cell in columns.strip("|").split("|")), cells, strict=True))
+    # Medians over the three runs: first and last value
+    assert row["entropy"] == "1.6 to 1.1"
+    # The medians of the runs are 0.02, 1.02, 2.02, the largest value is the last of seed 2
+    assert row["KL"] == "1 (2)"
+    assert row["largest ratio"] == "1.5 (3.1)"
+    # Not logged: left empty, not zero; an algorithm that logs no divergence has no row
+    assert row["std"] == row["above"] == ""
+    assert len(rows) == 1
