@@ -181,6 +181,13 @@ def test_sentence_of_no_difference_says_that_it_is_no_proof():
     assert "no proof that they are equal" in finding.sentence
 
 
+def test_sentence_of_runs_at_the_ceiling_points_to_the_speed():
+    (finding,) = judge([(ENV, compare("ppo", "dapo", [np.full(5, 500.0)], [np.full(5, 500.0)]))])
+    assert finding.verdict is Verdict.NO_DIFFERENCE
+    assert "the runs that the IQM counts ended the same; 5 and 5 seeds" in finding.sentence
+    assert finding.sentence.endswith("only how fast they got there can tell them apart.")
+
+
 def test_sentence_of_too_few_seeds():
     (finding,) = judge([(ENV, compare("ppo", "dapo", [np.array([1.0, 2.0, 3.0])], [np.array([11.0, 12.0, 13.0])]))])
     assert finding.verdict is Verdict.TOO_FEW_SEEDS
@@ -297,6 +304,7 @@ def test_page_has_everything_and_needs_nothing(tmp_path):
         "dapo ended higher than ppo over all 2 environments",
         "Runs that the IQM counts",
         "CartPole-v1 3, Pendulum-v1 3",
+        "the most likely actions of a random network",
         "Holm's correction is for 2 comparisons on single environments, and separately for 1 over all",
         "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
         "dapo: tuned, 100 trials",

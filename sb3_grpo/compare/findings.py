@@ -237,7 +237,8 @@ def sentence(
     if difference == (0.0, 0.0, 0.0):
         return (
             f"No difference shown between {first} and {second} {where}: "
-            f"the runs that the IQM counts ended the same; {counted}."
+            f"the runs that the IQM counts ended the same; {counted}. "
+            f"If no higher return is possible there, only how fast they got there can tell them apart."
         )
     return (
         f"No difference shown between {first} and {second} {where}: for {first}, {numbers}. "
