@@ -14,7 +14,7 @@ from toy_envs import SpacesEnv, ToyEnv
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import baselines
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import regression_values, td_residuals
+from sb3_grpo.common.baselines import image_features, regression_values, td_residuals
 from sb3_grpo.envs import VerifierTextVecEnv
 
 
@@ -83,6 +83,39 @@ def test_large_states() -> None:
     large = x @ th.randn(5, 3000, generator=th.Generator().manual_seed(3))
     returns = x[:, 0] - x[:, 1]
     assert unexplained(returns, regression_values(large, time, returns)) < 0.1
+
+
+def test_linear_values_have_no_squares() -> None:
+    x, time = states(2000)
+    assert unexplained(x[:, 0] - x[:, 1], regression_values(x, time, x[:, 0] - x[:, 1], linear=True)) < 0.02
+    squares = x.square().sum(1)
+    assert unexplained(squares, regression_values(x, time, squares)) < 0.1
+    assert unexplained(squares, regression_values(x, time, squares, linear=True)) > 0.9
+
+
+def test_image_features_by_hand() -> None:
+    images = th.zeros(2, 4, 84, 84, dtype=th.uint8)
+    images[1, 3, 4:8, 80:84] = 200  # one of the 21 x 21 areas, in one of the channels
+    features = image_features(images)
+    assert features.shape == (2, 441) and not features[0].any()
+    assert features[1].nonzero().tolist() == [[1 * 21 + 20]]
+    assert features[1].max() == 50.0
+    small = th.arange(147, dtype=th.uint8).view(1, 3, 7, 7)
+    assert image_features(small).tolist() == [list(range(147))]
+    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 210)
+
+
+def test_values_of_images_follow_what_is_to_be_seen() -> None:
+    """Not the noise: where many pixels meet few steps, a good fit says nothing."""
+    generator = np.random.default_rng(0)
+    column, time = th.as_tensor(generator.integers(0, 80, 1000)), th.arange(1000) % 100
+    images = th.as_tensor(generator.integers(0, 50, (1000, 4, 84, 84), dtype=np.uint8))
+    for image, left in zip(images, column, strict=True):
+        image[:, 60:68, left : left + 4] = 255
+    truth = column.double()
+    returns = truth + truth.std() * th.as_tensor(generator.standard_normal(1000))
+    values = regression_values(image_features(images), time, returns, linear=True)
+    assert unexplained(truth, values) < 0.3
 
 
 def test_values_do_not_depend_on_the_chunks_nor_on_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +234,12 @@ def test_states_are_read_as_when_acting() -> None:
         (spaces.MultiDiscrete([2, 3]), 5),
         (spaces.Box(-1, 1, (2, 3)), 6),
         (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5),
-        (spaces.Box(0, 255, (36, 36, 1), np.uint8), 512),
+        (spaces.Box(0, 255, (36, 36, 1), np.uint8), 441),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(0, 255, (36, 40, 3), np.uint8)}), 443),
     ],
 )
 def test_all_observations_are_states(space: spaces.Space, size: int) -> None:
-    name = {spaces.Dict: "MultiInputPolicy"}.get(type(space), "CnnPolicy" if size == 512 else "MlpPolicy")
+    name = {spaces.Dict: "MultiInputPolicy"}.get(type(space), "CnnPolicy" if size == 441 else "MlpPolicy")
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
     model = GRPO(name, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     obs, _ = model.policy.obs_to_tensor(model.env.reset())

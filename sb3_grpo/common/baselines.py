@@ -20,6 +20,8 @@ _BANDWIDTH = 1 / 6
 _MAX_DEVIATION = 5.0
 # States with more entries are projected to so many: the work grows with the square
 _MAX_COLUMNS = 512
+# Larger images are averaged over their channels and to so many rows and columns
+_IMAGE_SIDE = 21
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
 
@@ -45,7 +47,24 @@ def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slic
     return lambda rows: standardised(rows) @ projection, _MAX_COLUMNS, _MAX_COLUMNS
 
 
-def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) -> th.Tensor:
+def image_features(images: th.Tensor) -> th.Tensor:
+    """
+    Images as numbers for a regression: the mean over the channels (colours, or the frames of a stack), averaged to 21 rows
+    and columns. Images with at most 512 entries stay as they are.
+
+    What the convolutions of a policy that still learns make of an image explains less of the returns of other episodes.
+
+    :param images: (N, C, H, W) of any type
+    :return: (N, d) single precision, d <= 512
+    """
+    if images[0].numel() <= _MAX_COLUMNS:
+        return images.float().flatten(1)
+    height, width = images.shape[2:]
+    size = min(height, _IMAGE_SIDE), min(width, _IMAGE_SIDE)
+    return th.nn.functional.adaptive_avg_pool2d(images.float().mean(dim=1), size).flatten(1)
+
+
+def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor, linear: bool = False) -> th.Tensor:
     """
     Values of the visited states: the mean of Bayesian linear regression of the returns on features of the states,
     ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, back in the units of the returns.
@@ -54,7 +73,8 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     features of x ([RFF], approximately a Gaussian kernel). These, and the projection of states with more than 512 entries,
     are the same at every call. In units of the variance of the returns, the noise has variance 1, the x together 1, the x^2
     together about 3, the random features together 2, each power of t 1, and the constant is free. So with few steps the
-    values stay nearer to the mean.
+    values stay nearer to the mean. With ``linear`` there is no x^2 and there are no random features: an image has hundreds of
+    entries, and their squares let the values remember single episodes without saying more about others.
 
     A step takes part in the fit of its own value, and so does the rest of its episode, whose returns have much of their
     noise in common: where a whole episode was lucky, part of its luck is taken for the value of its states.
@@ -62,6 +82,7 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
     :param inputs: (N, d) observations, or features of them
     :param time: (N,) the steps' places in their episodes
     :param returns: (N,) what is to be predicted
+    :param linear: whether values are linear in the states (they are not in the time)
     :return: (N,) double precision
     """
     generator = th.Generator().manual_seed(0)
@@ -75,12 +96,14 @@ def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) ->
 
     def features(rows: slice) -> th.Tensor:
         x = columns(rows)
-        linear, powers = x / math.sqrt(n_varying), [u[rows] ** power for power in range(4)]
-        return th.cat([*powers, linear, linear * x, amplitude * th.cos(x @ frequencies + phases)], dim=1)
+        parts = [*(u[rows] ** power for power in range(4)), x / math.sqrt(n_varying)]
+        if not linear:
+            parts += [parts[-1] * x, amplitude * th.cos(x @ frequencies + phases)]
+        return th.cat(parts, dim=1)
 
     mean, std = returns.mean(dtype=th.float64), returns.double().std(correction=0) + 1e-8
     chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(inputs), _CHUNK)]
-    n_features = 4 + 2 * n_columns + N_RANDOM_FEATURES
+    n_features = 4 + n_columns + (0 if linear else n_columns + N_RANDOM_FEATURES)
     precision = th.eye(n_features, dtype=th.float64, device=inputs.device)
     precision[0, 0] = 1e-6
     moment = th.zeros(n_features, dtype=th.float64, device=inputs.device)

@@ -9,6 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -20,6 +21,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
+from sb3_grpo.common.baselines import image_features
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
@@ -172,9 +174,29 @@ class ActorPolicy(ActorCriticPolicy):
     def state_features(self, obs: PyTorchObs | TokenSteps) -> th.Tensor:
         """
         :param obs: Observation
-        :return: (N, d) what a regression on the state takes for it: what the features extractor makes of the observation
+        :return: (N, d) what a regression on the state takes for it: :func:`image_features` of images and, beside them in a
+            Dict, the other entries; without images what the features extractor makes of the observation
         """
-        return BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
+        if not self.observes_images:
+            return BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
+        entries = preprocess_obs(obs, self.observation_space, normalize_images=False)  # type: ignore[arg-type]
+        if isinstance(entries, th.Tensor):
+            return image_features(entries)
+        spaces_of = self.observation_space.spaces  # type: ignore[attr-defined]
+        parts = [
+            image_features(entry) if self._is_image(spaces_of[key]) else entry.float().flatten(1)
+            for key, entry in entries.items()
+        ]
+        return th.cat(parts, dim=1)
+
+    @property
+    def observes_images(self) -> bool:
+        """Whether the observation is an image, or a Dict with one."""
+        space = self.observation_space
+        return any(map(self._is_image, space.spaces.values() if isinstance(space, spaces.Dict) else [space]))
+
+    def _is_image(self, space: spaces.Space) -> bool:
+        return is_image_space(space, normalized_image=not self.normalize_images)
 
     def frozen_parts(self) -> list[Any]:
         """

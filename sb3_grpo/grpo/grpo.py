@@ -377,7 +377,7 @@ class GRPO(KLRegularizedAlgorithm):
         fitted = batch.flatten(returns)
         # What is left until the time limit matters, also where an episode began in the middle of another one
         time = batch.time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
-        values = regression_values(states, time, fitted)
+        values = regression_values(states, time, fitted, linear=self.policy.observes_images)
         unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
         self.logger.record("train/regression_r2", 1.0 - unexplained.item())
         return batch.pad(values)
