@@ -16,6 +16,9 @@ from sb3_grpo.common import baselines
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
 from sb3_grpo.common.baselines import image_features, regression_values, td_residuals
 from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.grpo import grpo as grpo_module
+
+IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
 
 
 def unexplained(truth: th.Tensor, values: th.Tensor) -> float:
@@ -85,24 +88,28 @@ def test_large_states() -> None:
     assert unexplained(returns, regression_values(large, time, returns)) < 0.1
 
 
-def test_linear_values_have_no_squares() -> None:
+def test_values_are_linear_in_pictures_only() -> None:
     x, time = states(2000)
-    assert unexplained(x[:, 0] - x[:, 1], regression_values(x, time, x[:, 0] - x[:, 1], linear=True)) < 0.02
-    squares = x.square().sum(1)
-    assert unexplained(squares, regression_values(x, time, squares)) < 0.1
-    assert unexplained(squares, regression_values(x, time, squares, linear=True)) > 0.9
+    nothing, squares = x[:, :0], x.square().sum(1)
+    assert unexplained(x[:, 0] - x[:, 1], regression_values(nothing, time, x[:, 0] - x[:, 1], x)) < 0.02
+    assert unexplained(squares, regression_values(nothing, time, squares, x)) > 0.9
+    # Numbers beside a picture keep their squares, and are not one entry among hundreds
+    pictures = th.randn(2000, 600, generator=th.Generator().manual_seed(4))
+    noisy = squares + squares.std() * th.randn(2000, generator=th.Generator().manual_seed(5))
+    assert unexplained(squares, regression_values(x, time, noisy, pictures)) < 0.3
 
 
 def test_image_features_by_hand() -> None:
-    images = th.zeros(2, 4, 84, 84, dtype=th.uint8)
-    images[1, 3, 4:8, 80:84] = 200  # one of the 21 x 21 areas, in one of the channels
+    images = th.zeros(2, 4, 80, 80, dtype=th.uint8)
+    images[1, 3, 5:10, 75:80] = 200  # one of the 16 x 16 areas of the last of four channels
     features = image_features(images)
-    assert features.shape == (2, 441) and not features[0].any()
-    assert features[1].nonzero().tolist() == [[1 * 21 + 20]]
-    assert features[1].max() == 50.0
-    small = th.arange(147, dtype=th.uint8).view(1, 3, 7, 7)
-    assert image_features(small).tolist() == [list(range(147))]
-    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 210)
+    assert features.shape == (2, 1024) and not features[0].any()
+    assert features[1].nonzero().tolist() == [[3 * 256 + 1 * 16 + 15]]
+    assert features[1].max() == 200.0
+    planes = th.arange(600, dtype=th.uint8).view(1, 6, 10, 10)
+    assert th.equal(image_features(planes), planes.flatten(1).float())
+    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 3 * 34 * 10)
+    assert image_features(planes, max_pixels=3).shape == (1, 6)
 
 
 def test_values_of_images_follow_what_is_to_be_seen() -> None:
@@ -114,7 +121,7 @@ def test_values_of_images_follow_what_is_to_be_seen() -> None:
         image[:, 60:68, left : left + 4] = 255
     truth = column.double()
     returns = truth + truth.std() * th.as_tensor(generator.standard_normal(1000))
-    values = regression_values(image_features(images), time, returns, linear=True)
+    values = regression_values(th.empty(1000, 0), time, returns, image_features(images))
     assert unexplained(truth, values) < 0.3
 
 
@@ -228,23 +235,42 @@ def test_states_are_read_as_when_acting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "size"),
+    ("policy", "space", "n_numbers", "n_pixels"),
     [
-        (spaces.Discrete(5), 5),
-        (spaces.MultiDiscrete([2, 3]), 5),
-        (spaces.Box(-1, 1, (2, 3)), 6),
-        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5),
-        (spaces.Box(0, 255, (36, 36, 1), np.uint8), 441),
-        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(0, 255, (36, 40, 3), np.uint8)}), 443),
+        ("MlpPolicy", spaces.Discrete(5), 5, 0),
+        ("MlpPolicy", spaces.MultiDiscrete([2, 3]), 5, 0),
+        ("MlpPolicy", spaces.Box(-1, 1, (2, 3)), 6, 0),
+        ("MlpPolicy", spaces.Box(-1, 1, (2, 3, 4)), 24, 0),
+        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5, 0),
+        ("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8), 0, 32 * 32),
+        ("MlpPolicy", spaces.Box(0, 255, (4, 5, 3), np.uint8), 0, 60),
+        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": IMAGE, "c": IMAGE}), 2, 2 * 3 * 13 * 13),
     ],
 )
-def test_all_observations_are_states(space: spaces.Space, size: int) -> None:
-    name = {spaces.Dict: "MultiInputPolicy"}.get(type(space), "CnnPolicy" if size == 441 else "MlpPolicy")
+def test_all_observations_are_states(
+    policy: str, space: spaces.Space, n_numbers: int, n_pixels: int, monkeypatch: Any
+) -> None:
+    fitted: list[tuple[int, ...]] = []
+
+    def fit(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor) -> th.Tensor:
+        fitted.append((numbers.shape[1], pictures.shape[1]))
+        assert len(numbers) == len(pictures) == len(returns)
+        return regression_values(numbers, time, returns, pictures)
+
+    monkeypatch.setattr(grpo_module, "regression_values", fit)
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
-    model = GRPO(name, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
-    obs, _ = model.policy.obs_to_tensor(model.env.reset())
-    assert model.policy.state_features(obs).shape == (2, size)
+    model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
+    assert fitted == [(n_numbers, n_pixels)]
     assert np.isfinite(model.logger.name_to_value["train/loss"])
+
+
+@pytest.mark.parametrize(("policy", "n_pixels"), [("CnnPolicy", 32 * 32), ("MlpPolicy", 0)])
+def test_images_in_other_units(policy: str, n_pixels: int) -> None:
+    """SB3 lets a CnnPolicy take them with ``normalize_images=False``; for an MlpPolicy they are arrays like others."""
+    env = make_group_env(functools.partial(SpacesEnv, spaces.Box(-1, 1, (1, 36, 36)), spaces.Discrete(2)), 2)
+    model = GRPO(policy, env, policy_kwargs={"normalize_images": False}, device="cpu")
+    obs, _ = model.policy.obs_to_tensor(model.env.reset())
+    assert model.policy.state_features(obs).pictures.shape == (2, n_pixels)
 
 
 def test_texts_have_no_regression() -> None:

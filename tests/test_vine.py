@@ -83,9 +83,9 @@ def test_outcomes_are_those_of_the_branches() -> None:
 def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 
-    def fit(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor) -> th.Tensor:
+    def fit(numbers: th.Tensor, time: th.Tensor, *args: th.Tensor) -> th.Tensor:
         last.append(int(time.max()))
-        return regression_values(inputs, time, returns)
+        return regression_values(numbers, time, *args)
 
     monkeypatch.setattr(grpo_module, "regression_values", fit)
     learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), 2000, n_groups=1, vine_share=1.0)

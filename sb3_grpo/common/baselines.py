@@ -8,6 +8,7 @@ References: [GAE] arXiv:1506.02438, [RFF] Rahimi and Recht, Random features for 
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch as th
 
@@ -18,18 +19,50 @@ _KERNEL_VARIANCE = 2.0
 _BANDWIDTH = 1 / 6
 # Standardised entries of a state beyond are cut off: their squares would be out of all proportion
 _MAX_DEVIATION = 5.0
-# States with more entries are projected to so many: the work grows with the square
-_MAX_COLUMNS = 512
-# Larger images are averaged over their channels and to so many rows and columns
-_IMAGE_SIDE = 21
+# States with more numbers are projected to so many: the work grows with the square
+_MAX_NUMBERS = 512
+# All images of an observation are made smaller until they have so many entries
+MAX_PIXELS = 1024
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
 
 
-def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
+class StateFeatures(NamedTuple):
+    """
+    What a regression takes for the states.
+
+    :param numbers: (N, d) of which values may be any function
+    :param pictures: (N, k) the entries of images, in which values are linear; k is 0 without images
+    """
+
+    numbers: th.Tensor
+    pictures: th.Tensor
+
+
+def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
+    """
+    Images made small enough for a regression: each channel (a colour, a frame of a stack) is averaged over areas. Images with
+    few entries stay as they are.
+
+    :param images: (N, C, H, W) of any type
+    :param max_pixels: how many entries of all channels may remain; one for each channel remains at least
+    :return: (N, k) single precision
+    """
+    n_channels, height, width = images.shape[1:]
+    side = max(height, width)
+    while side > 1 and n_channels * min(side, height) * min(side, width) > max_pixels:
+        side -= 1
+    size = min(side, height), min(side, width)
+    return th.nn.functional.adaptive_avg_pool2d(images.float(), size).flatten(1)
+
+
+def _columns(
+    inputs: th.Tensor, generator: th.Generator, most: int = _MAX_NUMBERS
+) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
     :param inputs: (N, d) states
     :param generator: draws the projection of large states
+    :param most: how many columns are not projected
     :return: function from rows to their standardised entries (M, c); c; how many entries are not constant
     """
     mean, std = inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double()
@@ -40,73 +73,83 @@ def _columns(inputs: th.Tensor, generator: th.Generator) -> tuple[Callable[[slic
     def standardised(rows: slice) -> th.Tensor:
         return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION).float()
 
-    if n_columns <= _MAX_COLUMNS:
+    if n_columns <= most:
         return standardised, n_columns, n_varying
-    projection = th.randn(n_columns, _MAX_COLUMNS, generator=generator).to(inputs.device)
+    projection = th.randn(n_columns, most, generator=generator).to(inputs.device)
     projection /= math.sqrt(n_varying)
-    return lambda rows: standardised(rows) @ projection, _MAX_COLUMNS, _MAX_COLUMNS
+    return lambda rows: standardised(rows) @ projection, most, most
 
 
-def image_features(images: th.Tensor) -> th.Tensor:
+def _features_of_numbers(numbers: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
-    Images as numbers for a regression: the mean over the channels (colours, or the frames of a stack), averaged to 21 rows
-    and columns. Images with at most 512 entries stay as they are.
-
-    What the convolutions of a policy that still learns make of an image explains less of the returns of other episodes.
-
-    :param images: (N, C, H, W) of any type
-    :return: (N, d) single precision, d <= 512
+    :param numbers: (N, d) states
+    :param generator: draws the random features
+    :return: function from rows to x, x^2 and random Fourier features; how many columns these have
     """
-    if images[0].numel() <= _MAX_COLUMNS:
-        return images.float().flatten(1)
-    height, width = images.shape[2:]
-    size = min(height, _IMAGE_SIDE), min(width, _IMAGE_SIDE)
-    return th.nn.functional.adaptive_avg_pool2d(images.float().mean(dim=1), size).flatten(1)
+    columns, n_columns, n_varying = _columns(numbers, generator)
+    frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(numbers.device)
+    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(numbers.device)
+    # Two standardised states are 2 * n_varying apart, squared, in the mean
+    frequencies /= math.sqrt(2 * n_varying * _BANDWIDTH)
+    amplitude = math.sqrt(2 * _KERNEL_VARIANCE / N_RANDOM_FEATURES)
+
+    def features(rows: slice) -> list[th.Tensor]:
+        x = columns(rows)
+        linear = x / math.sqrt(n_varying)
+        return [linear, linear * x, amplitude * th.cos(x @ frequencies + phases)]
+
+    return features, 2 * n_columns + N_RANDOM_FEATURES
 
 
-def regression_values(inputs: th.Tensor, time: th.Tensor, returns: th.Tensor, linear: bool = False) -> th.Tensor:
+def _features_of_pictures(pictures: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], list[th.Tensor]], int]:
+    """
+    :param pictures: (N, k) entries of images
+    :param generator: draws the projection of images with more channels than there may be entries
+    :return: function from rows to x; how many columns it has
+    """
+    columns, n_columns, n_varying = _columns(pictures, generator, MAX_PIXELS)
+    return lambda rows: [columns(rows) / math.sqrt(n_varying)], n_columns
+
+
+def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor | None = None) -> th.Tensor:
     """
     Values of the visited states: the mean of Bayesian linear regression of the returns on features of the states,
     ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, back in the units of the returns.
 
-    The features of a state x, standardised over the batch, at time t are a constant, x, x^2, t, t^2, t^3, and random Fourier
-    features of x ([RFF], approximately a Gaussian kernel). These, and the projection of states with more than 512 entries,
-    are the same at every call. In units of the variance of the returns, the noise has variance 1, the x together 1, the x^2
-    together about 3, the random features together 2, each power of t 1, and the constant is free. So with few steps the
-    values stay nearer to the mean. With ``linear`` there is no x^2 and there are no random features: an image has hundreds of
-    entries, and their squares let the values remember single episodes without saying more about others.
+    The features of a state of numbers x, standardised over the batch, at time t are a constant, x, x^2, t, t^2, t^3, and
+    random Fourier features of x ([RFF], approximately a Gaussian kernel). These, and the projection of states with more than
+    512 entries, are the same at every call. In units of the variance of the returns, the noise has variance 1, the x together
+    1, the x^2 together about 3, the random features together 2, each power of t 1, and the constant is free. So with few
+    steps the values stay nearer to the mean. The standardised entries of pictures have variance 1 together, and no squares
+    and no random features: hundreds of entries are enough to remember single episodes by.
 
     A step takes part in the fit of its own value, and so does the rest of its episode, whose returns have much of their
     noise in common: where a whole episode was lucky, part of its luck is taken for the value of its states.
 
-    :param inputs: (N, d) observations, or features of them
+    :param numbers: (N, d) observations, or features of them
     :param time: (N,) the steps' places in their episodes
     :param returns: (N,) what is to be predicted
-    :param linear: whether values are linear in the states (they are not in the time)
+    :param pictures: (N, k) entries of images
     :return: (N,) double precision
     """
     generator = th.Generator().manual_seed(0)
-    columns, n_columns, n_varying = _columns(inputs, generator)
-    frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(inputs.device)
-    phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(inputs.device)
-    # Two standardised states are 2 * n_varying apart, squared, in the mean
-    frequencies /= math.sqrt(2 * n_varying * _BANDWIDTH)
-    amplitude = math.sqrt(2 * _KERNEL_VARIANCE / N_RANDOM_FEATURES)
+    blocks = [_features_of_numbers(numbers, generator)] if numbers.shape[1] else []
+    if pictures is not None and pictures.shape[1]:
+        blocks.append(_features_of_pictures(pictures, generator))
     u = time.float()[:, None] / max(int(time.max()), 1)
 
     def features(rows: slice) -> th.Tensor:
-        x = columns(rows)
-        parts = [*(u[rows] ** power for power in range(4)), x / math.sqrt(n_varying)]
-        if not linear:
-            parts += [parts[-1] * x, amplitude * th.cos(x @ frequencies + phases)]
+        parts = [u[rows] ** power for power in range(4)]
+        for block, _ in blocks:
+            parts += block(rows)
         return th.cat(parts, dim=1)
 
     mean, std = returns.mean(dtype=th.float64), returns.double().std(correction=0) + 1e-8
-    chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(inputs), _CHUNK)]
-    n_features = 4 + n_columns + (0 if linear else n_columns + N_RANDOM_FEATURES)
-    precision = th.eye(n_features, dtype=th.float64, device=inputs.device)
+    chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(returns), _CHUNK)]
+    n_features = 4 + sum(n_columns for _, n_columns in blocks)
+    precision = th.eye(n_features, dtype=th.float64, device=returns.device)
     precision[0, 0] = 1e-6
-    moment = th.zeros(n_features, dtype=th.float64, device=inputs.device)
+    moment = th.zeros(n_features, dtype=th.float64, device=returns.device)
     for rows in chunks:
         phi = features(rows)
         precision += phi.T @ phi

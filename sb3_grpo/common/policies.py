@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
-from sb3_grpo.common.baselines import image_features
+from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
@@ -171,32 +171,32 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return self._get_action_dist_from_latent(self._latent(obs))  # type: ignore[arg-type]
 
-    def state_features(self, obs: PyTorchObs | TokenSteps) -> th.Tensor:
+    def state_features(self, obs: PyTorchObs | TokenSteps) -> StateFeatures:
         """
         :param obs: Observation
-        :return: (N, d) what a regression on the state takes for it: :func:`image_features` of images and, beside them in a
-            Dict, the other entries; without images what the features extractor makes of the observation
+        :return: what a regression on the state takes for it: small pictures of its images and, beside them in a Dict, the
+            other entries; without images what the features extractor makes of the observation
         """
-        if not self.observes_images:
-            return BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
+        images = self._image_keys()
+        if not images:
+            numbers = BasePolicy.extract_features(self, obs, self.pi_features_extractor).flatten(1)  # type: ignore[arg-type]
+            return StateFeatures(numbers, numbers[:, :0])
+        # Not what a network that is still learning to see makes of them: it says less about other episodes (docs/design.md)
         entries = preprocess_obs(obs, self.observation_space, normalize_images=False)  # type: ignore[arg-type]
-        if isinstance(entries, th.Tensor):
-            return image_features(entries)
-        spaces_of = self.observation_space.spaces  # type: ignore[attr-defined]
-        parts = [
-            image_features(entry) if self._is_image(spaces_of[key]) else entry.float().flatten(1)
-            for key, entry in entries.items()
-        ]
-        return th.cat(parts, dim=1)
+        entries = entries if isinstance(entries, dict) else {"": entries}
+        pictures = [image_features(entries[key], MAX_PIXELS // len(images)) for key in images]
+        others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]
+        return StateFeatures(th.cat([pictures[0][:, :0], *others], dim=1), th.cat(pictures, dim=1))
 
-    @property
-    def observes_images(self) -> bool:
-        """Whether the observation is an image, or a Dict with one."""
+    def _image_keys(self) -> list[str]:
+        """
+        :return: The keys of a Dict's images, "" for an observation that is one
+        """
         space = self.observation_space
-        return any(map(self._is_image, space.spaces.values() if isinstance(space, spaces.Dict) else [space]))
-
-    def _is_image(self, space: spaces.Space) -> bool:
-        return is_image_space(space, normalized_image=not self.normalize_images)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        # As SB3 does: only where the extractor is one for images, every array with three axes is an image in other units
+        scaled = not self.normalize_images and self.features_extractor_class in (NatureCNN, CombinedExtractor)
+        return [key for key, part in parts.items() if is_image_space(part, normalized_image=scaled)]
 
     def frozen_parts(self) -> list[Any]:
         """

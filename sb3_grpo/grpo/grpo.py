@@ -7,7 +7,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages, live_groups
-from sb3_grpo.common.baselines import regression_values, td_residuals
+from sb3_grpo.common.baselines import StateFeatures, regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.group_queue import StartSampler
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -365,19 +365,20 @@ class GRPO(KLRegularizedAlgorithm):
         :return: (B, G, T) the values of the states, by a regression of these returns
         """
         parts = th.arange(len(batch.rows), device=batch.rows.device).split(self.batch_size)
-        states: th.Tensor | None = None
+        states: StateFeatures | None = None
         with th.no_grad():
             for steps in parts:
                 part = self.policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
                 if states is None:
                     # A list of parts would lie between the temporaries of the forward passes, and fragment the heap
-                    states = part.new_empty((len(batch.rows), part.shape[1]))
-                states[steps] = part
+                    states = StateFeatures(*(each.new_empty((len(batch.rows), each.shape[1])) for each in part))
+                for of_all, of_part in zip(states, part, strict=True):
+                    of_all[steps] = of_part
         assert states is not None
         fitted = batch.flatten(returns)
         # What is left until the time limit matters, also where an episode began in the middle of another one
         time = batch.time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
-        values = regression_values(states, time, fitted, linear=self.policy.observes_images)
+        values = regression_values(states.numbers, time, fitted, states.pictures)
         unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
         self.logger.record("train/regression_r2", 1.0 - unexplained.item())
         return batch.pad(values)
