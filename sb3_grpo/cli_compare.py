@@ -144,6 +144,7 @@ def _check(experiment: "Experiment") -> None:
 def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
     """Write ``experiment.json``, together with what was there before."""
     from sb3_grpo.common.machine import describe_machine, versions
+    from sb3_grpo.compare.definition import default_settings, known_algorithms
     from sb3_grpo.compare.experiment import Experiment, differences, merge
 
     experiment.command = shlex.join(["python", "-m", "sb3_grpo", *argv])
@@ -157,7 +158,9 @@ def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
         )
     if (folder / "experiment.json").exists():
         before = Experiment.load(folder)
-        found = differences(before, experiment, folder)
+        algorithms = known_algorithms()
+        defaults = {variant.name: default_settings(algorithms[variant.algo]) for variant in experiment.variants}
+        found = differences(before, experiment, folder, defaults)
         if found:
             listed = "\n".join(f"- {difference}" for difference in found)
             raise UsageError(

@@ -186,6 +186,20 @@ def test_changed_experiment_is_refused(
     assert (finished / "out" / "experiment.json").read_text() == before
 
 
+def test_parameter_that_an_earlier_version_did_not_have(
+    finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = finished / "out" / "experiment.json"
+    experiment = json.loads(path.read_text())
+    assert experiment["hyperparams"]["CartPole-v1"]["dapo"].pop("vine_share") == "0.0"
+    path.write_text(json.dumps(experiment))
+    before = results(finished)
+    changed = [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"vine_share": 0.5}}]
+    assert compare(finished, variants=changed) == 2
+    assert "vine_share of 'dapo' on CartPole-v1 was 0.0 and is 0.5 now" in capfd.readouterr().err
+    assert compare(finished) == 0 and results(finished) == before
+
+
 def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     changes = {"variants": ["ppo"], "seeds": 2}
     arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]

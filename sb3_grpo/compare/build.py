@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import inspect
 import io
 import random
 import tempfile
@@ -19,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_grpo.cli_common import UsageError
-from sb3_grpo.compare.definition import NOT_SETTABLE
+from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
 
 # Importing the package registers grpo and dapo
@@ -56,13 +55,7 @@ class Built(NamedTuple):
         """
         :return: the entry, and the defaults of what it does not set
         """
-        defaults: dict[str, Any] = {}
-        for cls in reversed(type(self.model).__mro__):
-            defaults |= {
-                name: parameter.default
-                for name, parameter in inspect.signature(cls).parameters.items()
-                if parameter.default is not parameter.empty
-            }
+        defaults = default_settings(type(self.model))
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
         # What "auto" has become, but not the function that a schedule has
         used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}

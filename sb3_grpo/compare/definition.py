@@ -121,6 +121,19 @@ def known_hyperparams(algorithm: type) -> set[str]:
     return (names - set(NOT_SETTABLE)) | set(_ZOO_KEYS)
 
 
+def default_settings(algorithm: type) -> dict[str, Any]:
+    """
+    :param algorithm: its class
+    :return: the defaults of all parameters of its constructors
+    """
+    defaults: dict[str, Any] = {}
+    # Constructors pass on what they do not name
+    for cls in reversed(algorithm.__mro__):
+        parameters = inspect.signature(cls).parameters
+        defaults |= {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    return defaults
+
+
 def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
     """The variants of a list, with one for each combination of an entry's factors."""
     for entry in entries:

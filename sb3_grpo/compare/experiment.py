@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,14 +155,15 @@ def write_atomically(path: Path, text: str, durable: bool = True) -> None:
     os.replace(part, path)
 
 
-def differences(before: Experiment, now: Experiment, folder: Path) -> list[str]:
+def differences(before: Experiment, now: Experiment, folder: Path, defaults: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
     What keeps the runs of two experiments out of one comparison. More environments, variants or seeds do not,
-    nor does a change of what no finished run depends on.
+    nor does a change of what no finished run depends on, nor a parameter that came with a later version and has its default.
 
     :param before: the experiment whose results are there
     :param now: the one that shall go on
     :param folder: where the results are
+    :param defaults: of the parameters of each variant's algorithm
     :return: the differences in words
     """
     done = {(job.env, job.variant.name) for job in before.jobs() if job.is_done(folder)}
@@ -184,6 +186,8 @@ def differences(before: Experiment, now: Experiment, folder: Path) -> list[str]:
         for env in now.envs:
             if env in envs:
                 old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
+                # All parameters were noted: one that was not did not exist
+                old = {key: str(value) for key, value in defaults[variant.name].items() if key in new} | old
                 changes += [
                     f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
                     # The budget has been compared above
