@@ -134,21 +134,34 @@ def missing_extra(extra: str, what: str) -> UsageError:
     return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
 
 
+def register_atari(env_id: str) -> None:
+    """
+    Import what registers the environment if it is an Atari game.
+
+    :param env_id: id of any environment
+    """
+    if "ALE/" not in env_id and "NoFrameskip-v" not in env_id:
+        return
+    try:
+        # ale-py registers its environments when it is imported
+        importlib.import_module("ale_py")
+        importlib.import_module("cv2")
+    except ImportError as error:
+        raise missing_extra("atari", env_id) from error
+
+
 def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """
     :param env_id: as on the command line
     :return: what Gymnasium knows of the environment
     """
     module, _, name = env_id.rpartition(":")
-    atari = "ALE/" in name or "NoFrameskip-v" in name
-    # ale-py registers its environments when it is imported
-    for package in ([module] if module else []) + (["ale_py", "cv2"] if atari else []):
+    if module:
         try:
-            importlib.import_module(package)
+            importlib.import_module(module)
         except ImportError as error:
-            if atari and package != module:
-                raise missing_extra("atari", env_id) from error
             raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
+    register_atari(name)
     try:
         return gym.spec(name)
     except gym.error.Error as error:

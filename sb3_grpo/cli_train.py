@@ -164,8 +164,16 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     atari = entry_point.startswith("ale_py") and spec.kwargs.get("obs_type", "rgb") == "rgb"
     try:
         if atari:
-            # AtariWrapper skips frames itself
-            env = make_group_env(env_id, n_envs=n_envs, seed=seed, wrapper_class=AtariWrapper, env_kwargs={"frameskip": 1})
+            env = make_group_env(
+                env_id,
+                n_envs=n_envs,
+                seed=seed,
+                wrapper_class=AtariWrapper,
+                # Whole games: as episodes of their own, all lives but the first would never be trained
+                wrapper_kwargs={"terminal_on_life_loss": False},
+                # AtariWrapper skips frames itself
+                env_kwargs={"frameskip": 1},
+            )
             return VecFrameStack(env, n_stack=4)
         return make_group_env(env_id, n_envs=n_envs, seed=seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:

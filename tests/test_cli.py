@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
@@ -143,6 +144,7 @@ def test_atari_is_preprocessed(env: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert built[0].observation_space.shape == (4, 84, 84)
     # AtariWrapper skips frames, so the environment below must not
     assert built[0].get_attr("_frameskip") == [1]
+    assert built[0].env_is_wrapped(EpisodicLifeEnv) == [False], "a member of a group is a whole game"
     assert not list(Path("runs").rglob("curve.png"))
 
 

@@ -281,7 +281,7 @@ class GRPO(KLRegularizedAlgorithm):
             low, high = self._outcome_range
             self._skip_update(
                 f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome "
-                f"({low:g}{'' if low == high else f' to {high:g}'}). "
+                f"({f'{low:g}' if low == high else f'from {low:g} in one to {high:g} in another'}). "
                 "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
                 "succeeds: more exploration (ent_coef), a larger group_size or a denser reward may help."
             )

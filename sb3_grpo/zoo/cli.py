@@ -16,7 +16,7 @@ from rich.text import Text
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, say
+from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, register_atari, say
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 
@@ -50,11 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _import_modules(arguments: list[str]) -> list[str]:
     """
+    Import what registers the environment.
+
     :param arguments: of the command
-    :return: the same with ``--env Id`` for ``--env module:Id``, which the RL Zoo does not understand; the module is imported
+    :return: the same with ``--env Id`` for ``--env module:Id``, which the RL Zoo does not understand
     """
     done = []
     for previous, argument in zip(["", *arguments], arguments, strict=False):
+        if previous == "--env" or argument.startswith("--env="):
+            register_atari(argument.removeprefix("--env="))
         match = re.fullmatch(r"(--env=)?([\w.]+):([^:]+)", argument)
         if match and (match[1] or previous == "--env"):
             try:
