@@ -352,3 +352,12 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
     errors = capsys.readouterr().err
     assert "there is no module 'no_such_module'" in errors and "Unknown command 'tain'" in errors
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("option", [["--env", "PongNoFrameskip-v4"], ["--env=ALE/Pong-v5"]])
+def test_atari_without_its_extra(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    assert main(["train", "--algo", "dapo", *option]) == 2
+    assert 'pip install "sb3-grpo[atari]"' in capsys.readouterr().err
