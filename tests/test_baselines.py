@@ -100,16 +100,16 @@ def test_values_are_linear_in_pictures_only() -> None:
 
 
 def test_image_features_by_hand() -> None:
-    images = th.zeros(2, 4, 80, 80, dtype=th.uint8)
-    images[1, 3, 5:10, 75:80] = 200  # one of the 16 x 16 areas of the last of four channels
+    images = th.zeros(2, 4, 84, 84, dtype=th.uint8)
+    images[1, 3, 4:8, 80:84] = 200  # one of the 21 x 21 areas, in one of four channels
     features = image_features(images)
-    assert features.shape == (2, 1024) and not features[0].any()
-    assert features[1].nonzero().tolist() == [[3 * 256 + 1 * 16 + 15]]
-    assert features[1].max() == 200.0
+    assert features.shape == (2, 441) and not features[0].any()
+    assert features[1].nonzero().tolist() == [[1 * 21 + 20]]
+    assert features[1].max() == 50.0
     planes = th.arange(600, dtype=th.uint8).view(1, 6, 10, 10)
     assert th.equal(image_features(planes), planes.flatten(1).float())
-    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 3 * 34 * 10)
-    assert image_features(planes, max_pixels=3).shape == (1, 6)
+    assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 21 * 10)
+    assert image_features(planes, max_pixels=30).shape == (1, 5 * 5)
 
 
 def test_values_of_images_follow_what_is_to_be_seen() -> None:
@@ -242,9 +242,9 @@ def test_states_are_read_as_when_acting() -> None:
         ("MlpPolicy", spaces.Box(-1, 1, (2, 3)), 6, 0),
         ("MlpPolicy", spaces.Box(-1, 1, (2, 3, 4)), 24, 0),
         ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (3,))}), 5, 0),
-        ("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8), 0, 32 * 32),
+        ("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8), 0, 21 * 21),
         ("MlpPolicy", spaces.Box(0, 255, (4, 5, 3), np.uint8), 0, 60),
-        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": IMAGE, "c": IMAGE}), 2, 2 * 3 * 13 * 13),
+        ("MultiInputPolicy", spaces.Dict({"a": spaces.Discrete(2), "b": IMAGE, "c": IMAGE}), 2, 2 * 21 * 21),
     ],
 )
 def test_all_observations_are_states(
@@ -264,7 +264,7 @@ def test_all_observations_are_states(
     assert np.isfinite(model.logger.name_to_value["train/loss"])
 
 
-@pytest.mark.parametrize(("policy", "n_pixels"), [("CnnPolicy", 32 * 32), ("MlpPolicy", 0)])
+@pytest.mark.parametrize(("policy", "n_pixels"), [("CnnPolicy", 21 * 21), ("MlpPolicy", 0)])
 def test_images_in_other_units(policy: str, n_pixels: int) -> None:
     """SB3 lets a CnnPolicy take them with ``normalize_images=False``; for an MlpPolicy they are arrays like others."""
     env = make_group_env(functools.partial(SpacesEnv, spaces.Box(-1, 1, (1, 36, 36)), spaces.Discrete(2)), 2)

@@ -21,8 +21,10 @@ _BANDWIDTH = 1 / 6
 _MAX_DEVIATION = 5.0
 # States with more numbers are projected to so many: the work grows with the square
 _MAX_NUMBERS = 512
-# All images of an observation are made smaller until they have so many entries
+# Images of an observation with more entries, all together, are made smaller
 MAX_PIXELS = 1024
+# ... to so many rows and columns
+_IMAGE_SIDE = 21
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
 
@@ -41,19 +43,18 @@ class StateFeatures(NamedTuple):
 
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
     """
-    Images made small enough for a regression: each channel (a colour, a frame of a stack) is averaged over areas. Images with
-    few entries stay as they are.
+    Images made small enough for a regression. Those with few entries stay as they are; the others are averaged over their
+    channels (the frames of a stack, colours) and over areas.
 
     :param images: (N, C, H, W) of any type
-    :param max_pixels: how many entries of all channels may remain; one for each channel remains at least
+    :param max_pixels: how many entries may remain; one remains at least
     :return: (N, k) single precision
     """
-    n_channels, height, width = images.shape[1:]
-    side = max(height, width)
-    while side > 1 and n_channels * min(side, height) * min(side, width) > max_pixels:
-        side -= 1
-    size = min(side, height), min(side, width)
-    return th.nn.functional.adaptive_avg_pool2d(images.float(), size).flatten(1)
+    if images[0].numel() <= max_pixels:
+        return images.float().flatten(1)
+    side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels)), 1)
+    size = min(side, images.shape[2]), min(side, images.shape[3])
+    return th.nn.functional.adaptive_avg_pool2d(images.float().mean(1, keepdim=True), size).flatten(1)
 
 
 def _columns(
