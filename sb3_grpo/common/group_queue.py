@@ -82,6 +82,7 @@ class GroupSettings(NamedTuple):
         1: dead groups are not replaced.
     :param start_sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
+    :param horizon: Members are cut after so many steps, ``None`` for whole episodes
     """
 
     group_size: int
@@ -89,6 +90,7 @@ class GroupSettings(NamedTuple):
     max_sampling_rounds: int
     start_sampler: StartSampler | None
     common_noise: bool
+    horizon: int | None = None
 
 
 class GroupQueue:
@@ -103,11 +105,16 @@ class GroupQueue:
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
+        self._unfinished: deque[SnapshotStart] = deque()  # where first members of groups were cut
         self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
 
     def _draw_group(self, rng: np.random.Generator) -> None:
-        start = None if self.settings.start_sampler is None else self.settings.start_sampler(rng)
+        start: Start | None = None
+        if self._unfinished:
+            start = self._unfinished.popleft()
+        elif self.settings.start_sampler is not None:
+            start = self.settings.start_sampler(rng)
         noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
         if not self.settings.common_noise:
             noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
@@ -150,7 +157,7 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
-        return QueuedStart(ticket, group.start, group.noise_seeds[episode.member])
+        return QueuedStart(ticket, group.start, group.noise_seeds[episode.member], self.settings.horizon)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
         """
@@ -167,18 +174,33 @@ class GroupQueue:
         difference = _difference(group.first_observation, observation)
         return difference and f"Two members of a group did not begin alike from {group.start}: {difference}"
 
-    def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool) -> None:
+    def end_episode(
+        self, ticket: int, length: int, outcome: float, truncated: bool, cut_at: SnapshotStart | None = None
+    ) -> None:
         """
-        Note the end of an episode.
+        Note the end of an episode, or of the piece of it that a member plays.
+
+        The episode of the first member goes on in a later group. Not that of a member chosen by its end: those that have not
+        failed would be taken more often than they occur.
 
         :param ticket: The member's ticket
         :param length: Its number of steps
         :param outcome: The sum of the environment's own rewards
         :param truncated: Whether a time limit cut it off
+        :param cut_at: Where it was cut at the horizon
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
+        if cut_at is not None and self.is_first(ticket):
+            self._unfinished.append(cut_at)
+
+    def is_first(self, ticket: int) -> bool:
+        """
+        :param ticket: A member's ticket
+        :return: Whether it is the first member of its group
+        """
+        return self._members[ticket][1].member == 0
 
     def wanted(self) -> list[Group]:
         """
@@ -254,6 +276,11 @@ class StartFeeder:
             for copy in copies.envs:
                 copy.queue = self._shared  # type: ignore[attr-defined]
         elif isinstance(getattr(copies, "queue", None), deque):
+            if groups.settings.horizon is not None:
+                raise ValueError(
+                    f"A {type(copies).__name__} cannot cut episodes at a horizon: leave horizon=None, or build the copies "
+                    "with make_group_env(...)."
+                )
             self._shared = copies.queue  # type: ignore[attr-defined]
 
     def fill(self, rng: np.random.Generator, max_open_groups: int) -> None:

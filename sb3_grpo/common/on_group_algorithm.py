@@ -34,7 +34,7 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     unchecked_distributions,
 )
-from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.common.starts import SnapshotStart
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenPolicy
@@ -88,6 +88,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         unrelated_starts: bool,
         start_sampler: StartSampler | None,
         vine_share: float,
+        horizon: int | None,
         use_sde: bool,
         sde_sample_freq: int,
         stats_window_size: int = 100,
@@ -129,6 +130,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
         self.vine_share = vine_share
+        self.horizon = horizon
         self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
         self._feeder: StartFeeder | None = None
@@ -156,9 +158,22 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(f"vine_share must be between 0 and 1, got {self.vine_share}.")
         if self.vine_share > 0.0 and self.unrelated_starts:
             raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.horizon is not None:
+            self._check_horizon()
         for name in ("n_groups", "batch_size", "max_sampling_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    def _check_horizon(self) -> None:
+        """
+        :raises ValueError: if it is impossible, or with other parameters
+        """
+        if self.horizon is not None and self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, or None for whole episodes, got {self.horizon}.")
+        if self.unrelated_starts:
+            raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.vine_share > 0.0:
+            raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
 
     def _setup_model(self) -> None:
         self._check_parameters()
@@ -250,6 +265,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
             start_sampler=self._sampler(),
             common_noise=self.common_noise,
+            horizon=self.horizon,
         )
 
     def _sampler(self) -> StartSampler | None:
@@ -270,6 +286,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._feeder.clear()
         if self._visited is not None:
             self._visited.states.clear()  # they may be those of another environment
+        if self.vine_share > 0.0 or self.horizon is not None:
+            refuse_frame_stack(self.env)
         self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
@@ -478,6 +496,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._visited.visit(self.env, dones, self._start_rng)
         ended = dones.nonzero()[0].tolist()
         if ended:
+            if self.horizon is not None:
+                self._forget_branches(infos, ended)
             self._update_info_buffer(infos, dones)
             figures = (self._playing[ended].tolist(), self._time[ended].tolist(), self._outcome[ended].tolist())
             for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
@@ -485,12 +505,25 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                     continue
                 if not math.isfinite(outcome):
                     raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(ticket)}")
-                truncated = bool(infos[idx].get("TimeLimit.truncated", False))
-                self._groups.end_episode(ticket, length, outcome, truncated)
+                cut_at = infos[idx].get("cut_at")
+                truncated = cut_at is None and bool(infos[idx].get("TimeLimit.truncated", False))
+                self._groups.end_episode(ticket, length, outcome, truncated, cut_at)
             self._note_starts(ended)
             if self.use_sde:
                 self._reset_noise(ended)
         return bool(ended)
+
+    def _forget_branches(self, infos: list[dict[str, Any]], ended: list[int]) -> None:
+        """
+        Take the whole episodes that Monitor reports out of the infos where they are not those of first members. Of branches
+        that come to an end only the last piece is their own, and those that are cut are never heard of again.
+
+        :param infos: Of all copies
+        :param ended: The copies whose episodes have ended
+        """
+        for idx, ticket in zip(ended, self._playing[ended].tolist(), strict=True):
+            if ticket != NO_EPISODE and ("cut_at" in infos[idx] or not self._groups.is_first(ticket)):
+                infos[idx].pop("episode", None)
 
     def _reset_noise(self, copies: list[int]) -> None:
         """

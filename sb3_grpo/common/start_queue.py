@@ -22,11 +22,13 @@ class QueuedStart(NamedTuple):
     :param ticket: chosen by whoever queues the start, to recognise the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
+    :param horizon: the episode is cut after so many steps, if it has not ended before
     """
 
     ticket: int
     start: Start
     noise_seed: int | None = None
+    horizon: int | None = None
 
 
 class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -37,7 +39,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
 
     An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
-    ticket. ``first_observation`` is a copy of the observation it began with.
+    ticket. ``first_observation`` is a copy of the observation it began with. If it is cut at its horizon, the info of its last
+    step has ``info["cut_at"]``, a start from which it can go on.
 
     :param env: the environment with all its other wrappers
     """
@@ -53,20 +56,22 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._origin: Start | OrdinaryReset | StartNotSupportedError | None = None
         self._noise_seed: int | None = None
         self._actions: list[Any] = []
+        self._steps_left: int | None = None
         self._replayed = needs_replay(env)
         if self._replayed:
             # Bound here, because most environments need no record of the actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None) -> None:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, horizon: int | None = None) -> None:
         """
         Put a start at the end of the queue.
 
         :param ticket: number by which the episode will be recognised
         :param start: where the episode begins
         :param noise_seed: see ``begin``
+        :param horizon: see ``QueuedStart``
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, horizon))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episode goes on."""
@@ -93,9 +98,14 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """
         :param action: the action
-        :return: what the wrapped environment returns
+        :return: what the wrapped environment returns; truncated also at the horizon
         """
         self._last = result = self.env.step(action)
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left == 0 and not (result[2] or result[3]):
+                observation, reward, _, _, info = result
+                self._last = result = (observation, reward, False, True, {**info, "cut_at": self.capture_start()})
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -106,7 +116,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param options: for the ordinary reset
         :return: the first observation and the info
         """
-        self._last = self.current_ticket = None
+        self._last = self.current_ticket = self._steps_left = None
         if self.queue:
             observation, info = self._begin_queued(self.queue.popleft())
         else:
@@ -120,6 +130,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
+        self._steps_left = queued.horizon
         self.first_observation = copy.deepcopy(observation)
         return observation, {**info, "group_start": queued.ticket}
 
@@ -135,8 +146,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._actions.append(copy.copy(action))
-        self._last = result = self.env.step(action)
-        return result
+        return StartQueue.step(self, action)
 
 
 _HOW_TO_ADD = (
@@ -170,6 +180,18 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
         raise _not_outermost()
 
 
+def refuse_frame_stack(vec_env: VecEnv) -> None:
+    """
+    :param vec_env: the vectorized environment, of which states are to be captured
+    :raises StartNotSupportedError: if part of the state is not in the copies
+    """
+    if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
+        raise StartNotSupportedError(
+            "VecFrameStack keeps the past frames outside of the copies of the environment, where they cannot be "
+            "captured. Use gymnasium.wrappers.FrameStackObservation in the wrapper_class instead."
+        )
+
+
 def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[SnapshotStart]:
     """
     Capture the present state of copies of the environment.
@@ -178,11 +200,7 @@ def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[Sn
     :param indices: which copies, None for all
     :return: one start per copy
     """
-    if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
-        raise StartNotSupportedError(
-            "VecFrameStack keeps the past frames outside of the copies of the environment, where they cannot be "
-            "captured. Use gymnasium.wrappers.FrameStackObservation in the wrapper_class instead."
-        )
+    refuse_frame_stack(vec_env)
     if not vec_env.has_attr("queue_start"):
         raise ValueError(f"The environments in this {type(vec_env.unwrapped).__name__} have no StartQueue: {_HOW_TO_ADD}")
     return vec_env.env_method("capture_start", indices=indices)

@@ -105,6 +105,9 @@ class GRPO(KLRegularizedAlgorithm):
         :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
     :param vine_share: Share of the groups that begin in states which the policy has visited lately (the vine method of TRPO)
         instead, for environments whose state can be captured. Their steps count and are learned from like all others.
+    :param horizon: Play episodes in pieces of so many steps: all members of a group are cut there, and a later group begins
+        where its first member was, for environments whose state can be captured. Returns end where a piece does, so it should
+        be longer than ``1 / (1 - gamma)``. For long episodes with rewards all along them. ``None``: whole episodes
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
         instead of action noise exploration (default: False)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
@@ -161,6 +164,7 @@ class GRPO(KLRegularizedAlgorithm):
         unrelated_starts: bool = False,
         start_sampler: StartSampler | None = None,
         vine_share: float = 0.0,
+        horizon: int | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -188,6 +192,7 @@ class GRPO(KLRegularizedAlgorithm):
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
             vine_share=vine_share,
+            horizon=horizon,
             kl_coef=kl_coef,
             kl_estimator=kl_estimator,
             kl_target=kl_target,
@@ -261,6 +266,11 @@ class GRPO(KLRegularizedAlgorithm):
                 "overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps, the second not above "
                 f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
             )
+
+    def _check_horizon(self) -> None:
+        super()._check_horizon()
+        if self.overlong_filter or self.overlong_penalty > 0.0:
+            raise ValueError("overlong_filter and overlong_penalty judge whole episodes, and a horizon cuts them into pieces.")
 
     def _setup_model(self) -> None:
         if self.advantage == "auto":
@@ -376,8 +386,10 @@ class GRPO(KLRegularizedAlgorithm):
                     of_all[steps] = of_part
         assert states is not None
         fitted = batch.flatten(returns)
-        # What is left until the time limit matters, also where an episode began in the middle of another one
-        time = batch.time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
+        time = batch.time
+        if self.horizon is None:
+            # What is left until the time limit matters, also where an episode began in the middle of another one
+            time = time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
         values = regression_values(states.numbers, time, fitted, states.pictures)
         unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
         self.logger.record("train/regression_r2", 1.0 - unexplained.item())
