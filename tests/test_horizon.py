@@ -137,6 +137,15 @@ def test_the_last_step_of_an_episode_is_not_a_cut() -> None:
     assert terminated and not truncated and "cut_at" not in info
 
 
+def test_an_ordinary_episode_is_not_cut() -> None:
+    env = StartQueue(ToyEnv(length=9))
+    env.queue_start(1, SeedStart(0), horizon=4)
+    env.reset()
+    env.step(1)
+    env.reset()
+    assert not any(env.step(1)[3] for _ in range(8))
+
+
 def test_the_regression_knows_the_place_in_the_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 
