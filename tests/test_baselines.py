@@ -109,7 +109,9 @@ def test_image_features_by_hand() -> None:
     planes = th.arange(600, dtype=th.uint8).view(1, 6, 10, 10)
     assert th.equal(image_features(planes), planes.flatten(1).float())
     assert image_features(th.zeros(2, 3, 300, 10)).shape == (2, 21 * 10)
-    assert image_features(planes, max_pixels=30).shape == (1, 5 * 5)
+    board = th.eye(64).view(64, 1, 8, 8).repeat(1, 20, 1, 1)  # 20 planes, too many to be colours
+    assert image_features(board).shape == (64, 20 * 7 * 7)
+    assert image_features(planes, max_pixels=30).shape == (1, 6 * 2 * 2)
 
 
 def test_values_of_images_follow_what_is_to_be_seen() -> None:

@@ -1,12 +1,14 @@
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 from toy_envs import TINY, ToyEnv
 
+from sb3_grpo.common import group_queue
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.common.start_queue import StartQueue, make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, StartNotSupportedError
@@ -63,6 +65,17 @@ def learn(env: VecEnv, steps: int = 1500, cls: type[GRPO] = GRPO, **changes: Any
     return model.learn(steps, callback=callback), callback
 
 
+def test_an_update_has_pieces_of_all_ages() -> None:
+    """With as many episodes under way as an update takes, all are at the same age, from the first update to the last."""
+    env = make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 80})
+    _, seen = learn(env, 12_000, n_groups=4)
+    ages = np.array([group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in seen.groups])
+    updates = ages[: len(ages) // 4 * 4].reshape(-1, 4)[20:]
+    assert len(updates) > 80 and np.mean([len({*update}) > 1 for update in updates]) > 0.9
+    counts = np.bincount(updates.flatten() // 8, minlength=10)
+    assert counts.min() > 0.4 * counts.mean()
+
+
 @pytest.mark.parametrize("kind", ["dummy", "subproc"])
 @pytest.mark.parametrize("cls", [GRPO, DAPO])
 def test_groups_go_on_where_first_members_were_cut(kind: str, cls: type[GRPO]) -> None:
@@ -78,19 +91,20 @@ def test_groups_go_on_where_first_members_were_cut(kind: str, cls: type[GRPO]) -
     ends = {seen.last[group.episodes[0].ticket].tobytes() for group in seen.groups}
     others = {seen.last[episode.ticket].tobytes() for group in seen.groups for episode in group.episodes[1:]}
     begun = [group.first_observation.tobytes() for group in going_on]
-    # Once each, and every one of them but the last
+    # Once each, and every one of them but those that wait
     assert {*begun} <= ends - others and len({*begun}) == len(begun)
     cut = [group for group in seen.groups if group.episodes[0].length == 8]
-    assert len(cut) - 8 < len(begun) <= len(cut)
+    assert len(cut) - 24 < len(begun) <= len(cut)
     env.close()
 
 
 def test_whole_episodes_are_reported_once() -> None:
-    _, seen = learn(pendulum())
+    _, seen = learn(make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20}, wrapper_class=Finisher))
     of_first = {group.episodes[0].ticket: group for group in seen.groups}
     ended = [group for group in of_first.values() if group.episodes[0].truncated]
     assert len(seen.reported) >= len(ended) > 10
     assert len(seen.reported) < len(ended) + 6  # those whose groups were not complete at the end
+    assert seen.model.ep_success_buffer and all(seen.model.ep_success_buffer)
     assert {length for length, _ in seen.reported} == {20}
     # The return of all pieces, which is between that of the last one and the worst there is
     last_pieces = {round(group.episodes[0].outcome, 3) for group in ended}
@@ -114,7 +128,7 @@ def test_an_episode_in_pieces_is_the_episode() -> None:
             pytest.importorskip("Box2D")
         whole, pieces = (make_group_env(env_id, 1, seed=0) for _ in range(2))
         whole.env_method("queue_start", 1, SeedStart(3))
-        pieces.env_method("queue_start", 1, SeedStart(3), None, 5)
+        pieces.env_method("queue_start", 1, SeedStart(3), None, 5, True)
         assert np.array_equal(whole.reset(), pieces.reset())
         for step, action in enumerate(actions, start=1):
             expected, got = whole.step(np.array([action])), pieces.step(np.array([action]))
@@ -124,7 +138,7 @@ def test_an_episode_in_pieces_is_the_episode() -> None:
                 assert np.array_equal(expected[0][0], got[3][0]["terminal_observation"])
                 assert not got[3][0].get("episode")
                 # The step has begun something else already
-                pieces.env_method("queue_start", step, got[3][0]["cut_at"], None, 5)
+                pieces.env_method("queue_start", step, got[3][0]["group_cut_at"], None, 5, True)
                 got = (pieces.reset(), *got[1:])
             assert np.array_equal(expected[0], got[0])
 
@@ -134,7 +148,13 @@ def test_the_last_step_of_an_episode_is_not_a_cut() -> None:
     env.queue_start(1, SeedStart(0), horizon=4)
     env.reset()
     *_, terminated, truncated, info = [env.step(1) for _ in range(4)][-1]
-    assert terminated and not truncated and "cut_at" not in info
+    assert terminated and not truncated and "group_cut_at" not in info
+    # Nor is a state captured from which nothing shall go on
+    env = StartQueue(NoState(length=9))
+    env.queue_start(1, SeedStart(0), horizon=4)
+    env.reset()
+    *_, terminated, truncated, info = [env.step(1) for _ in range(4)][-1]
+    assert truncated and not terminated and info["group_cut_at"] is None
 
 
 def test_an_ordinary_episode_is_not_cut() -> None:
@@ -184,7 +204,9 @@ def test_it_is_saved(tmp_path: Any) -> None:
 
 def test_mistakes_are_explained() -> None:
     for settings, message in (
-        ({"horizon": 0}, "horizon must be at least 1, or None for whole episodes, got 0"),
+        ({"horizon": 0}, "horizon must be a whole number of steps, or None for whole episodes, got 0"),
+        ({"horizon": 2.5}, "got 2.5"),
+        ({"horizon": "9"}, "got '9'"),
         ({"horizon": 9, "unrelated_starts": True}, "leave unrelated_starts=False"),
         ({"horizon": 9, "vine_share": 0.1}, "leave vine_share=0"),
         ({"horizon": 9, "overlong_filter": True}, "judge whole episodes"),
@@ -195,8 +217,39 @@ def test_mistakes_are_explained() -> None:
         learn(ControlVecEnv("CartPole-v1", 4, seed=0))
     with pytest.raises(StartNotSupportedError, match="FrameStackObservation"):
         learn(VecFrameStack(pendulum(), 2))
-    with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
-        learn(make_group_env(NoState, 4, seed=0, env_kwargs={"length": 20}))
+    with pytest.raises(ValueError, match=r"leave it out\. Monitor"):
+        learn(VecMonitor(pendulum()))
+    for vec_env_cls in (DummyVecEnv, SubprocVecEnv):
+        with pytest.raises(StartNotSupportedError, match=r"get_state\(self\).* leave horizon=None"):
+            learn(make_group_env(NoState, 2, seed=0, vec_env_cls=vec_env_cls))
+
+
+def test_an_endless_episode_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_queue, "MAX_EPISODE_LENGTH", 100)
+    with pytest.raises(ValueError, match=r"has not ended after 100 steps.*TimeLimit"):
+        learn(make_group_env(Endless, 4, seed=0), 10_000)
+
+
+class Finisher(gym.Wrapper):
+    """Success is to get to the end."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {**info, "is_success": terminated or truncated}
+
+
+class Endless(ToyEnv):
+    """It goes on for ever, and its state is its attributes."""
+
+    def get_state(self) -> int:
+        return self.t
+
+    def set_state(self, state: int) -> None:
+        self.t = state
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return self.observe(), 1.0, False, False, {}
 
 
 class NoState(ToyEnv):

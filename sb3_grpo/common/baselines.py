@@ -25,6 +25,8 @@ _MAX_NUMBERS = 512
 MAX_PIXELS = 1024
 # ... to so many rows and columns
 _IMAGE_SIDE = 21
+# Channels that can be averaged
+_MAX_FRAMES = 4
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
 
@@ -43,18 +45,21 @@ class StateFeatures(NamedTuple):
 
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
     """
-    Images made small enough for a regression. Those with few entries stay as they are; the others are averaged over their
-    channels (the frames of a stack, colours) and over areas.
+    Images made small enough for a regression. Those with few entries stay as they are; the others are averaged over areas,
+    and over their channels if these are at most four: colours, or the frames of a stack, and not planes of a board.
 
     :param images: (N, C, H, W) of any type
-    :param max_pixels: how many entries may remain; one remains at least
+    :param max_pixels: how many entries may remain; one of each channel remains at least
     :return: (N, k) single precision
     """
-    if images[0].numel() <= max_pixels:
+    if images.shape[1:].numel() <= max_pixels:
         return images.float().flatten(1)
-    side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels)), 1)
+    images = images.float()
+    if images.shape[1] <= _MAX_FRAMES:
+        images = images.mean(1, keepdim=True)
+    side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels // images.shape[1])), 1)
     size = min(side, images.shape[2]), min(side, images.shape[3])
-    return th.nn.functional.adaptive_avg_pool2d(images.float().mean(1, keepdim=True), size).flatten(1)
+    return th.nn.functional.adaptive_avg_pool2d(images, size).flatten(1)
 
 
 def _columns(

@@ -19,8 +19,26 @@ StartSampler = Callable[[np.random.Generator], Start]
 # In place of the ticket, for a copy that plays an episode that nobody wants
 NO_EPISODE = -1
 
+# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
+MAX_EPISODE_LENGTH = 100_000
+
+# Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
+# the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
+N_UNFINISHED = 16
+
 # All queues draw from it, so that an environment that two models use tells their episodes apart
 _tickets = count()
+
+
+def endless_episode(n_steps: int) -> ValueError:
+    """
+    :param n_steps: How long it is
+    :return: The error of an episode that does not end
+    """
+    return ValueError(
+        f"An episode has not ended after {n_steps} steps. It has to end some time: "
+        "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
+    )
 
 
 class UnequalStartError(ValueError):
@@ -55,6 +73,7 @@ class Group:
     start: Start | None
     episodes: list[Episode]
     noise_seeds: list[int | None]
+    played: int = 0  # steps of the pieces before
     first_observation: Any = None
     n_ended: int = 0
     replaced: bool = False  # dead, and another one was drawn for it
@@ -105,14 +124,15 @@ class GroupQueue:
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self._unfinished: deque[SnapshotStart] = deque()  # where first members of groups were cut
+        self._unfinished: list[tuple[SnapshotStart, int]] = []  # where first members were cut, after how many steps in all
         self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
 
     def _draw_group(self, rng: np.random.Generator) -> None:
         start: Start | None = None
-        if self._unfinished:
-            start = self._unfinished.popleft()
+        played = 0
+        if self._unfinished and rng.random() * N_UNFINISHED < len(self._unfinished):
+            start, played = self._unfinished.pop(rng.integers(len(self._unfinished)))
         elif self.settings.start_sampler is not None:
             start = self.settings.start_sampler(rng)
         noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
@@ -122,7 +142,7 @@ class GroupQueue:
             # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
             noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
         episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
-        group = Group(start, episodes, noise_seeds)
+        group = Group(start, episodes, noise_seeds, played)
         self.groups.append(group)
         for episode in episodes:
             self._members[episode.ticket] = (group, episode)
@@ -157,7 +177,8 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
-        return QueuedStart(ticket, group.start, group.noise_seeds[episode.member], self.settings.horizon)
+        noise_seed, horizon = group.noise_seeds[episode.member], self.settings.horizon
+        return QueuedStart(ticket, group.start, noise_seed, horizon, horizon is not None and episode.member == 0)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
         """
@@ -187,13 +208,15 @@ class GroupQueue:
         :param length: Its number of steps
         :param outcome: The sum of the environment's own rewards
         :param truncated: Whether a time limit cut it off
-        :param cut_at: Where it was cut at the horizon
+        :param cut_at: Where it was cut at the horizon, if it is to go on
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
-        if cut_at is not None and self.is_first(ticket):
-            self._unfinished.append(cut_at)
+        if cut_at is not None:
+            if group.played + length > MAX_EPISODE_LENGTH:
+                raise endless_episode(MAX_EPISODE_LENGTH)
+            self._unfinished.append((cut_at, group.played + length))
 
     def is_first(self, ticket: int) -> bool:
         """
@@ -305,7 +328,9 @@ class StartFeeder:
                 ticket = self.groups.next_ticket(rng, max_open_groups)
                 if ticket is None:
                     return
-                self.env.env_method("queue_start", *self.groups.queued_start(ticket), indices=idx)
+                queued = self.groups.queued_start(ticket)
+                # Three arguments where they will do: whoever has a queue_start of his own need not know the others
+                self.env.env_method("queue_start", *(queued[:3] if queued.horizon is None else queued), indices=idx)
                 ahead.append(ticket)
 
     def started(self, copies: list[int], rng: np.random.Generator, max_open_groups: int) -> list[int]:

@@ -13,18 +13,20 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrapper
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.group_queue import (
+    MAX_EPISODE_LENGTH,
     NO_EPISODE,
     GroupQueue,
     GroupSettings,
     StartFeeder,
     StartSampler,
+    endless_episode,
     outcomes,
     random_seed_start,
 )
@@ -35,15 +37,13 @@ from sb3_grpo.common.policies import (
     unchecked_distributions,
 )
 from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
-from sb3_grpo.common.starts import SnapshotStart
+from sb3_grpo.common.starts import SnapshotStart, StartNotSupportedError
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenPolicy
 from sb3_grpo.common.vine import VisitedStates
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
-# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
-MAX_EPISODE_LENGTH = 100_000
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
 
@@ -168,8 +168,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         :raises ValueError: if it is impossible, or with other parameters
         """
-        if self.horizon is not None and self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, or None for whole episodes, got {self.horizon}.")
+        if isinstance(self.horizon, bool) or not isinstance(self.horizon, int) or self.horizon < 1:
+            raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon!r}.")
         if self.unrelated_starts:
             raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
         if self.vine_share > 0.0:
@@ -254,6 +254,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         fresh = self._last_obs is None
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
+            self._check_capture()
             self._note_starts([*range(self.n_envs)])
         return result
 
@@ -288,6 +289,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._visited.states.clear()  # they may be those of another environment
         if self.vine_share > 0.0 or self.horizon is not None:
             refuse_frame_stack(self.env)
+        if self.horizon is not None and unwrap_vec_wrapper(self.env, VecMonitor) is not None:
+            raise ValueError(
+                "VecMonitor takes the pieces into which a horizon cuts episodes for episodes: leave it out. Monitor, which "
+                "make_vec_env and make_group_env put around each copy, knows the whole ones."
+            )
         self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
@@ -365,10 +371,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
             if n_steps > MAX_EPISODE_LENGTH and self._time.max() > MAX_EPISODE_LENGTH:
-                raise ValueError(
-                    f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. {self.__class__.__name__} learns from whole "
-                    "episodes: wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
-                )
+                raise endless_episode(MAX_EPISODE_LENGTH)
 
             # Give access to local variables
             callback.update_locals(locals())
@@ -496,34 +499,49 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._visited.visit(self.env, dones, self._start_rng)
         ended = dones.nonzero()[0].tolist()
         if ended:
-            if self.horizon is not None:
-                self._forget_branches(infos, ended)
-            self._update_info_buffer(infos, dones)
+            self._update_info_buffer(infos, dones if self.horizon is None else self._whole_episodes(infos, dones))
             figures = (self._playing[ended].tolist(), self._time[ended].tolist(), self._outcome[ended].tolist())
             for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
                 if ticket == NO_EPISODE:
                     continue
                 if not math.isfinite(outcome):
                     raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(ticket)}")
-                cut_at = infos[idx].get("cut_at")
-                truncated = cut_at is None and bool(infos[idx].get("TimeLimit.truncated", False))
+                is_cut = self.horizon is not None and "group_cut_at" in infos[idx]
+                truncated = not is_cut and bool(infos[idx].get("TimeLimit.truncated", False))
+                cut_at = infos[idx]["group_cut_at"] if is_cut else None
                 self._groups.end_episode(ticket, length, outcome, truncated, cut_at)
             self._note_starts(ended)
             if self.use_sde:
                 self._reset_noise(ended)
         return bool(ended)
 
-    def _forget_branches(self, infos: list[dict[str, Any]], ended: list[int]) -> None:
+    def _whole_episodes(self, infos: list[dict[str, Any]], dones: np.ndarray) -> np.ndarray:
         """
-        Take the whole episodes that Monitor reports out of the infos where they are not those of first members. Of branches
-        that come to an end only the last piece is their own, and those that are cut are never heard of again.
+        With a horizon, the episodes to report are those of the first members, from their beginning, when they end. Of branches
+        only the last piece is their own, and those that are cut are never heard of again. Monitor's word of these is dropped.
 
         :param infos: Of all copies
-        :param ended: The copies whose episodes have ended
+        :param dones: (n_envs,) whose episode or piece has just ended
+        :return: (n_envs,) which of these are to be reported
         """
-        for idx, ticket in zip(ended, self._playing[ended].tolist(), strict=True):
-            if ticket != NO_EPISODE and ("cut_at" in infos[idx] or not self._groups.is_first(ticket)):
+        whole = dones.copy()
+        for idx in dones.nonzero()[0].tolist():
+            ticket = int(self._playing[idx])
+            if "group_cut_at" in infos[idx] or (ticket != NO_EPISODE and not self._groups.is_first(ticket)):
+                whole[idx] = False
                 infos[idx].pop("episode", None)
+        return whole
+
+    def _check_capture(self) -> None:
+        """
+        :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
+        """
+        assert self.env is not None
+        if (self.horizon is None and self.vine_share == 0.0) or not self.env.has_attr("why_not_captured"):
+            return
+        reason = self.env.env_method("why_not_captured", indices=0)[0]
+        if reason is not None:
+            raise StartNotSupportedError(f"{reason}. Or leave horizon=None and vine_share=0: then it need not be captured.")
 
     def _reset_noise(self, copies: list[int]) -> None:
         """

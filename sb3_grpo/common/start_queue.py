@@ -23,12 +23,14 @@ class QueuedStart(NamedTuple):
     :param start: where the episode begins
     :param noise_seed: see ``begin``
     :param horizon: the episode is cut after so many steps, if it has not ended before
+    :param goes_on: whether to capture the state in which it is cut
     """
 
     ticket: int
     start: Start
     noise_seed: int | None = None
     horizon: int | None = None
+    goes_on: bool = False
 
 
 class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -40,7 +42,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
     ticket. ``first_observation`` is a copy of the observation it began with. If it is cut at its horizon, the info of its last
-    step has ``info["cut_at"]``, a start from which it can go on.
+    step has ``info["group_cut_at"]``: a start from which it can go on, or None if it shall not.
 
     :param env: the environment with all its other wrappers
     """
@@ -57,12 +59,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._noise_seed: int | None = None
         self._actions: list[Any] = []
         self._steps_left: int | None = None
+        self._goes_on = False
         self._replayed = needs_replay(env)
         if self._replayed:
             # Bound here, because most environments need no record of the actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, horizon: int | None = None) -> None:
+    def queue_start(
+        self, ticket: int, start: Start, noise_seed: int | None = None, horizon: int | None = None, goes_on: bool = False
+    ) -> None:
         """
         Put a start at the end of the queue.
 
@@ -70,8 +75,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param start: where the episode begins
         :param noise_seed: see ``begin``
         :param horizon: see ``QueuedStart``
+        :param goes_on: see ``QueuedStart``
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed, horizon))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, horizon, goes_on))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episode goes on."""
@@ -95,6 +101,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise RuntimeError("The start of this episode has not been recorded")
         return capture(self.env, self._last[0], Replay(self._origin, self._noise_seed, tuple(self._actions)))
 
+    def why_not_captured(self) -> str | None:
+        """
+        :return: why the present state cannot be captured, None if it can. Not an error, which would end the process of a copy
+            in a ``SubprocVecEnv``.
+        """
+        try:
+            self.capture_start()
+        except StartNotSupportedError as error:
+            return str(error)
+        return None
+
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """
         :param action: the action
@@ -104,8 +121,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if self._steps_left is not None:
             self._steps_left -= 1
             if self._steps_left == 0 and not (result[2] or result[3]):
+                cut_at = self.capture_start() if self._goes_on else None
                 observation, reward, _, _, info = result
-                self._last = result = (observation, reward, False, True, {**info, "cut_at": self.capture_start()})
+                self._last = result = (observation, reward, False, True, {**info, "group_cut_at": cut_at})
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -130,7 +148,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
-        self._steps_left = queued.horizon
+        self._steps_left, self._goes_on = queued.horizon, queued.goes_on
         self.first_observation = copy.deepcopy(observation)
         return observation, {**info, "group_start": queued.ticket}
 

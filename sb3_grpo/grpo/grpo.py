@@ -106,8 +106,9 @@ class GRPO(KLRegularizedAlgorithm):
     :param vine_share: Share of the groups that begin in states which the policy has visited lately (the vine method of TRPO)
         instead, for environments whose state can be captured. Their steps count and are learned from like all others.
     :param horizon: Play episodes in pieces of so many steps: all members of a group are cut there, and a later group begins
-        where its first member was, for environments whose state can be captured. Returns end where a piece does, so it should
-        be longer than ``1 / (1 - gamma)``. For long episodes with rewards all along them. ``None``: whole episodes
+        where its first member was, for environments whose state can be captured. For long episodes with rewards all along
+        them: returns end where a piece does, so it should be a few times ``1 / (1 - gamma * gae_lambda)`` at least.
+        ``None``: whole episodes
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
         instead of action noise exploration (default: False)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
