@@ -74,6 +74,11 @@ def test_an_update_has_pieces_of_all_ages() -> None:
     assert len(updates) > 80 and np.mean([len({*update}) > 1 for update in updates]) > 0.9
     counts = np.bincount(updates.flatten() // 8, minlength=10)
     assert counts.min() > 0.4 * counts.mean()
+    # Nor do small updates go through the ages one after the other
+    env = make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 80})
+    _, seen = learn(env, 6000, n_groups=1)
+    ages = np.array([group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in seen.groups])[60:]
+    assert len(ages) > 100 and np.mean(np.abs(np.diff(ages)) > 16) > 0.2
 
 
 @pytest.mark.parametrize("kind", ["dummy", "subproc"])
