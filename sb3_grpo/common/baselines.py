@@ -21,7 +21,7 @@ _BANDWIDTH = 1 / 6
 _MAX_DEVIATION = 5.0
 # States with more numbers are projected to so many: the work grows with the square
 _MAX_NUMBERS = 512
-# Images of an observation with more entries, all together, are made smaller
+# Images with more entries are made smaller; several in one observation have equal shares of it
 MAX_PIXELS = 1024
 # ... to so many rows and columns
 _IMAGE_SIDE = 21

@@ -541,7 +541,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             return
         reason = self.env.env_method("why_not_captured", indices=0)[0]
         if reason is not None:
-            raise StartNotSupportedError(f"{reason}. Or leave horizon=None and vine_share=0: then it need not be captured.")
+            raise StartNotSupportedError(f"{reason} Or leave horizon=None and vine_share=0: then it need not be captured.")
 
     def _reset_noise(self, copies: list[int]) -> None:
         """
