@@ -39,6 +39,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo_without_dynamic_sampling": ("dapo", {**GROUPS, "dynamic_sampling": False}),
     "dapo_without_step_loss": ("dapo", {**GROUPS, "loss_average": "episode"}),
     "dapo_without_overlong_filter": ("dapo", {**GROUPS, "overlong_filter": False}),
+    "dapo_without_shared_prompts": ("dapo", {**GROUPS, "overlong_filter": False, "unrelated_starts": True}),
     "grpo": ("grpo", {**GROUPS, "overlong_filter": False}),
     "ppo": ("ppo", CRITIC),
 }
@@ -228,7 +229,7 @@ def draw() -> None:
 
     quantities = {"exact": "exact answers", "entropy": "entropy (nats)", "dead_fraction": "dead groups"}
     figure, axes = plt.subplots(1, 3, figsize=(16, 5), layout="constrained")
-    colours = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+    colours = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#E69F00", "#56B4E9")
     for variant, colour in zip(VARIANTS, colours, strict=True):
         runs = _load("ablation", variant)
         for axis, (key, label) in zip(axes, quantities.items(), strict=True):

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from collections import deque
@@ -188,6 +189,25 @@ def test_replayed_snapshots_of_any_origin(env_id: str) -> None:
         if origin == "seed start":
             env.queue_start(0, snapshot)
             env.reset()
+
+
+def test_episode_in_many_pieces_is_replayed() -> None:
+    """Each piece a snapshot of the one before, with noise of its own: no deeper than one piece."""
+    pytest.importorskip("Box2D")
+    env, other = (StartQueue(Monitor(gym.make("LunarLander-v3", enable_wind=True))) for _ in range(2))
+    env.reset(seed=1)
+    snapshot = env.capture_start()
+    for piece in range(200):
+        env.queue_start(piece, snapshot, noise_seed=piece)
+        env.reset()
+        if piece % 10 == 0:
+            assert not env.step(2)[2]
+        snapshot = env.capture_start()
+    actions = actions_for(env, 25, 2)
+    expected = roll(env, actions)
+    other.queue_start(0, pickle.loads(pickle.dumps(snapshot)))
+    assert same(other.reset()[0], snapshot.observation)
+    assert same(roll(other, actions), expected)
 
 
 def test_recorded_actions_are_copies() -> None:

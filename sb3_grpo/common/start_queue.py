@@ -12,7 +12,7 @@ from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
 from sb3_grpo.common.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
-from sb3_grpo.common.starts import OrdinaryReset, Replay, SnapshotStart, Start, StartNotSupportedError
+from sb3_grpo.common.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 
 
 class QueuedStart(NamedTuple):
@@ -99,7 +99,12 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise self._origin
         if self._origin is None:
             raise RuntimeError("The start of this episode has not been recorded")
-        return capture(self.env, self._last[0], Replay(self._origin, self._noise_seed, tuple(self._actions)))
+        last_piece = ReplayPiece(self._noise_seed, tuple(self._actions))
+        if isinstance(self._origin, SnapshotStart):
+            # Of the same environment, so reached by a replay itself
+            before: Replay = self._origin.native
+            return capture(self.env, self._last[0], Replay(before.origin, (*before.pieces, last_piece)))
+        return capture(self.env, self._last[0], Replay(self._origin, (last_piece,)))
 
     def why_not_captured(self) -> str | None:
         """

@@ -1,7 +1,7 @@
 """What an episode can begin from: a seed, or an exact state of an environment."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 
 class StartNotSupportedError(TypeError):
@@ -67,16 +67,26 @@ class OrdinaryReset:
     layers: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Replay:
+class ReplayPiece(NamedTuple):
     """
-    A state reached by a sequence of actions, for simulators whose state cannot be copied.
+    Actions after a point at which the randomness was, or was not, made independent of what led there.
 
-    :param origin: what the episode began from
-    :param noise_seed: the ``noise_seed`` it began with
+    :param noise_seed: the ``noise_seed`` of ``begin``
     :param actions: the actions since then
     """
 
-    origin: SeedStart | SnapshotStart | OrdinaryReset
     noise_seed: int | None
-    actions: tuple[Any, ...] = field(repr=False)
+    actions: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """
+    A state reached by sequences of actions, for simulators whose state cannot be copied.
+
+    :param origin: what the first piece began from
+    :param pieces: one after the other
+    """
+
+    origin: SeedStart | OrdinaryReset
+    pieces: tuple[ReplayPiece, ...] = field(repr=False)
