@@ -94,7 +94,13 @@ def training(
     th.set_num_threads(1)
     kwargs = {**hyperparameters(algo, env_id), **(changes or {})}
     kwargs.pop("n_envs", None)
+    normalize = kwargs.pop("normalize", False)
     env = make_env(env_id, n_envs, vec_env, algo != "ppo", env_kwargs or {})
+    if normalize:
+        from stable_baselines3.common.vec_env import VecNormalize
+
+        # As the RL Zoo reads it
+        env = VecNormalize(env, **(eval(normalize) if isinstance(normalize, str) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 

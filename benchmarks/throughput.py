@@ -1,6 +1,6 @@
 """
-How environment steps per second and memory grow with copies, kind of vectorized environment, group size, width of the network
-and length of episodes: ``python -m benchmarks.throughput``.
+How environment steps per second and memory grow with copies, kind of vectorized environment, task, group size, width of the
+network and length of episodes: ``python -m benchmarks.throughput``.
 
 Random stepping, PPO with RL Zoo's hyperparameters, GRPO and DAPO, in turn, several times over, one process each with one torch
 thread. Writes ``benchmarks/results/throughput.json`` after each cell, and goes on from there when it is stopped. Prints the
@@ -51,6 +51,8 @@ def cells() -> Iterator[Cell]:
             yield Cell(
                 f"copies, {vec_env}", str(n_envs), ALL, {**cart_pole, "steps": steps, "n_envs": n_envs, "vec_env": vec_env}
             )
+    for env_id in ("Acrobot-v1", "MountainCar-v0", "LunarLander-v3"):
+        yield Cell("task", env_id, ALL, {"env_id": env_id, "steps": 50_000})
     for group_size in (4, 8, 16, 32):
         yield Cell(
             "group_size",
@@ -120,7 +122,7 @@ def _print(cell: Cell, summary: dict[str, Any]) -> None:
             f"{name} {value:.2f}" for name, value in summary["median_of_paired_ratios"].get(subject, {}).items()
         )
         memory = f"{median['peak_memory_mib']:6.0f} MiB" if "peak_memory_mib" in median else " " * 10
-        print(f"{cell.sweep:16} {cell.value:>5} {subject:6} {median['steps_per_second']:9.0f} steps/s {memory}  {ratios}")
+        print(f"{cell.sweep:16} {cell.value:>14} {subject:6} {median['steps_per_second']:9.0f} steps/s {memory}  {ratios}")
 
 
 def main() -> None:
