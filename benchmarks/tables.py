@@ -1,8 +1,8 @@
 """
 The results of a comparison as tables for a page: ``python -m benchmarks.tables benchmarks/results/classroom``.
 
-Prints three tables in Markdown: a row for each (environment, algorithm), a short one with a column for each environment, and
-one of how far the policies moved in training.
+Prints tables in Markdown: a row for each (environment, algorithm); a short one with a column for each environment; returns at
+equal time; pairs of algorithms over all environments; and how far the policies moved in training.
 """
 
 import argparse
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sb3_grpo.compare.findings import interval_text
+from sb3_grpo.compare.findings import find_overall, interval_text, normalised_scores, scale
 from sb3_grpo.compare.results import Results, collect
-from sb3_grpo.compare.statistics import iqm_interval, mean_over_training
+from sb3_grpo.compare.statistics import iqm_interval, mean_over_training, normalised
 from sb3_grpo.compare.tables import median
 
 
@@ -76,6 +76,44 @@ def short_table(results: Results) -> str:
     return markdown(["", *(f"{env}, {budgets[env] / 1000:.0f}k" for env in results.envs)], rows)
 
 
+def equal_time_table(results: Results) -> str:
+    """
+    :param results: of the comparison
+    :return: a row for each environment, with the IQM of the returns at the time at which the fastest variant ends
+    """
+    mode, rows = results.modes[0], []
+    for env in results.envs:
+        seconds = results.shortest_time(env)
+        returns = [results.returns_after(env, name, mode, seconds) for name in results.variants]
+        rows.append(
+            [env, f"{seconds:.0f}", *(interval_text(iqm_interval([values])) if values.size else "" for values in returns)]
+        )
+    return markdown(["task", "seconds", *(name.upper() for name in results.variants)], rows)
+
+
+def overall_table(results: Results) -> str:
+    """
+    :param results: of the comparison
+    :return: a row for each pair of variants: differences of normalised scores over all environments, at equal steps and at
+        equal time
+    """
+    mode = results.modes[0]
+    envs, finals = normalised_scores(results, mode)
+    timed: dict[str, list[np.ndarray]] = {name: [] for name in finals}
+    for env in envs:
+        ends, seconds = scale(results, env, mode), results.shortest_time(env)
+        for name, scores in timed.items():
+            scores.append(normalised(results.returns_after(env, name, mode, seconds), ends.low, ends.high))
+    rows = []
+    for at_end, in_time in zip(find_overall(finals), find_overall(timed), strict=True):
+        both = (at_end.difference, at_end.improvement, in_time.difference, in_time.improvement)
+        rows.append(
+            [f"{at_end.first.upper()} against {at_end.second.upper()}", *(interval_text(interval, 1.0) for interval in both)]
+        )
+    columns = ["", "final: difference of IQM", "probability of improvement", "equal time: difference of IQM"]
+    return markdown([*columns, "probability of improvement"], rows)
+
+
 def stability_table(results: Results) -> str:
     """
     :param results: of the comparison
@@ -120,7 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the comparison")
     results = collect(parser.parse_args().folder)
-    print(long_table(results), short_table(results), stability_table(results), sep="\n\n")
+    tables = [long_table, short_table, equal_time_table, overall_table, stability_table]
+    print(*(table(results) for table in tables), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -268,7 +268,27 @@ def test_steps_until_the_environment_counts_as_solved(tmp_path):
 
 def test_a_run_that_never_gets_there_is_infinitely_slow(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(500.0 if seed == 0 else 100.0), seeds=3)
-    assert efficiency_table(collect(tmp_path), ENV, MODE).rows[0][2:] == ["1 of 3", "never", "never"]
+    assert efficiency_table(collect(tmp_path), ENV, MODE).rows[0][2:5] == ["1 of 3", "never", "never"]
+
+
+def test_returns_at_equal_time(tmp_path):
+    # PPO is at 0, 50, 100 after 0, about 5 and 10 s, DAPO at 0, 100, 200 and then a little
+    write_experiment(
+        tmp_path, lambda env, variant, seed: [0.0, 100.0, 200.0] if variant == "dapo" else [0.0, 50.0, 100.0], seeds=3
+    )
+    results = collect(tmp_path)
+    seconds = results.curves(ENV, "ppo", MODE, "seconds")
+    assert results.returns_after(ENV, "ppo", MODE, 0.0).tolist() == [0.0] * 3
+    half = float(seconds[1, 1]) / 2
+    assert results.returns_after(ENV, "ppo", MODE, half)[1] == pytest.approx(25.0)
+    # Runs that had ended
+    assert results.returns_after(ENV, "dapo", MODE, 1e6).tolist() == [200.0] * 3
+    shortest = min(results.done(ENV, name).seconds.median() for name in ("ppo", "dapo"))
+    assert results.shortest_time(ENV) == shortest
+    table = efficiency_table(results, ENV, MODE)
+    assert table.columns[-1] == f"Return after {number(shortest)} s, IQM (95% interval)"
+    # DAPO makes 1500 steps per second where PPO makes 1000
+    assert table.rows[0][-1].startswith("66.7 (") and table.rows[1][-1].startswith("199 (")
 
 
 def test_curve_over_time_ends_with_the_fastest_run(tmp_path):

@@ -193,6 +193,25 @@ class Results:
         grid = np.linspace(seconds[:, 0].max(), seconds[:, -1].min(), points)
         return grid, np.array([np.interp(grid, *run) for run in zip(seconds, returns, strict=True)])
 
+    def shortest_time(self, env: str) -> float:
+        """
+        :param env: an environment
+        :return: seconds of training that the variant with the shortest runs takes there, median over its seeds
+        """
+        times = [self.done(env, name).seconds.astype(float).median() for name in self.variants]
+        return float(np.nanmin(times))
+
+    def returns_after(self, env: str, variant: str, mode: str, seconds: float) -> np.ndarray:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :param seconds: of training
+        :return: (n,) return of each finished run at that time, interpolated linearly; at its end, if that was earlier
+        """
+        returns, times = self.curves(env, variant, mode), self.curves(env, variant, mode, "seconds")
+        return np.array([np.interp(seconds, *run) for run in zip(times, returns, strict=True)])
+
     def diagnostic(self, env: str, variant: str, key: str, mode: str) -> np.ndarray:
         """
         :param env: an environment

@@ -124,6 +124,12 @@ def efficiency_table(results: Results, env: str, mode: str) -> Table:
             "A run that never reached it counts as infinitely slow; “never” says that this is the median. Looked at in "
             "evaluations only: what happened between two of them is not seen."
         )
+    seconds = results.shortest_time(env)
+    table.columns.append(f"Return after {number(seconds)} s, IQM (95% interval)")
+    table.notes.append(
+        f"{number(seconds)} s is what the runs of the fastest variant took (median). Returns at that time are interpolated "
+        "between evaluations. A run that had ended earlier counts with its last one."
+    )
     for name in results.variants:
         curves = results.curves(env, name, mode)
         if not curves.size:
@@ -135,6 +141,7 @@ def efficiency_table(results: Results, env: str, mode: str) -> Table:
             medians = [float(np.median(cost)) for cost in reached]
             row += [f"{np.isfinite(reached[0]).sum()} of {len(curves)}"]
             row += ["never" if np.isinf(median) else number(median) for median in medians]
+        row.append(interval_text(iqm_interval([results.returns_after(env, name, mode, seconds)])))
         table.rows.append(row)
     return table
 
