@@ -7,7 +7,7 @@ pytest.importorskip("rliable")
 
 from compare_data import curve_to, write_experiment
 
-from benchmarks.tables import stability_table
+from benchmarks.tables import equal_time_table, overall_table, stability_table
 from sb3_grpo.compare.results import collect
 
 
@@ -51,3 +51,27 @@ def test_stability_table_is_made_of_what_the_runs_logged(tmp_path):
     # Not logged: left empty, not zero; an algorithm that logs no divergence has no row
     assert row["std"] == row["above"] == ""
     assert len(rows) == 1
+
+
+def cells_of(row):
+    """
+    :param row: of a table in Markdown
+    :return: its cells
+    """
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_equals_per_step_differ_in_time(tmp_path):
+    # 10,000 steps from 0 to 100, with 1000, 1020, 1040 steps per second (PPO) and one and a half times that (DAPO)
+    results = collect(write_experiment(tmp_path / "e", lambda env, variant, seed: curve_to(100.0 + seed, first=0.0), seeds=3))
+    columns, _, *rows = equal_time_table(results).splitlines()
+    assert cells_of(columns) == ["task", "seconds", "PPO", "DAPO"] and len(rows) == 1
+    task, seconds, ppo, dapo = cells_of(rows[0])
+    assert (task, seconds) == ("CartPole-v1", "7")
+    # Of 100, 101, 102 at the end: two thirds of the way, with the speed of each run
+    assert float(ppo.split()[0]) == pytest.approx(101 * 2 / 3, abs=0.1) and float(dapo.split()[0]) == pytest.approx(101, abs=1)
+    _, _, row = overall_table(results).splitlines()
+    names, final, ends_higher, in_time, is_higher = cells_of(row)
+    assert names == "PPO against DAPO"
+    assert float(final.split()[0]) == 0.0 and float(ends_higher.split()[0]) == 0.5
+    assert float(in_time.split()[0]) == pytest.approx(-1 / 3, abs=0.02) and float(is_higher.split()[0]) == 0.0
