@@ -1,6 +1,5 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
-import operator
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -291,7 +290,6 @@ class StartFeeder:
         self.groups = groups
         self._shared: deque[QueuedStart] | None = None
         self._ahead: list[deque[int]] = [deque() for _ in range(env.num_envs)]
-        self._reset_infos: list[dict[str, Any] | None] = [None] * env.num_envs
         if groups.settings.start_sampler is None:
             return
         ensure_start_queues(env)
@@ -401,10 +399,6 @@ class StartFeeder:
         if self.groups.settings.start_sampler is None:
             return False
         infos = self.env.unwrapped.reset_infos
-        # Mostly the very same objects as after the step before
-        if all(map(operator.is_, infos, self._reset_infos)):
-            return False
-        self._reset_infos = [*infos]
         return [info.get("group_start", NO_EPISODE) for info in infos] != tickets.tolist()
 
     def clear(self) -> None:
