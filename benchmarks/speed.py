@@ -55,7 +55,7 @@ def random_stepping(
     :param n_envs: Number of copies
     :param vec_env: See ``make_env``
     :param env_kwargs: Arguments for ``gym.make``
-    :return: Rate of the bare ``VecEnv`` with random actions
+    :return: Rate of the bare ``VecEnv`` with random actions, without the ``VecNormalize`` that an entry may have
     """
     env = make_env(env_id, n_envs, vec_env, False, env_kwargs or {})
     actions = [np.array([env.action_space.sample() for _ in range(n_envs)]) for _ in range(1000)]
@@ -99,7 +99,7 @@ def training(
     if normalize:
         from stable_baselines3.common.vec_env import VecNormalize
 
-        # As the RL Zoo reads it
+        # The RL Zoo's format: true, or a call in a string. The discount changes no speed
         env = VecNormalize(env, **(eval(normalize) if isinstance(normalize, str) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)

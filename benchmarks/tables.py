@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sb3_grpo.compare.findings import find_overall, interval_text, normalised_scores, scale
+from sb3_grpo.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
 from sb3_grpo.compare.results import Results, collect
-from sb3_grpo.compare.statistics import iqm_interval, mean_over_training, normalised
+from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, normalised
 from sb3_grpo.compare.tables import median
 
 
@@ -83,35 +83,66 @@ def equal_time_table(results: Results) -> str:
     """
     mode, rows = results.modes[0], []
     for env in results.envs:
+        if not any(len(results.done(env, name)) for name in results.variants):
+            continue
         seconds = results.shortest_time(env)
         returns = [results.returns_after(env, name, mode, seconds) for name in results.variants]
-        rows.append(
-            [env, f"{seconds:.0f}", *(interval_text(iqm_interval([values])) if values.size else "" for values in returns)]
-        )
+        cells = [interval_text(iqm_interval([values])) if values.size else "" for values in returns]
+        rows.append([env, f"{seconds:.0f}", *cells])
     return markdown(["task", "seconds", *(name.upper() for name in results.variants)], rows)
 
 
-def overall_table(results: Results) -> str:
+def pairs_at_the_end(results: Results) -> str:
     """
     :param results: of the comparison
-    :return: a row for each pair of variants: differences of normalised scores over all environments, at equal steps and at
-        equal time
+    :return: a row for each pair of variants: their normalised final scores over all environments
+    """
+    envs, scores = normalised_scores(results, results.modes[0])
+    return _pairs("final", results, envs, scores)
+
+
+def pairs_at_equal_time(results: Results, others_time: float = 1.0) -> str:
+    """
+    :param results: of the comparison
+    :param others_time: how many times as long as GRPO and DAPO the others may train
+    :return: a row for each pair of variants: their normalised scores over all environments at the time at which the fastest
+        variant ends
     """
     mode = results.modes[0]
-    envs, finals = normalised_scores(results, mode)
-    timed: dict[str, list[np.ndarray]] = {name: [] for name in finals}
-    for env in envs:
-        ends, seconds = scale(results, env, mode), results.shortest_time(env)
-        for name, scores in timed.items():
-            scores.append(normalised(results.returns_after(env, name, mode, seconds), ends.low, ends.high))
-    rows = []
-    for at_end, in_time in zip(find_overall(finals), find_overall(timed), strict=True):
-        both = (at_end.difference, at_end.improvement, in_time.difference, in_time.improvement)
-        rows.append(
-            [f"{at_end.first.upper()} against {at_end.second.upper()}", *(interval_text(interval, 1.0) for interval in both)]
-        )
-    columns = ["", "final: difference of IQM", "probability of improvement", "equal time: difference of IQM"]
-    return markdown([*columns, "probability of improvement"], rows)
+    envs, _ = normalised_scores(results, mode)
+    scores: dict[str, list[np.ndarray]] = {}
+    for variant in results.experiment["variants"]:
+        factor = 1.0 if variant["algo"] in ("grpo", "dapo") else others_time
+        for env in envs:
+            ends, seconds = scale(results, env, mode), factor * results.shortest_time(env)
+            returns = results.returns_after(env, variant["name"], mode, seconds)
+            if returns.size:
+                scores.setdefault(variant["name"], []).append(normalised(returns, ends.low, ends.high))
+    others = "" if others_time == 1.0 else f", {others_time:g} times as much for others"
+    return _pairs(f"equal time{others}", results, envs, scores)
+
+
+def _pairs(what: str, results: Results, envs: list[str], scores: dict[str, list[np.ndarray]]) -> str:
+    """
+    :param what: the scores are
+    :param results: of the comparison
+    :param envs: the environments that can be put together
+    :param scores: of each variant on each of them
+    :return: a row for each pair of variants
+    """
+    if not envs:
+        return f"No environment can be put together ({what})."
+    found = find_overall(scores)
+    rows = [
+        [
+            f"{pair.first.upper()} against {pair.second.upper()}",
+            *(interval_text(interval, 1.0) for interval in (pair.difference, pair.improvement)),
+            f"{p_value:.2g}",
+        ]
+        for pair, p_value in zip(found, holm([pair.p_value for pair in found]), strict=True)
+    ]
+    columns = [f"{what}, {all_together(results, envs)}", "difference of the IQMs", "probability of improvement", "p (Holm)"]
+    return markdown(columns, rows)
 
 
 def stability_table(results: Results) -> str:
@@ -157,9 +188,14 @@ def _middle_and_largest(runs: list[np.ndarray]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the comparison")
-    results = collect(parser.parse_args().folder)
-    tables = [long_table, short_table, equal_time_table, overall_table, stability_table]
-    print(*(table(results) for table in tables), sep="\n\n")
+    parser.add_argument(
+        "--others-time", type=float, default=1.0, help="how many times as long others than GRPO and DAPO train"
+    )
+    args = parser.parse_args()
+    results = collect(args.folder)
+    for table in (long_table, short_table, equal_time_table, pairs_at_the_end):
+        print(table(results), end="\n\n", flush=True)
+    print(pairs_at_equal_time(results, args.others_time), stability_table(results), sep="\n\n")
 
 
 if __name__ == "__main__":

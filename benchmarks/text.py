@@ -39,7 +39,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo_without_dynamic_sampling": ("dapo", {**GROUPS, "dynamic_sampling": False}),
     "dapo_without_step_loss": ("dapo", {**GROUPS, "loss_average": "episode"}),
     "dapo_without_overlong_filter": ("dapo", {**GROUPS, "overlong_filter": False}),
-    "dapo_without_shared_prompts": ("dapo", {**GROUPS, "overlong_filter": False, "unrelated_starts": True}),
+    # To be compared with the one above
+    "dapo_without_overlong_filter_and_shared_prompts": (
+        "dapo",
+        {**GROUPS, "overlong_filter": False, "unrelated_starts": True},
+    ),
     "grpo": ("grpo", {**GROUPS, "overlong_filter": False}),
     "ppo": ("ppo", CRITIC),
 }

@@ -1,5 +1,7 @@
 """The tables that the benchmarks' page is made of."""
 
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -7,7 +9,7 @@ pytest.importorskip("rliable")
 
 from compare_data import curve_to, write_experiment
 
-from benchmarks.tables import equal_time_table, overall_table, stability_table
+from benchmarks.tables import equal_time_table, pairs_at_equal_time, pairs_at_the_end, stability_table
 from sb3_grpo.compare.results import collect
 
 
@@ -61,7 +63,7 @@ def cells_of(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
-def test_equals_per_step_differ_in_time(tmp_path):
+def test_the_faster_of_two_equals_is_ahead_at_equal_time(tmp_path):
     # 10,000 steps from 0 to 100, with 1000, 1020, 1040 steps per second (PPO) and one and a half times that (DAPO)
     results = collect(write_experiment(tmp_path / "e", lambda env, variant, seed: curve_to(100.0 + seed, first=0.0), seeds=3))
     columns, _, *rows = equal_time_table(results).splitlines()
@@ -70,8 +72,35 @@ def test_equals_per_step_differ_in_time(tmp_path):
     assert (task, seconds) == ("CartPole-v1", "7")
     # Of 100, 101, 102 at the end: two thirds of the way, with the speed of each run
     assert float(ppo.split()[0]) == pytest.approx(101 * 2 / 3, abs=0.1) and float(dapo.split()[0]) == pytest.approx(101, abs=1)
-    _, _, row = overall_table(results).splitlines()
-    names, final, ends_higher, in_time, is_higher = cells_of(row)
-    assert names == "PPO against DAPO"
-    assert float(final.split()[0]) == 0.0 and float(ends_higher.split()[0]) == 0.5
-    assert float(in_time.split()[0]) == pytest.approx(-1 / 3, abs=0.02) and float(is_higher.split()[0]) == 0.0
+    names, difference, improvement, p_value = pair_of(pairs_at_the_end(results))
+    assert (names, difference, improvement, p_value) == ("PPO against DAPO", 0.0, 0.5, 1.0)
+    _, difference, improvement, p_value = pair_of(pairs_at_equal_time(results))
+    # Complete separation of three from three
+    assert (improvement, p_value) == (0.0, 0.1) and difference == pytest.approx(-1 / 3, abs=0.02)
+    # With half as much time again for PPO they are equal, but for DAPO's slowest run, which is not there yet
+    assert abs(pair_of(pairs_at_equal_time(results, others_time=1.5))[1]) < 0.01
+
+
+def pair_of(table):
+    """
+    :param table: of a single pair
+    :return: its names, difference, probability of improvement, p-value
+    """
+    _, _, row = table.splitlines()
+    names, *cells = cells_of(row)
+    return names, *(float(cell.split()[0]) for cell in cells)
+
+
+def test_environments_that_cannot_be_put_together_are_told(tmp_path):
+    envs = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
+    folder = write_experiment(tmp_path / "e", lambda *_: curve_to(100.0), envs=envs, seeds=3)
+    shutil.rmtree(folder / "runs" / "Acrobot-v1" / "ppo")
+    shutil.rmtree(folder / "runs" / "Pendulum-v1")
+    results = collect(folder)
+    rows = [cells_of(row) for row in equal_time_table(results).splitlines()[2:]]
+    assert [(row[0], row[2] == "") for row in rows] == [("CartPole-v1", False), ("Acrobot-v1", True)]
+    for table in (pairs_at_the_end, pairs_at_equal_time):
+        assert "1 of 3 environments (without Acrobot-v1, Pendulum-v1)" in table(results).splitlines()[0]
+    shutil.rmtree(folder / "runs" / "CartPole-v1" / "dapo")
+    for table in (pairs_at_the_end, pairs_at_equal_time):
+        assert table(collect(folder)).startswith("No environment can be put together")

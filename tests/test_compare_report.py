@@ -289,6 +289,14 @@ def test_returns_at_equal_time(tmp_path):
     assert table.columns[-1] == f"Return after {number(shortest)} s, IQM (95% interval)"
     # DAPO makes 1500 steps per second where PPO makes 1000
     assert table.rows[0][-1].startswith("66.7 (") and table.rows[1][-1].startswith("199 (")
+    # A run with fewer evaluations is interpolated between those; the others are as they were
+    before = results.returns_after(ENV, "dapo", MODE, 2.0)
+    path = tmp_path / "runs" / ENV / "ppo" / "0" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    rows[rows.target_steps != 5000].to_csv(path, index=False)
+    results = collect(tmp_path)
+    assert results.returns_after(ENV, "dapo", MODE, 2.0).tolist() == before.tolist()
+    assert results.returns_after(ENV, "ppo", MODE, 5.0)[0] == pytest.approx(50.0)
 
 
 def test_curve_over_time_ends_with_the_fastest_run(tmp_path):

@@ -191,18 +191,27 @@ def test_replayed_snapshots_of_any_origin(env_id: str) -> None:
             env.reset()
 
 
-def test_episode_in_many_pieces_is_replayed() -> None:
-    """Each piece a snapshot of the one before, with noise of its own: no deeper than one piece."""
+@pytest.mark.parametrize("origin", ["ordinary reset", "seed"])
+def test_episode_in_many_pieces_is_replayed(origin: str) -> None:
+    """Each piece begins in a snapshot of the one before, with noise of its own or without: no deeper than one piece."""
     pytest.importorskip("Box2D")
     env, other = (StartQueue(Monitor(gym.make("LunarLander-v3", enable_wind=True))) for _ in range(2))
+    if origin == "seed":
+        env.queue_start(0, SeedStart(3), noise_seed=4)
     env.reset(seed=1)
     snapshot = env.capture_start()
+    played: list[tuple[int | None, int]] = [(4 if origin == "seed" else None, 0)]
     for piece in range(200):
-        env.queue_start(piece, snapshot, noise_seed=piece)
+        noise_seed = None if piece % 3 == 0 else piece
+        env.queue_start(piece, snapshot, noise_seed=noise_seed)
         env.reset()
-        if piece % 10 == 0:
+        n_steps = 1 if piece % 5 == 0 else 0
+        if n_steps:
+            # The main engine, whose thrust is noisy
             assert not env.step(2)[2]
+        played.append((noise_seed, n_steps))
         snapshot = env.capture_start()
+    assert [(piece.noise_seed, len(piece.actions)) for piece in snapshot.native.pieces] == played
     actions = actions_for(env, 25, 2)
     expected = roll(env, actions)
     other.queue_start(0, pickle.loads(pickle.dumps(snapshot)))

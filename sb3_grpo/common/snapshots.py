@@ -76,7 +76,7 @@ _SKIPPED_TYPES = (
 )
 
 
-# A tuple, because isinstance() takes four times as long with a union, for each attribute of each layer at each reset
+# A tuple, because isinstance() is several times slower with a union, and asks for each attribute of each layer at each reset
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 

@@ -69,10 +69,10 @@ class OrdinaryReset:
 
 class ReplayPiece(NamedTuple):
     """
-    Actions after a point at which the randomness was, or was not, made independent of what led there.
+    The actions of a piece of an episode.
 
-    :param noise_seed: the ``noise_seed`` of ``begin``
-    :param actions: the actions since then
+    :param noise_seed: what the piece began with, see ``begin``
+    :param actions: those taken in it
     """
 
     noise_seed: int | None

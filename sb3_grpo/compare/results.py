@@ -195,7 +195,7 @@ class Results:
 
     def shortest_time(self, env: str) -> float:
         """
-        :param env: an environment
+        :param env: an environment in which a run has finished
         :return: seconds of training that the variant with the shortest runs takes there, median over its seeds
         """
         times = [self.done(env, name).seconds.astype(float).median() for name in self.variants]
@@ -206,11 +206,13 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :param seconds: of training
+        :param seconds: of training, evaluations left out, as in ``shortest_time``
         :return: (n,) return of each finished run at that time, interpolated linearly; at its end, if that was earlier
         """
-        returns, times = self.curves(env, variant, mode), self.curves(env, variant, mode, "seconds")
-        return np.array([np.interp(seconds, *run) for run in zip(times, returns, strict=True)])
+        rows = self._evaluations(env, mode, variant)
+        # The evaluation at the end has more episodes; for all times the figure shall have equally many
+        rows = rows.sort_values("final", kind="stable").drop_duplicates(["seed", "target_steps"]).sort_values("seconds")
+        return np.array([np.interp(seconds, run.seconds, run.return_mean) for _, run in rows.groupby("seed")])
 
     def diagnostic(self, env: str, variant: str, key: str, mode: str) -> np.ndarray:
         """

@@ -128,7 +128,7 @@ def efficiency_table(results: Results, env: str, mode: str) -> Table:
     table.columns.append(f"Return after {number(seconds)} s, IQM (95% interval)")
     table.notes.append(
         f"{number(seconds)} s is what the runs of the fastest variant took (median). Returns at that time are interpolated "
-        "between evaluations. A run that had ended earlier counts with its last one."
+        "between evaluations. A run that had ended earlier counts with its last evaluation."
     )
     for name in results.variants:
         curves = results.curves(env, name, mode)
