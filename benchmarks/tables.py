@@ -111,11 +111,11 @@ def pairs_at_equal_time(results: Results, others_time: float = 1.0) -> str:
     mode = results.modes[0]
     envs, _ = normalised_scores(results, mode)
     scores: dict[str, list[np.ndarray]] = {}
-    for variant in results.experiment["variants"]:
-        factor = 1.0 if variant["algo"] in ("grpo", "dapo") else others_time
-        for env in envs:
-            ends, seconds = scale(results, env, mode), factor * results.shortest_time(env)
-            returns = results.returns_after(env, variant["name"], mode, seconds)
+    for env in envs:
+        ends, seconds = scale(results, env, mode), results.shortest_time(env)
+        for variant in results.experiment["variants"]:
+            factor = 1.0 if variant["algo"] in ("grpo", "dapo") else others_time
+            returns = results.returns_after(env, variant["name"], mode, factor * seconds)
             if returns.size:
                 scores.setdefault(variant["name"], []).append(normalised(returns, ends.low, ends.high))
     others = "" if others_time == 1.0 else f", {others_time:g} times as much for others"

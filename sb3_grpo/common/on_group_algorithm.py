@@ -13,7 +13,7 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
@@ -24,7 +24,6 @@ from sb3_grpo.common.group_queue import (
     NO_EPISODE,
     GroupQueue,
     GroupSettings,
-    StartFeeder,
     StartSampler,
     endless_episode,
     outcomes,
@@ -36,6 +35,7 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     unchecked_distributions,
 )
+from sb3_grpo.common.start_feeder import StartFeeder
 from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.common.starts import SnapshotStart, StartNotSupportedError
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
@@ -289,11 +289,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._visited.states.clear()  # they may be those of another environment
         if self.vine_share > 0.0 or self.horizon is not None:
             refuse_frame_stack(self.env)
-        if self.horizon is not None and unwrap_vec_wrapper(self.env, VecMonitor) is not None:
-            raise ValueError(
-                "VecMonitor takes the pieces into which a horizon cuts episodes for episodes: leave it out. Monitor, which "
-                "make_vec_env and make_group_env put around each copy, knows the whole ones."
-            )
         self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays

@@ -176,9 +176,8 @@ class Results:
         :param column: what of the evaluations
         :return: (n, points) a curve of each finished run on the grid
         """
-        # The evaluation at the end has more episodes; on the curve all points shall have equally many
-        rows = self._evaluations(env, mode, variant).sort_values("final", kind="stable")
-        table = rows.drop_duplicates(["seed", "target_steps"]).pivot(index="seed", columns="target_steps", values=column)
+        rows = self._one_evaluation_each(env, variant, mode)
+        table = rows.pivot(index="seed", columns="target_steps", values=column)
         return table.reindex(columns=self.grid(env, mode)).to_numpy(float)
 
     def curves_over_time(self, env: str, variant: str, mode: str, points: int = 50) -> tuple[np.ndarray, np.ndarray]:
@@ -189,9 +188,9 @@ class Results:
         :param points: how many
         :return: (points,) seconds, up to the end of the fastest run, and (n, points) returns, interpolated linearly
         """
-        returns, seconds = self.curves(env, variant, mode), self.curves(env, variant, mode, "seconds")
-        grid = np.linspace(seconds[:, 0].max(), seconds[:, -1].min(), points)
-        return grid, np.array([np.interp(grid, *run) for run in zip(seconds, returns, strict=True)])
+        runs = self._over_time(env, variant, mode)
+        grid = np.linspace(max(seconds[0] for seconds, _ in runs), min(seconds[-1] for seconds, _ in runs), points)
+        return grid, np.array([np.interp(grid, *run) for run in runs])
 
     def shortest_time(self, env: str) -> float:
         """
@@ -209,10 +208,22 @@ class Results:
         :param seconds: of training, evaluations left out, as in ``shortest_time``
         :return: (n,) return of each finished run at that time, interpolated linearly; at its end, if that was earlier
         """
-        rows = self._evaluations(env, mode, variant)
-        # The evaluation at the end has more episodes; for all times the figure shall have equally many
-        rows = rows.sort_values("final", kind="stable").drop_duplicates(["seed", "target_steps"]).sort_values("seconds")
-        return np.array([np.interp(seconds, run.seconds, run.return_mean) for _, run in rows.groupby("seed")])
+        return np.array([np.interp(seconds, *run) for run in self._over_time(env, variant, mode)])
+
+    def _over_time(self, env: str, variant: str, mode: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """
+        :param env: an environment
+        :param variant: a variant
+        :param mode: how actions are chosen
+        :return: seconds and returns of each finished run, at its own evaluations
+        """
+        rows = self._one_evaluation_each(env, variant, mode).sort_values("seconds")
+        return [(run.seconds.to_numpy(float), run.return_mean.to_numpy(float)) for _, run in rows.groupby("seed")]
+
+    def _one_evaluation_each(self, env: str, variant: str, mode: str) -> "pd.DataFrame":
+        """The evaluation at the end has more episodes; on a curve all points shall have equally many."""
+        rows = self._evaluations(env, mode, variant).sort_values("final", kind="stable")
+        return rows.drop_duplicates(["seed", "target_steps"])
 
     def diagnostic(self, env: str, variant: str, key: str, mode: str) -> np.ndarray:
         """
