@@ -22,6 +22,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.machine import describe_machine, versions
+from sb3_grpo.common.starts import StartNotSupportedError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -241,7 +242,7 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
         model.learn(timesteps, callback=[*callbacks, progress])
     except KeyboardInterrupt:
         interrupted = True
-    except ValueError as error:
+    except (ValueError, StartNotSupportedError) as error:
         # The algorithm's own words (an episode that never ends, a spoiled policy) need no traceback, a defect does
         if not Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(Path(__file__).parent):
             raise

@@ -554,6 +554,19 @@ def test_learning_is_seldom_seen_where_there_is_none():
     assert statistics.learned_p_value(untrained[:1], [better]) == 1.0
 
 
+def test_untrained_policies_count_one_by_one(tmp_path):
+    """Means of several would be nearer to the middle than single scores after learning, as if somebody had learned here."""
+    names = ("ppo", "trpo", "grpo", "dapo")
+    drawn = -np.random.default_rng(12).lognormal(sigma=2.0, size=(4, 10, 2))
+
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        return drawn[names.index(variant), seed].tolist()
+
+    write_experiment(tmp_path, curve, variants={name: name for name in names}, n_evaluations=1)
+    assert statistics.learned_p_value(drawn[..., 0].mean(axis=0), list(drawn[..., 1])) < 0.02
+    assert not scale(collect(tmp_path), ENV, MODE).usable
+
+
 def test_untrained_policies_that_variants_share_count_once(tmp_path):
     """Four copies of the same three scores are not twelve."""
     finals = {"ppo": 3.0, "trpo": 2.0, "grpo": 2.5, "dapo": 2.4}

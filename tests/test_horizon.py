@@ -40,6 +40,9 @@ class Groups(BaseCallback):
     def _on_training_start(self) -> None:
         self._note_playing()
 
+    def _on_rollout_start(self) -> None:
+        self._note_playing()  # all may have ended in the rollout before
+
     def _note_playing(self) -> None:
         assert isinstance(self.model, GRPO)
         self._playing = self.model._playing.copy()
@@ -162,13 +165,51 @@ def test_the_last_step_of_an_episode_is_not_a_cut() -> None:
     assert truncated and not terminated and info["group_cut_at"] is None
 
 
-def test_an_ordinary_episode_is_not_cut() -> None:
+def test_others_need_not_wait_for_an_ordinary_episode() -> None:
     env = StartQueue(ToyEnv(length=9))
     env.queue_start(1, SeedStart(0), horizon=4)
     env.reset()
     env.step(1)
     env.reset()
+    assert [env.step(1)[3] for _ in range(4)] == [False, False, False, True]
+    env.clear_starts()
+    env.reset()
     assert not any(env.step(1)[3] for _ in range(8))
+
+
+class OftenShort(ToyEnv):
+    """An episode ends in the fifth step, one in four only in the sixtieth."""
+
+    def get_state(self) -> Any:
+        return self.start, self.t, self.end
+
+    def set_state(self, state: Any) -> None:
+        self.start, self.t, self.end = state
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        self.end = 60 if self.np_random.random() < 0.25 else 5
+        return result
+
+
+@pytest.mark.parametrize(("vec_env_cls", "least"), [(DummyVecEnv, 0.94), (SubprocVecEnv, 0.75)])
+def test_copies_without_work(vec_env_cls: Any, least: float) -> None:
+    env = make_group_env(OftenShort, 8, seed=0, vec_env_cls=vec_env_cls)
+    model, seen = learn(env, 8000, group_size=2, n_groups=4, horizon=20)
+    # They are cut like the others, so that they have work again soon
+    played = sum(episode.length for group in seen.groups for episode in group.episodes)
+    assert played > least * model.num_timesteps
+    # And nothing is told of what they play: the short ones of those that begin there would be told, the long ones not
+    ended = [group.played + first.length for group in seen.groups for first in group.episodes[:1]]
+    n_long, n_short = ended.count(60), ended.count(5)
+    reported = [length for length, _ in seen.reported]
+    assert n_long > 10 and {*reported} == {5, 60}
+    assert 0 <= reported.count(60) - n_long <= 4 and 0 <= reported.count(5) - n_short <= 4
+    # Whoever takes the environment over has whole episodes
+    env.reset()
+    lengths = {info["episode"]["l"] for _ in range(200) for info in env.step(np.zeros(8, int))[3] if "episode" in info}
+    assert lengths == {5, 60}
+    env.close()
 
 
 def test_the_regression_knows_the_place_in_the_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +248,11 @@ def test_it_is_saved(tmp_path: Any) -> None:
     loaded.learn(200)
 
 
+def test_whole_numbers_of_all_kinds() -> None:
+    _, seen = learn(pendulum(), 200, horizon=np.int64(5))
+    assert {episode.length for group in seen.groups for episode in group.episodes} == {5}
+
+
 def test_mistakes_are_explained() -> None:
     for settings, message in (
         ({"horizon": 0}, "horizon must be a whole number of steps, or None for whole episodes, got 0"),
@@ -231,8 +277,11 @@ def test_mistakes_are_explained() -> None:
 
 def test_an_endless_episode_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_queue, "MAX_EPISODE_LENGTH", 100)
-    with pytest.raises(ValueError, match=r"has not ended after 100 steps.*TimeLimit"):
-        learn(make_group_env(Endless, 4, seed=0), 10_000)
+    with pytest.warns(UserWarning, match=r"has not ended after 1\d\d steps"):
+        _, seen = learn(make_group_env(Endless, 4, seed=0), 10_000)
+    # Others begin
+    assert max(group.played for group in seen.groups) == 96
+    assert len({id(group.start) for group in seen.groups if isinstance(group.start, SeedStart)}) > 16
 
 
 class Finisher(gym.Wrapper):

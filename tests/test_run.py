@@ -8,13 +8,14 @@ import torch as th
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.start_feeder import UnequalStartError
 from sb3_grpo.common.start_queue import make_group_env
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 
 SMALL = {"n_groups": 2, "group_size": 2, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu"}
@@ -67,6 +68,38 @@ def test_same_seed_same_parameters(algo: type[GRPO], vec_env_cls: Any) -> None:
     assert not th.equal(first, run(2))
 
 
+def batched_text(n_envs: int) -> VecEnv:
+    return VerifierTextVecEnv(n_envs, seed=0, task="arithmetic", task_kwargs={"digits": 3})
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc", "batched", "text"])
+def test_copies_do_not_stay_alike_when_they_have_learned(kind: str) -> None:
+    """All members of a group leave their copies with the same random generator."""
+
+    def observed(seed: int) -> list[list[bytes]]:
+        if kind in ("dummy", "subproc"):
+            cls: Any = DummyVecEnv if kind == "dummy" else SubprocVecEnv
+            env: VecEnv = make_group_env("Pendulum-v1", 8, vec_env_cls=cls, env_kwargs={"max_episode_steps": 5})
+        else:
+            env = batched_text(8) if kind == "text" else ControlVecEnv("Pendulum-v1", 8, max_episode_steps=5)
+        policy = "TokenPolicy" if kind == "text" else "MlpPolicy"
+        settings = SMALL | {"group_size": 4, "policy_kwargs": {"width": 16} if kind == "text" else TINY}
+        GRPO(policy, env, seed=seed, **settings).learn(100)
+        # The first reset of all at the same time, and those of each copy by itself
+        begun = [env.reset()]
+        for _ in range(3):
+            done = np.zeros(8, dtype=bool)
+            while not done.any():
+                observations, _, done, _ = env.step(np.array([env.action_space.sample() * 0] * 8))
+            begun.append(observations)
+        env.close()
+        return [[each.tobytes() for each in observations] for observations in begun]
+
+    first = observed(1)
+    assert all(len({*observations}) == 8 for observations in first)
+    assert first == observed(1) != observed(2)
+
+
 def test_set_random_seed() -> None:
     def run(seed: int) -> th.Tensor:
         model = GRPO("MlpPolicy", make_group_env(functools.partial(NoisyEnv, length=None), 3), seed=0, **SMALL).learn(20)
@@ -102,6 +135,8 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         ({"max_sampling_rounds": 0}, "max_sampling_rounds"),
         ({"advantage": "vtrace"}, "outcome, process, return_to_go, gae"),
         ({"gae_lambda": 1.5}, "gae_lambda"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be positive"),
+        ({"target_kl": -1.0}, "target_kl must be positive, or None"),
         ({"advantage_scale": "var"}, "group, batch, none"),
         ({"loss_average": "token"}, "episode, step, constant"),
         ({"ratio_level": "sequence"}, "step, episode"),

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.common.snapshots import begin, capture
-from sb3_grpo.common.start_queue import QueuedStart, StartQueue
+from sb3_grpo.common.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.common.starts import SnapshotStart, Start
 
 EpisodeStart = TypeVar("EpisodeStart")
@@ -43,6 +43,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._first: list[np.ndarray | None] = [None] * num_envs
         # A copy that begins from a start gets the start's generator, but only when somebody draws from it
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
+        self._ordinary_seeds = [OrdinarySeeds() for _ in range(num_envs)]
         # The members of a group come one after the other
         self._last_start: tuple[Start, EpisodeStart] | None = None
         self._actions = np.empty(0)
@@ -131,9 +132,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         with self._whole():
             for idx in range(self.num_envs):
-                if (seed := self._seeds[idx]) is not None and not self.queue:
-                    self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
-                self._begin(idx, self._options[idx])
+                self._begin(idx, self._seeds[idx], self._options[idx])
         self._was_reset = True
         self._reset_seeds()
         self._reset_options()
@@ -155,12 +154,16 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
                 "does so after model.set_env(env))"
             )
 
-    def _begin(self, idx: int, options: dict[str, Any] | None = None) -> None:
+    def _begin(self, idx: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin from the next queued start, or do an ordinary reset if there is none."""
         self._tickets[idx] = None
         if not self.queue:
+            seed = self._ordinary_seeds[idx].ordinary(seed)
+            if seed is not None:
+                self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
             self.reset_infos[idx] = self._reset_copy(idx, options)
             return
+        self._ordinary_seeds[idx].queued(seed)
         queued = self.queue.popleft()
         if self._last_start is None or self._last_start[0] is not queued.start:
             self._last_start = queued.start, self._prepare_start(queued.start)

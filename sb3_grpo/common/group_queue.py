@@ -1,5 +1,6 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +28,6 @@ N_UNFINISHED = 16
 
 # All queues draw from it, so that an environment that two models use tells their episodes apart
 _tickets = count()
-
-
-def endless_episode(n_steps: int) -> ValueError:
-    """
-    :param n_steps: How long it is
-    :return: The error of an episode that does not end
-    """
-    return ValueError(
-        f"An episode has not ended after {n_steps} steps. It has to end some time: "
-        "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
-    )
 
 
 def random_seed_start(rng: np.random.Generator) -> SeedStart:
@@ -209,16 +199,18 @@ class GroupQueue:
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
         if cut_at is not None:
-            if group.played + length > MAX_EPISODE_LENGTH:
-                raise endless_episode(MAX_EPISODE_LENGTH)
-            self._unfinished.append((cut_at, group.played + length))
+            played = group.played + length
+            if played <= MAX_EPISODE_LENGTH:
+                self._unfinished.append((cut_at, played))
+            else:
+                warnings.warn(f"An episode has not ended after {played} steps: no group goes on from there.", stacklevel=2)
 
-    def is_first(self, ticket: int) -> bool:
+    def member(self, ticket: int) -> tuple[Group, Episode]:
         """
         :param ticket: A member's ticket
-        :return: Whether it is the first member of its group
+        :return: Its group, and what is known of itself
         """
-        return self._members[ticket][1].member == 0
+        return self._members[ticket]
 
     def wanted(self) -> list[Group]:
         """

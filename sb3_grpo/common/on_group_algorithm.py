@@ -1,6 +1,7 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
 import math
+import numbers
 import warnings
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -25,7 +26,6 @@ from sb3_grpo.common.group_queue import (
     GroupQueue,
     GroupSettings,
     StartSampler,
-    endless_episode,
     outcomes,
     random_seed_start,
 )
@@ -37,10 +37,10 @@ from sb3_grpo.common.policies import (
 )
 from sb3_grpo.common.start_feeder import StartFeeder
 from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
-from sb3_grpo.common.starts import SnapshotStart, StartNotSupportedError
+from sb3_grpo.common.starts import StartNotSupportedError
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenPolicy
-from sb3_grpo.common.vine import VisitedStates
+from sb3_grpo.common.vine import VisitedState, VisitedStates
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
@@ -140,7 +140,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _check_parameters(self) -> None:
         """
-        :raises ValueError: if a parameter is impossible, whatever the environment
+        :raises ValueError: if a parameter is impossible
+        :raises StartNotSupportedError: if groups are to begin in mid-episode, and frames are stacked outside of the copies
         """
         if not issubclass(self.policy_class, ActorPolicy):
             raise ValueError(
@@ -160,6 +161,10 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
         if self.horizon is not None:
             self._check_horizon()
+        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None):
+            refuse_frame_stack(self.env)
+        if self.max_grad_norm <= 0.0:
+            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
         for name in ("n_groups", "batch_size", "max_sampling_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -168,7 +173,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         :raises ValueError: if it is impossible, or with other parameters
         """
-        if isinstance(self.horizon, bool) or not isinstance(self.horizon, int) or self.horizon < 1:
+        if isinstance(self.horizon, bool) or not isinstance(self.horizon, numbers.Integral) or self.horizon < 1:
             raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon!r}.")
         if self.unrelated_starts:
             raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
@@ -287,8 +292,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._feeder.clear()
         if self._visited is not None:
             self._visited.states.clear()  # they may be those of another environment
-        if self.vine_share > 0.0 or self.horizon is not None:
-            refuse_frame_stack(self.env)
         self._groups = GroupQueue(self._group_settings)
         self._feeder = StartFeeder(self.env, self._groups)
         self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
@@ -366,7 +369,10 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
             if n_steps > MAX_EPISODE_LENGTH and self._time.max() > MAX_EPISODE_LENGTH:
-                raise endless_episode(MAX_EPISODE_LENGTH)
+                raise ValueError(
+                    f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. It has to end some time: "
+                    "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
+                )
 
             # Give access to local variables
             callback.update_locals(locals())
@@ -427,7 +433,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
         if self._visited is not None:
-            visited = [isinstance(group.start, SnapshotStart) for group in drawn]
+            visited = [isinstance(group.start, VisitedState) for group in drawn]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
 
     def learn(
@@ -494,7 +500,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._visited.visit(self.env, dones, self._start_rng)
         ended = dones.nonzero()[0].tolist()
         if ended:
-            self._update_info_buffer(infos, dones if self.horizon is None else self._whole_episodes(infos, dones))
+            whole = dones if self.horizon is None and self._visited is None else self._whole_episodes(infos, dones)
+            self._update_info_buffer(infos, whole)
             figures = (self._playing[ended].tolist(), self._time[ended].tolist(), self._outcome[ended].tolist())
             for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
                 if ticket == NO_EPISODE:
@@ -512,8 +519,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _whole_episodes(self, infos: list[dict[str, Any]], dones: np.ndarray) -> np.ndarray:
         """
-        With a horizon, the episodes to report are those of the first members, from their beginning, when they end. Of branches
-        only the last piece is their own, and those that are cut are never heard of again. Monitor's word of these is dropped.
+        Which episodes to report where groups begin in mid-episode: none that somebody else has begun, because the longer an
+        episode is the more branches it has. With a horizon, those of the first members, from their beginning, when they end;
+        not those of copies without work, of which the longer ones are cut. Monitor's word of all others is dropped.
 
         :param infos: Of all copies
         :param dones: (n_envs,) whose episode or piece has just ended
@@ -522,8 +530,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         whole = dones.copy()
         for idx in dones.nonzero()[0].tolist():
             ticket = int(self._playing[idx])
-            if "group_cut_at" in infos[idx] or (ticket != NO_EPISODE and not self._groups.is_first(ticket)):
-                whole[idx] = False
+            if ticket == NO_EPISODE:
+                whole[idx] = self.horizon is None
+            else:
+                group, episode = self._groups.member(ticket)
+                branch = isinstance(group.start, VisitedState) or (self.horizon is not None and episode.member > 0)
+                whole[idx] = not branch and "group_cut_at" not in infos[idx]
+            if not whole[idx]:
                 infos[idx].pop("episode", None)
         return whole
 

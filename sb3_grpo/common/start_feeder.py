@@ -148,14 +148,15 @@ class StartFeeder:
 
     def clear(self) -> None:
         """Take back all starts that no copy has begun."""
+        if self.groups.settings.start_sampler is None:
+            return
         if self._shared is not None:
             self.groups.give_back([queued.ticket for queued in self._shared])
-            self._shared.clear()
-        elif any(self._ahead):
-            self.env.env_method("clear_starts")
+        else:
             self.groups.give_back(sorted(ticket for ahead in self._ahead for ticket in ahead))
             for ahead in self._ahead:
                 ahead.clear()
+        self.env.env_method("clear_starts")
 
     def _env_name(self, idx: int) -> str:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
@@ -31,6 +32,36 @@ class QueuedStart(NamedTuple):
     noise_seed: int | None = None
     horizon: int | None = None
     goes_on: bool = False
+
+
+class OrdinarySeeds:
+    """
+    Seeds for the ordinary resets of a copy that has played queued starts. A start leaves its generator behind, the same one in
+    all copies that played its group: without seeds of their own they would begin alike from then on.
+    """
+
+    def __init__(self) -> None:
+        self._generator: np.random.Generator | None = None
+
+    def queued(self, seed: int | None) -> None:
+        """
+        Note that an episode begins from a queued start.
+
+        :param seed: what ``reset`` was given
+        """
+        if seed is not None or self._generator is None:
+            self._generator = np.random.default_rng(seed)
+
+    def ordinary(self, seed: int | None) -> int | None:
+        """
+        :param seed: what ``reset`` was given
+        :return: what it has to be given; None as long as no start was played
+        """
+        if seed is not None:
+            self._generator = None
+        elif self._generator is not None:
+            return int(self._generator.integers(2**31))
+        return seed
 
 
 class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -60,6 +91,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._actions: list[Any] = []
         self._steps_left: int | None = None
         self._goes_on = False
+        self._horizon: int | None = None
+        self._ordinary_seeds = OrdinarySeeds()
         self._replayed = needs_replay(env)
         if self._replayed:
             # Bound here, because most environments need no record of the actions and should not pay for a check
@@ -80,8 +113,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.queue.append(QueuedStart(ticket, start, noise_seed, horizon, goes_on))
 
     def clear_starts(self) -> None:
-        """Drop all queued starts. The present episode goes on."""
+        """Drop all queued starts, and the horizon of ordinary episodes. The present episode goes on."""
         self.queue.clear()
+        self._horizon = None
 
     def capture_start(self) -> SnapshotStart:
         """
@@ -135,14 +169,20 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         Begin from the next queued start, or reset the wrapped environment if there is none.
 
+        A copy that has no start only because all are taken has the horizon of the last one: others shall not have to wait for
+        the end of its episode.
+
         :param seed: for the ordinary reset
         :param options: for the ordinary reset
         :return: the first observation and the info
         """
         self._last = self.current_ticket = self._steps_left = None
         if self.queue:
+            self._ordinary_seeds.queued(seed)
             observation, info = self._begin_queued(self.queue.popleft())
         else:
+            seed = self._ordinary_seeds.ordinary(seed)
+            self._steps_left, self._goes_on = self._horizon, False
             if self._replayed:
                 self._record_ordinary_reset(seed, options)
             observation, info = self.env.reset(**reset_arguments(seed, options))
@@ -153,7 +193,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
-        self._steps_left, self._goes_on = queued.horizon, queued.goes_on
+        self._steps_left = self._horizon = queued.horizon
+        self._goes_on = queued.goes_on
         self.first_observation = copy.deepcopy(observation)
         return observation, {**info, "group_start": queued.ticket}
 

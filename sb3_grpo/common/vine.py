@@ -1,6 +1,7 @@
 """Groups that begin where the policy has been: the vine method."""
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
@@ -12,6 +13,11 @@ from sb3_grpo.common.starts import SnapshotStart, Start
 # A tenth of it was too little on Acrobot: docs/design.md
 N_STATES = 64
 CAPTURE_RATE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class VisitedState(SnapshotStart):
+    """A state that the policy has been in, unlike snapshots of the user's own."""
 
 
 class VisitedStates:
@@ -26,7 +32,7 @@ class VisitedStates:
     def __init__(self, share: float, otherwise: StartSampler):
         self.share = share
         self.otherwise = otherwise
-        self.states: deque[SnapshotStart] = deque(maxlen=N_STATES)
+        self.states: deque[VisitedState] = deque(maxlen=N_STATES)
 
     def __call__(self, rng: np.random.Generator) -> Start:
         """
@@ -49,4 +55,5 @@ class VisitedStates:
         if n_captured:
             chosen = rng.choice(env.num_envs, n_captured, replace=False)
             for idx in chosen[~dones[chosen]].tolist():
-                self.states += env.env_method("capture_start", indices=idx)
+                (state,) = env.env_method("capture_start", indices=idx)
+                self.states.append(VisitedState(**vars(state)))

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_grpo.cli_common import UsageError
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
 
@@ -133,6 +134,9 @@ def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore")
                 with build(experiment.settings(job)) as built:
+                    if isinstance(built.model, OnGroupAlgorithm):
+                        # Whether groups can begin in these environments is known after a reset
+                        built.model._setup_learn(total_timesteps=1)
                     hyperparams, network = built.hyperparams(), describe_network(built.model.policy)
         except Exception as error:
             # Constructors have many ways of saying that a value is impossible

@@ -95,11 +95,13 @@ def scale(results: Results, env: str, mode: str) -> Scale:
     finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
     if not finals or results.grid(env, mode)[0] != 0:
         return Scale(math.nan, math.nan, False)
-    # Variants whose networks are the same begin with the same policy: one score for each seed
     rows = results.untrained(env, mode)
-    untrained = rows.groupby("seed").return_mean.mean().to_numpy(float)
+    # One policy for each seed: the mean of several is nearer to the middle than the score of a single one after learning
+    first = next(name for name in results.variants if (rows.variant == name).any())
+    untrained = rows[rows.variant == first].return_mean.to_numpy(float)
     learned = learned_p_value(untrained, finals) <= 1.0 - CONFIDENCE
-    return Scale(float(untrained.mean()), max(float(scores.mean()) for scores in finals), learned)
+    low = float(rows.groupby("seed").return_mean.mean().mean())
+    return Scale(low, max(float(scores.mean()) for scores in finals), learned)
 
 
 def common_envs(results: Results) -> tuple[list[str], list[str]]:

@@ -251,6 +251,8 @@ class GRPO(KLRegularizedAlgorithm):
         for name in ("n_epochs", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.target_kl is not None and self.target_kl <= 0.0:
+            raise ValueError(f"target_kl must be positive, or None for no limit, got {self.target_kl}.")
         if self.std_ddof not in (0, 1):
             raise ValueError(f"std_ddof must be 0 (population) or 1 (sample), got {self.std_ddof}.")
         for name in ("clip_range", "clip_range_high", "overlong_penalty"):
