@@ -8,6 +8,7 @@ Every (experiment, variant, seed) is a process of its own with one torch thread,
 import argparse
 import itertools
 import json
+import math
 import subprocess
 import sys
 import time
@@ -251,9 +252,9 @@ def draw() -> None:
     figure.savefig(RUNS / "ablation.png", dpi=110)
 
 
-def report() -> list[dict[str, Any]]:
+def summarise() -> list[dict[str, Any]]:
     """
-    Summarise all runs that there are, print a table and write ``summary.json``.
+    Summarise all runs that there are.
 
     :return: A row for each (experiment, variant)
     """
@@ -278,17 +279,28 @@ def report() -> list[dict[str, Any]]:
             "seconds_to_target": [None if each is None else round(each, 1) for each in reached],
             "seconds": [round(last["seconds"], 1) for last in lasts],
             "mean_over_tokens": curves.mean(axis=1).round(3).tolist(),
-            "last_entropy": [round(last["entropy"], 3) for last in lasts],
-            "last_dead_fraction": [round(last["dead_fraction"], 2) for last in lasts if "dead_fraction" in last],
+            "last_entropy": [_rounded(last["entropy"], 3) for last in lasts],
+            "last_dead_fraction": [_rounded(last["dead_fraction"], 2) for last in lasts if "dead_fraction" in last],
         }
         if len(runs) >= 3:
             row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval([finals])]
             row["mean_over_tokens_iqm_and_interval"] = [round(value, 3) for value in iqm_interval([curves.mean(axis=1)])]
         rows.append(row)
-        print(f"{experiment} {variant:30} {row['final']} target after {row['seconds_to_target']} s of {row['seconds']}")
-    (RUNS / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
-    draw()
     return rows
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return None if math.isnan(value) else round(value, digits)
+
+
+def report() -> None:
+    """Print a table, and write ``summary.json`` and a picture."""
+    rows = summarise()
+    for row in rows:
+        about = f"{row['final']} target after {row['seconds_to_target']} s of {row['seconds']}"
+        print(f"{row['experiment']} {row['variant']:30} {about}")
+    (RUNS / "summary.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    draw()
 
 
 def main() -> None:

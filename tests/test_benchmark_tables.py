@@ -1,5 +1,6 @@
 """The tables that the benchmarks' page is made of."""
 
+import json
 import shutil
 
 import pandas as pd
@@ -9,6 +10,7 @@ pytest.importorskip("rliable")
 
 from compare_data import curve_to, write_experiment
 
+from benchmarks import text
 from benchmarks.tables import equal_time_table, pairs_at_equal_time, pairs_at_the_end, stability_table
 from sb3_grpo.compare.results import collect
 
@@ -104,3 +106,7 @@ def test_environments_that_cannot_be_put_together_are_told(tmp_path):
     shutil.rmtree(folder / "runs" / "CartPole-v1" / "dapo")
     for table in (pairs_at_the_end, pairs_at_equal_time):
         assert table(collect(folder)).startswith("No environment can be put together")
+
+
+def test_summary_of_the_text_runs_is_that_of_the_runs():
+    assert text.summarise() == json.loads((text.RUNS / "summary.json").read_text())
