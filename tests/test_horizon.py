@@ -248,6 +248,34 @@ def test_it_is_saved(tmp_path: Any) -> None:
     loaded.learn(200)
 
 
+def test_noise_of_its_own_for_each_member() -> None:
+    n_seeds = {}
+    for common in (True, False):
+        env = make_group_env("FrozenLake-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20, "map_name": "8x8"})
+        _, seen = learn(env, 3000, common_noise=common, group_size=2, advantage="outcome", policy_kwargs={"net_arch": []})
+        going_on = [group for group in seen.groups if isinstance(group.start, SnapshotStart)]
+        n_seeds[common] = [len({*group.noise_seeds}) for group in going_on]
+    assert len(n_seeds[True]) > 10 and {*n_seeds[True]} == {1} and {*n_seeds[False]} == {2}
+
+
+def test_gsde() -> None:
+    model, seen = learn(pendulum(), use_sde=True, policy_kwargs=TINY | {"log_std_init": -2.0})
+    assert len(seen.groups) > 30 and all(np.isfinite(p.detach().numpy()).all() for p in model.policy.parameters())
+    # Each member explores in its own way
+    ends = [{seen.last[episode.ticket].tobytes() for episode in group.episodes} for group in seen.groups]
+    assert all(len(places) == 3 for places in ends)
+
+
+def test_dead_pieces_are_replaced() -> None:
+    """Most pieces of a task with a reward at the end have none."""
+    env = make_group_env(RewardAtTheEnd, 4, seed=0)
+    model, seen = learn(env, 6000, dynamic_sampling=True, max_sampling_rounds=10, advantage="outcome")
+    assert model._n_updates > 3
+    assert any(group.replaced for group in seen.groups)
+    going_on = [group for group in seen.groups if isinstance(group.start, SnapshotStart)]
+    assert {group.played for group in going_on} == {8, 16}
+
+
 def test_whole_numbers_of_all_kinds() -> None:
     _, seen = learn(pendulum(), 200, horizon=np.int64(5))
     assert {episode.length for group in seen.groups for episode in group.episodes} == {5}
@@ -304,6 +332,15 @@ class Endless(ToyEnv):
     def step(self, action: int) -> Any:
         self.t += 1
         return self.observe(), 1.0, False, False, {}
+
+
+class RewardAtTheEnd(Endless):
+    """In step 20, if the last action was the right one."""
+
+    def step(self, action: int) -> Any:
+        observation, *_ = super().step(action)
+        ended = self.t == 20
+        return observation, float(ended and action == 1), ended, False, {}
 
 
 class NoState(ToyEnv):
