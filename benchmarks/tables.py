@@ -70,7 +70,7 @@ def short_table(results: Results) -> str:
     """
     mode, budgets = results.modes[0], results.experiment["timesteps"]
     rows = [
-        [name.upper(), *(interval_text(iqm_interval([results.final_scores(env, name, mode)])) for env in results.envs)]
+        [name.upper(), *(_iqm_text(results.final_scores(env, name, mode)) for env in results.envs)]
         for name in results.variants
     ]
     return markdown(["", *(f"{env}, {budgets[env] / 1000:.0f}k" for env in results.envs)], rows)
@@ -87,9 +87,16 @@ def equal_time_table(results: Results) -> str:
             continue
         seconds = results.shortest_time(env)
         returns = [results.returns_after(env, name, mode, seconds) for name in results.variants]
-        cells = [interval_text(iqm_interval([values])) if values.size else "" for values in returns]
-        rows.append([env, f"{seconds:.0f}", *cells])
+        rows.append([env, f"{seconds:.0f}", *map(_iqm_text, returns)])
     return markdown(["task", "seconds", *(name.upper() for name in results.variants)], rows)
+
+
+def _iqm_text(scores: np.ndarray) -> str:
+    """
+    :param scores: (n,) of the runs of a variant
+    :return: their IQM with its interval, nothing where no run has finished
+    """
+    return interval_text(iqm_interval([scores])) if scores.size else ""
 
 
 def pairs_at_the_end(results: Results) -> str:

@@ -11,7 +11,7 @@ pytest.importorskip("rliable")
 from compare_data import curve_to, write_experiment
 
 from benchmarks import text
-from benchmarks.tables import equal_time_table, pairs_at_equal_time, pairs_at_the_end, stability_table
+from benchmarks.tables import equal_time_table, pairs_at_equal_time, pairs_at_the_end, short_table, stability_table
 from sb3_grpo.compare.results import collect
 
 
@@ -101,6 +101,8 @@ def test_environments_that_cannot_be_put_together_are_told(tmp_path):
     results = collect(folder)
     rows = [cells_of(row) for row in equal_time_table(results).splitlines()[2:]]
     assert [(row[0], row[2] == "") for row in rows] == [("CartPole-v1", False), ("Acrobot-v1", True)]
+    (ppo, *returns), _ = (cells_of(row) for row in short_table(results).splitlines()[2:])
+    assert ppo == "PPO" and [text == "" for text in returns] == [False, True, True]
     for table in (pairs_at_the_end, pairs_at_equal_time):
         assert "1 of 3 environments (without Acrobot-v1, Pendulum-v1)" in table(results).splitlines()[0]
     shutil.rmtree(folder / "runs" / "CartPole-v1" / "dapo")
