@@ -163,7 +163,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
                 self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
             self.reset_infos[idx] = self._reset_copy(idx, options)
             return
-        self._ordinary_seeds[idx].queued(seed)
+        self._ordinary_seeds[idx].note(seed)
         queued = self.queue.popleft()
         if self._last_start is None or self._last_start[0] is not queued.start:
             self._last_start = queued.start, self._prepare_start(queued.start)
@@ -219,8 +219,10 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self.queue.append(QueuedStart(ticket, start, noise_seed))
 
     def clear_starts(self) -> None:
-        """Drop all queued starts. The present episodes go on."""
+        """Drop all queued starts. The present episodes go on, and ordinary ones follow, with seeds of their own."""
         self.queue.clear()
+        for seeds in self._ordinary_seeds:
+            seeds.draw_from_now_on()
 
     def close(self) -> None:
         """Close the ordinary environment."""

@@ -41,27 +41,28 @@ class OrdinarySeeds:
     """
 
     def __init__(self) -> None:
+        self._given: int | None = None
         self._generator: np.random.Generator | None = None
 
-    def queued(self, seed: int | None) -> None:
+    def note(self, seed: int | None) -> None:
         """
-        Note that an episode begins from a queued start.
-
         :param seed: what ``reset`` was given
         """
-        if seed is not None or self._generator is None:
-            self._generator = np.random.default_rng(seed)
+        if seed is not None:
+            self._given, self._generator = seed, None
+
+    def draw_from_now_on(self) -> None:
+        """No more starts are to come."""
+        if self._generator is None:
+            self._generator = np.random.default_rng(self._given)
 
     def ordinary(self, seed: int | None) -> int | None:
         """
         :param seed: what ``reset`` was given
-        :return: what it has to be given; None as long as no start was played
+        :return: what it has to be given
         """
-        if seed is not None:
-            self._generator = None
-        elif self._generator is not None:
-            return int(self._generator.integers(2**31))
-        return seed
+        self.note(seed)
+        return seed if self._generator is None else int(self._generator.integers(2**31))
 
 
 class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -113,9 +114,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.queue.append(QueuedStart(ticket, start, noise_seed, horizon, goes_on))
 
     def clear_starts(self) -> None:
-        """Drop all queued starts, and the horizon of ordinary episodes. The present episode goes on."""
+        """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
         self.queue.clear()
         self._horizon = None
+        self._ordinary_seeds.draw_from_now_on()
 
     def capture_start(self) -> SnapshotStart:
         """
@@ -178,7 +180,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         self._last = self.current_ticket = self._steps_left = None
         if self.queue:
-            self._ordinary_seeds.queued(seed)
+            self._ordinary_seeds.note(seed)
             observation, info = self._begin_queued(self.queue.popleft())
         else:
             seed = self._ordinary_seeds.ordinary(seed)
