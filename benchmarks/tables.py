@@ -2,7 +2,8 @@
 The results of a comparison as tables for a page: ``python -m benchmarks.tables benchmarks/results/classroom``.
 
 Prints tables in Markdown: a row for each (environment, algorithm); a short one with a column for each environment; returns at
-equal time; pairs of algorithms over all environments; and how far the policies moved in training.
+equal time; how far the policies moved in training; and the algorithms over all environments, of several comparisons together
+if several folders are given.
 """
 
 import argparse
@@ -99,25 +100,18 @@ def _iqm_text(scores: np.ndarray) -> str:
     return interval_text(iqm_interval([scores])) if scores.size else ""
 
 
-def pairs_at_the_end(results: Results) -> str:
-    """
-    :param results: of the comparison
-    :return: a row for each pair of variants: their normalised final scores over all environments
-    """
-    envs, scores = normalised_scores(results, results.modes[0])
-    return _pairs("final", results, envs, scores)
+Scores = dict[str, list[np.ndarray]]  # normalised, of each variant on each environment
 
 
-def pairs_at_equal_time(results: Results, others_time: float = 1.0) -> str:
+def scores_at_equal_time(results: Results, others_time: float = 1.0) -> tuple[list[str], Scores]:
     """
     :param results: of the comparison
     :param others_time: how many times as long as GRPO and DAPO the others may train
-    :return: a row for each pair of variants: their normalised scores over all environments at the time at which the fastest
-        variant ends
+    :return: see ``normalised_scores``, but at the time at which the fastest variant ends
     """
     mode = results.modes[0]
     envs, _ = normalised_scores(results, mode)
-    scores: dict[str, list[np.ndarray]] = {}
+    scores: Scores = {}
     for env in envs:
         ends, seconds = scale(results, env, mode), results.shortest_time(env)
         for variant in results.experiment["variants"]:
@@ -125,21 +119,40 @@ def pairs_at_equal_time(results: Results, others_time: float = 1.0) -> str:
             returns = results.returns_after(env, variant["name"], mode, factor * seconds)
             if returns.size:
                 scores.setdefault(variant["name"], []).append(normalised(returns, ends.low, ends.high))
+    return envs, scores
+
+
+def pairs_at_the_end(comparisons: Sequence[Results]) -> str:
+    """
+    :param comparisons: with the same variants
+    :return: a row for each variant and for each pair of variants: their normalised final scores over all environments
+    """
+    return _overall("final", comparisons, [normalised_scores(each, each.modes[0]) for each in comparisons])
+
+
+def pairs_at_equal_time(comparisons: Sequence[Results], others_time: float = 1.0) -> str:
+    """
+    :param comparisons: with the same variants
+    :param others_time: how many times as long as GRPO and DAPO the others may train
+    :return: the same at the time at which the fastest variant ends
+    """
     others = "" if others_time == 1.0 else f", {others_time:g} times as much for others"
-    return _pairs(f"equal time{others}", results, envs, scores)
+    return _overall(f"equal time{others}", comparisons, [scores_at_equal_time(each, others_time) for each in comparisons])
 
 
-def _pairs(what: str, results: Results, envs: list[str], scores: dict[str, list[np.ndarray]]) -> str:
+def _overall(what: str, comparisons: Sequence[Results], parts: Sequence[tuple[list[str], Scores]]) -> str:
     """
     :param what: the scores are
-    :param results: of the comparison
-    :param envs: the environments that can be put together
-    :param scores: of each variant on each of them
-    :return: a row for each pair of variants
+    :param comparisons: whose environments are put together
+    :param parts: of each of them the environments that can be put together, and the scores
+    :return: a row for each variant, and one for each pair of variants
     """
-    if not envs:
+    together = [all_together(results, envs) for results, (envs, _) in zip(comparisons, parts, strict=True) if envs]
+    if not together:
         return f"No environment can be put together ({what})."
-    found = find_overall(scores)
+    names = [name for name in parts[0][1] if all(name in scores for envs, scores in parts if envs)]
+    pooled = {name: [part for _, scores in parts for part in scores.get(name, [])] for name in names}
+    found = find_overall(pooled)
     rows = [
         [
             f"{pair.first.upper()} against {pair.second.upper()}",
@@ -148,8 +161,9 @@ def _pairs(what: str, results: Results, envs: list[str], scores: dict[str, list[
         ]
         for pair, p_value in zip(found, holm([pair.p_value for pair in found]), strict=True)
     ]
-    columns = [f"{what}, {all_together(results, envs)}", "difference of the IQMs", "probability of improvement", "p (Holm)"]
-    return markdown(columns, rows)
+    title = f"{what}, {' and '.join(together)}"
+    iqms = markdown([title, "IQM"], [[name.upper(), interval_text(iqm_interval(pooled[name]), 1.0)] for name in names])
+    return f"{iqms}\n\n{markdown([title, 'difference of the IQMs', 'probability of improvement', 'p (Holm)'], rows)}"
 
 
 def stability_table(results: Results) -> str:
@@ -194,15 +208,16 @@ def _middle_and_largest(runs: list[np.ndarray]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of the comparison")
+    parser.add_argument("folders", type=Path, nargs="+", help="of comparisons; of several, only what is over all environments")
     parser.add_argument(
         "--others-time", type=float, default=1.0, help="how many times as long others than GRPO and DAPO train"
     )
     args = parser.parse_args()
-    results = collect(args.folder)
-    for table in (long_table, short_table, equal_time_table, pairs_at_the_end):
-        print(table(results), end="\n\n", flush=True)
-    print(pairs_at_equal_time(results, args.others_time), stability_table(results), sep="\n\n")
+    comparisons = [collect(folder) for folder in args.folders]
+    if len(comparisons) == 1:
+        for table in (long_table, short_table, equal_time_table, stability_table):
+            print(table(comparisons[0]), end="\n\n", flush=True)
+    print(pairs_at_the_end(comparisons), pairs_at_equal_time(comparisons, args.others_time), sep="\n\n")
 
 
 if __name__ == "__main__":

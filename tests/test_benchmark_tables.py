@@ -74,13 +74,13 @@ def test_the_faster_of_two_equals_is_ahead_at_equal_time(tmp_path):
     assert (task, seconds) == ("CartPole-v1", "7")
     # Of 100, 101, 102 at the end: two thirds of the way, with the speed of each run
     assert float(ppo.split()[0]) == pytest.approx(101 * 2 / 3, abs=0.1) and float(dapo.split()[0]) == pytest.approx(101, abs=1)
-    names, difference, improvement, p_value = pair_of(pairs_at_the_end(results))
+    names, difference, improvement, p_value = pair_of(pairs_at_the_end([results]))
     assert (names, difference, improvement, p_value) == ("PPO against DAPO", 0.0, 0.5, 1.0)
-    _, difference, improvement, p_value = pair_of(pairs_at_equal_time(results))
+    _, difference, improvement, p_value = pair_of(pairs_at_equal_time([results]))
     # Complete separation of three from three
     assert (improvement, p_value) == (0.0, 0.1) and difference == pytest.approx(-1 / 3, abs=0.02)
     # With half as much time again for PPO they are equal, but for DAPO's slowest run, which is not there yet
-    assert abs(pair_of(pairs_at_equal_time(results, others_time=1.5))[1]) < 0.01
+    assert abs(pair_of(pairs_at_equal_time([results], others_time=1.5))[1]) < 0.01
 
 
 def pair_of(table):
@@ -88,9 +88,22 @@ def pair_of(table):
     :param table: of a single pair
     :return: its names, difference, probability of improvement, p-value
     """
-    _, _, row = table.splitlines()
-    names, *cells = cells_of(row)
+    names, *cells = cells_of(table.splitlines()[-1])
     return names, *(float(cell.split()[0]) for cell in cells)
+
+
+def test_comparisons_are_put_together_by_their_normalised_scores(tmp_path):
+    def score(env, variant, seed):
+        # On one task PPO reaches half of what DAPO does, on the other it is the other way round
+        best = 100.0 if (variant == "dapo") == (env == "CartPole-v1") else 50.0
+        return curve_to(best, first=0.0)
+
+    parts = [collect(write_experiment(tmp_path / env, score, envs=(env,), seeds=3)) for env in ("CartPole-v1", "Acrobot-v1")]
+    assert pair_of(pairs_at_the_end(parts[:1]))[1:3] == (-0.5, 0.0)
+    table = pairs_at_the_end(parts)
+    assert pair_of(table)[1:3] == (0.0, 0.5)
+    assert [cells_of(row)[0] for row in table.splitlines()[2:4]] == ["PPO", "DAPO"]
+    assert [float(cells_of(row)[1].split()[0]) for row in table.splitlines()[2:4]] == [0.75, 0.75]
 
 
 def test_environments_that_cannot_be_put_together_are_told(tmp_path):
@@ -104,10 +117,10 @@ def test_environments_that_cannot_be_put_together_are_told(tmp_path):
     (ppo, *returns), _ = (cells_of(row) for row in short_table(results).splitlines()[2:])
     assert ppo == "PPO" and [text == "" for text in returns] == [False, True, True]
     for table in (pairs_at_the_end, pairs_at_equal_time):
-        assert "1 of 3 environments (without Acrobot-v1, Pendulum-v1)" in table(results).splitlines()[0]
+        assert "1 of 3 environments (without Acrobot-v1, Pendulum-v1)" in table([results]).splitlines()[0]
     shutil.rmtree(folder / "runs" / "CartPole-v1" / "dapo")
     for table in (pairs_at_the_end, pairs_at_equal_time):
-        assert table(collect(folder)).startswith("No environment can be put together")
+        assert table([collect(folder)]).startswith("No environment can be put together")
 
 
 def test_summary_of_the_text_runs_is_that_of_the_runs():
