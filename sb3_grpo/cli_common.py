@@ -222,7 +222,8 @@ class ProgressLines(BaseCallback):
         if now - self._last >= self.INTERVAL:
             self._last = now
             total = self.model._total_timesteps
-            say(f"{min(self.num_timesteps, total):,} of {total:,} steps after {now - self._begin:.0f} s")
+            rest = ", until the last groups are complete" if self.num_timesteps >= total else ""
+            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
         return True
 
 

@@ -1,6 +1,7 @@
 """``python -m sb3_grpo compare``: algorithms side by side, on several environments and seeds."""
 
 import argparse
+import importlib.util
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
-from sb3_grpo.cli_common import INTERRUPTED, OK, UsageError, positive, say
+from sb3_grpo.cli_common import INTERRUPTED, OK, UsageError, missing_extra, positive, say
 
 if TYPE_CHECKING:
     from sb3_grpo.compare.experiment import Experiment, Job
@@ -55,7 +56,14 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     report.set_defaults(run=_report)
 
 
+def _check_extra() -> None:
+    for package in ("rl_zoo3", "yaml", "rliable"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra("compare", "compare")
+
+
 def _report(args: argparse.Namespace) -> int:
+    _check_extra()
     from sb3_grpo.compare.report import make_report
 
     say(Text("Report: ", "bold"), str(make_report(args.folder)))
@@ -63,6 +71,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    _check_extra()
     experiment = _experiment(args)
     folder: Path = args.output or Path("comparisons") / experiment.name
     _check(experiment)
@@ -82,8 +91,8 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     # Only now, because other commands do without the packages of this one
     from sb3_grpo.compare.schedule import Board, run_jobs
 
-    _begin(experiment, folder, args.argv)
     pool = _make_pool(args, experiment)
+    _begin(experiment, folder, args.argv)
     n_done = sum(job.is_done(folder) for job in experiment.jobs())
     resumed = f", {n_done} of them finished before" if n_done else ""
     say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")

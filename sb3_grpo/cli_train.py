@@ -40,6 +40,7 @@ from sb3_grpo.cli_common import (
     save_config,
     valid_seed,
 )
+from sb3_grpo.common.tokens import TokenSpace
 
 # What the environments of a package need, by the beginning of their entry point
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
@@ -184,6 +185,11 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
 
 
 def _choose_policy(space: spaces.Space) -> str:
+    if isinstance(space, TokenSpace):
+        raise UsageError(
+            "train is not for environments of text, which take other policies and settings: use python -m sb3_grpo text, "
+            'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
+        )
     if isinstance(space, spaces.Dict):
         return "MultiInputPolicy"
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
@@ -195,7 +201,14 @@ def _limit_threads(space: spaces.Space, device: str) -> None:
         th.set_num_threads(1)
 
 
+def _check_device(device: str) -> None:
+    if device.startswith("cuda") and not th.cuda.is_available():
+        # SB3 would take the CPU without a word
+        raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
+
+
 def _train(args: argparse.Namespace) -> int:
+    _check_device(args.device)
     algorithm = ALGORITHMS[args.algo]
     settings = _parse_settings(algorithm, args.set)
     spec = find_env(args.env)

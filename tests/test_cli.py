@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,45 @@ def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(ProgressLines, "INTERVAL", 0.0)
     train_and_read()
     assert re.search(r"^600 of 1,500 steps after \d+ s$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ProgressLines()
+    lines.INTERVAL = 0.0
+    lines.init_callback(types.SimpleNamespace(_total_timesteps=200, logger=None, get_env=lambda: None))  # type: ignore[arg-type]
+    lines._on_training_start()
+    lines.num_timesteps = 700
+    lines._on_step()
+    assert re.match(r"700 of 200 steps after \d+ s, until the last groups are complete", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "hint"),
+    [
+        ("sb3_grpo.envs:VerifierText-v0", (), "python -m sb3_grpo text"),
+        ("Blackjack-v1", (), "observation space is not supported"),
+        pytest.param(
+            "CartPole-v1",
+            ("--device", "cuda"),
+            "finds no GPU",
+            marks=pytest.mark.skipif(th.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*SHORT, *options, env=env) == 2
+    assert hint in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+@pytest.mark.parametrize("arguments", [("--env", "CartPole-v1", "--algo", "dapo"), ("report", "somewhere")])
+def test_compare_without_its_packages(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["compare", *arguments]) == 2
+    assert "sb3-grpo[compare]" in capsys.readouterr().err
+    assert not os.listdir(".")
 
 
 def test_unknown_algorithm_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.preprocessing import get_action_dim
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.devices import to_device
@@ -132,9 +132,11 @@ class GroupRolloutBuffer:
     :param observation_space: Observation space
     :param action_space: Action space
     :param device: PyTorch device that the batches live on
+    :raises NotImplementedError: if SB3 does not take such observations (``Tuple``, ``Text``)
     """
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
+        get_obs_shape(observation_space)
         self.device = device
         self._dict_obs = isinstance(observation_space, spaces.Dict)
         self._obs_spaces: dict[str, spaces.Space] = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from sb3_grpo.cli_common import UsageError, close_matches, find_env, missing_extra
+from sb3_grpo.cli_common import UsageError, close_matches, find_env
 from sb3_grpo.common.hyperparams import config_path, entry_name
 from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
 
@@ -101,13 +101,11 @@ def known_algorithms() -> dict[str, type]:
     """
     :return: the RL Zoo's algorithms, and ours
     """
-    try:
-        import rl_zoo3
+    import rl_zoo3
 
-        # Registers grpo and dapo
-        import sb3_grpo.zoo  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("compare", "compare") from error
+    # Registers grpo and dapo
+    import sb3_grpo.zoo  # noqa: F401
+
     return rl_zoo3.ALGOS
 
 
