@@ -43,7 +43,8 @@ def cluster() -> Iterator[None]:
 
 
 def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
-    experiment = make_experiment(CONTENT, "test")
+    # Long enough for both to learn at the same time, also where one begins some seconds after the other
+    experiment = make_experiment(CONTENT | {"timesteps": 20_000}, "test")
     pool = RayPool("auto", None, "cpu")
     killed: list[psutil.Process] = []
     orphans: list[psutil.Process] = []
