@@ -319,9 +319,26 @@ def test_log_probs_with_a_mask_that_depends_on_the_observation(n_envs: int) -> N
     th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("action", ["discrete", "box"])
+@pytest.mark.parametrize("squash_output", [False, True])
+@pytest.mark.parametrize("learn_features", [False, True])
+@pytest.mark.parametrize("full_std", [False, True])
+def test_state_dependent_noise_is_that_of_the_distribution(squash_output: bool, learn_features: bool, full_std: bool) -> None:
+    kwargs = {"squash_output": squash_output, "full_std": full_std}
+    policy = make_model(VECTOR, spaces.Box(-1.0, 1.0, (2,)), use_sde=True, policy_kwargs=kwargs).policy
+    policy.action_dist.learn_features = learn_features
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    policy.reset_noise(5)
+    with th.inference_mode():
+        sampled, _ = policy.action_sampler()(observations)
+        expected = policy.get_distribution(th.as_tensor(observations)).sample()
+    np.testing.assert_allclose(sampled, expected.numpy(), atol=1e-6)
+    assert np.abs(sampled).max() <= 1.0 or not squash_output
+
+
+@pytest.mark.parametrize("action", ["discrete", "box", "sde"])
 def test_what_a_rollout_keeps_is_not_the_environments_array(action: str) -> None:
-    policy = make_model(VECTOR, ACTION_SPACES[action], policy_kwargs={"net_arch": []}).policy
+    space = ACTION_SPACES["box" if action == "sde" else action]
+    policy = make_model(VECTOR, space, use_sde=action == "sde", policy_kwargs={"net_arch": []}).policy
     observations = np.ones((2, 3), np.float32)
     with th.inference_mode():
         actions, forwarded = policy.action_sampler()(observations)

@@ -7,7 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import CategoricalDistribution, Distribution
+from stable_baselines3.common.distributions import (
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    StateDependentNoiseDistribution,
+)
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import (
@@ -229,26 +234,55 @@ class ActorPolicy(ActorCriticPolicy):
         if not self._distribution_follows_from_latent:
             return self._sample_from_distribution
         forward = self._latent_function()
-        categorical = self._samples_from_logits
-        log_exponentials: list[th.Tensor] = []  # drawn for many steps at once
+        sample_from = self._sampling_function()
 
         def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
-            latent = forward(observations)
-            if categorical:
-                # argmax of log-probability minus log of an exponential variable (the Gumbel-max trick) has
-                # the distribution of a categorical sample, without building the distribution's tables.
-                if not log_exponentials:
-                    log_exponentials.extend(latent.new_empty((NOISE_STEPS, *latent.shape)).exponential_().log_())
-                noise = log_exponentials.pop()
-                if latent.device.type == "cpu":
-                    return (latent.detach().numpy() - noise.numpy()).argmax(axis=-1), latent
-                return (latent - noise).argmax(dim=-1).cpu().numpy(), latent
-            with unchecked_distributions():
-                actions = self._get_action_dist_from_latent(latent).sample()
-            # A copy, as without layers it is the observations, which the environment may write into
-            return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), latent.clone()  # type: ignore[misc]
+            forwarded = forward(observations)
+            actions = sample_from(forwarded)
+            # Without layers the latent code is the observations, which the environment may write into
+            return actions.reshape((-1, *self.action_space.shape)), forwarded.clone()  # type: ignore[misc, arg-type]
 
         return sample
+
+    def _sampling_function(self) -> Callable[[th.Tensor], np.ndarray]:
+        """
+        Samples without building ``torch.distributions``' objects, which takes longer than a small network.
+
+        :return: function from what ``_latent_function`` makes of observations to sampled actions
+        """
+        drawn: list[th.Tensor] = []  # noise for many steps at once
+
+        def gumbel_max(logits: th.Tensor) -> np.ndarray:
+            # argmax of log-probability minus log of an exponential variable has the distribution of a categorical sample
+            if not drawn:
+                drawn.extend(logits.new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_())
+            noise = drawn.pop()
+            if logits.device.type == "cpu":
+                return (logits.detach().numpy() - noise.numpy()).argmax(axis=-1)
+            return (logits - noise).argmax(dim=-1).cpu().numpy()
+
+        def gaussian(means: th.Tensor) -> np.ndarray:
+            if not drawn:
+                drawn.extend(th.randn((NOISE_STEPS, *means.shape), device=means.device) * self.log_std.exp())
+            return (means + drawn.pop()).cpu().numpy()
+
+        def state_dependent(latent: th.Tensor) -> np.ndarray:
+            assert isinstance(self.action_dist, StateDependentNoiseDistribution)
+            actions = self.action_net(latent) + self.action_dist.get_noise(latent)
+            if self.action_dist.bijector is not None:
+                actions = self.action_dist.bijector.forward(actions)
+            return actions.cpu().numpy()
+
+        def of_any_kind(latent: th.Tensor) -> np.ndarray:
+            with unchecked_distributions():
+                return self._get_action_dist_from_latent(latent).sample().cpu().numpy()
+
+        functions = {
+            CategoricalDistribution: gumbel_max,
+            DiagGaussianDistribution: gaussian,
+            StateDependentNoiseDistribution: state_dependent,
+        }
+        return functions.get(type(self.action_dist), of_any_kind)
 
     def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, th.Tensor]:
         """The way of a subclass that has a distribution of its own: an action mask, a temperature."""
@@ -267,8 +301,10 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if not self._distribution_follows_from_latent:
             return forwarded
-        if self._samples_from_logits:
+        if type(self.action_dist) is CategoricalDistribution:
             return self.action_dist.proba_distribution(action_logits=forwarded).log_prob(actions)
+        if type(self.action_dist) is DiagGaussianDistribution:
+            return self.action_dist.proba_distribution(forwarded, self.log_std).log_prob(actions)
         return self._get_action_dist_from_latent(forwarded).log_prob(actions)
 
     @property
@@ -280,13 +316,15 @@ class ActorPolicy(ActorCriticPolicy):
         )
 
     @property
-    def _samples_from_logits(self) -> bool:
-        return type(self.action_dist) is CategoricalDistribution and self._distribution_follows_from_latent
+    def _samples_from_outputs(self) -> bool:
+        """Whether the logits or means are all that the distribution of an action depends on."""
+        simple = type(self.action_dist) in (CategoricalDistribution, DiagGaussianDistribution)
+        return simple and self._distribution_follows_from_latent
 
     def _latent_function(self) -> Callable[[Any], th.Tensor]:
         """
-        :return: function from observations to the latent code of the policy, or to the logits where the actions are
-            categorical
+        :return: function from observations to the latent code of the policy, or to the logits or means where these say
+            all
         """
         layers = self._actor_layers()
         # Without nn.Module.__call__, which takes half of the time of a small layer
@@ -311,7 +349,7 @@ class ActorPolicy(ActorCriticPolicy):
     def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
         :return: What to call, one after the other, to come from observations to the latent code of the policy,
-            or to the logits where the actions are categorical
+            or to the logits or means where these say all
         """
         layers: list[Callable[[Any], th.Tensor]] = [self._latent]
         plain_mlp = (
@@ -324,9 +362,18 @@ class ActorPolicy(ActorCriticPolicy):
         )
         if plain_mlp:
             layers = [*_layers(self.mlp_extractor.policy_net)]
-        if self._samples_from_logits:
+        if self._samples_from_outputs:
             layers += _layers(self.action_net)
         return layers
+
+    def reset_noise(self, n_envs: int = 1) -> None:
+        """
+        Sample new weights for the exploration matrix (gSDE).
+
+        :param n_envs: Number of environment copies
+        """
+        with unchecked_distributions():
+            super().reset_noise(n_envs)
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
         """
