@@ -7,7 +7,8 @@ from sb3_grpo.envs import ArithmeticTask, Item
 GROUP_SIZE, N_GROUPS = 16, 32
 N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
 N_COPIES = N_ANSWERS
-# How often the sum is written; set by --times
+# Digits of the numbers that are added, and how often the sum is written; set by --digits and --times
+DIGITS = 1
 TIMES = 1
 MAX_ANSWER_TOKENS = 3
 N_EPOCHS = 2
@@ -19,7 +20,9 @@ BATCH_SIZE = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
 # of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
 LEARNING_RATE = 1e-6
 CLIP_RANGE, CLIP_RANGE_HIGH, MAX_GRAD_NORM = 0.2, 0.28, 0.5
-# All 100 sums, so many times: about half of the sampled answers are right, and of the groups of 16 few are dead
+# So many times all 100 sums (of numbers below 100: so many times 2,000 of the 10,000): about half of the sampled answers are
+# right, and of the groups of 16 few are dead
+N_EXAMPLES, N_PASSES_TWO_DIGITS = 2000, 14
 WARM_START: dict[str, Any] = {"n_epochs": 80, "batch_size": 50, "learning_rate": 1e-3}
 SEED = 0
 
@@ -38,20 +41,24 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def set_times(times: int) -> None:
+def set_task(digits: int, times: int) -> None:
     """
-    Choose the length of answers.
+    Choose the length of prompts and answers.
 
+    :param digits: Of the numbers that are added
     :param times: How often the sum is written
     """
-    global TIMES, MAX_ANSWER_TOKENS
-    TIMES, MAX_ANSWER_TOKENS = times, 2 * times + 1
+    global DIGITS, TIMES, MAX_ANSWER_TOKENS
+    DIGITS, TIMES = digits, times
+    MAX_ANSWER_TOKENS = times * (digits + 1) + 1
+    if digits == 2:
+        WARM_START["n_epochs"] = N_PASSES_TWO_DIGITS
     # Still two minibatches per epoch
     SETTINGS["batch_size"] = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
 
 
 class RepeatedSums(ArithmeticTask):
-    """Sums of two digits, each written ``TIMES`` times in a row."""
+    """Sums, each written ``TIMES`` times in a row."""
 
     def item(self, index: int) -> Item:
         """
@@ -66,12 +73,12 @@ def task() -> ArithmeticTask:
     """
     :return: What is learned
     """
-    return ArithmeticTask(digits=1) if TIMES == 1 else RepeatedSums(digits=1)
+    return ArithmeticTask(digits=DIGITS) if TIMES == 1 else RepeatedSums(digits=DIGITS)
 
 
 def warm_start_examples() -> list[tuple[str, str]]:
     """
-    :return: All prompts, with the right answers
+    :return: Prompts with the right answers
     """
     sums = task()
-    return sums.worked_examples(sums.n_items, seed=SEED)
+    return sums.worked_examples(min(sums.n_items, N_EXAMPLES), seed=SEED)

@@ -1,8 +1,8 @@
 """
 Answers and tokens per second of training on text, on CPU, against peers: ``python -m benchmarks.text_speed``.
 
-The task is the sum of two digits, written by a transformer of 2 layers and width 64. In turn, several times over, one process
-each with one torch thread:
+The task is the sum of two digits (``--digits 2``: of two numbers below 100), written by a transformer of 2 layers and
+width 64. In turn, several times over, one process each with one torch thread:
 
 - ``ours``: DAPO with a ``VerifierTextVecEnv`` and ``TokenPolicy``, whose rollouts read each token once (key/value cache) and
   whose updates read each answer once, and equal answers to a prompt only once together
@@ -18,7 +18,8 @@ each with one torch thread:
 A cache gains more the longer the answers are. With ``--times 12`` each sum is written twelve times in a row, which makes
 answers of 20 tokens on average that are about as easy to learn; the peers from trl are for short answers only.
 
-Prints medians and ratios, and writes ``benchmarks/results/text_speed.json`` (``text_speed_times_12.json``). The peer from trl
+Prints medians and ratios, and writes ``benchmarks/results/text_speed.json`` (``text_speed_digits_2.json``,
+``text_speed_times_12.json``). The peer from trl
 needs ``pip install trl``, and is left out without it.
 """
 
@@ -331,11 +332,13 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
     policy.set_training_mode(False)
     tokenizer = policy.observation_space.tokenizer
     rng = np.random.default_rng(setting.SEED)
+    longest = max(len(task.item(index).prompt) for index in range(task.n_items))
+    drawn = [index for index in range(task.n_items) if len(task.item(index).prompt) == longest]  # lock-step needs one length
     seconds, n_tokens = 0.0, 0
     gc.collect()
     # An update takes longer than the generation of its answers
     for i in range(10 * n_updates + 1):
-        items = rng.integers(task.n_items, size=setting.N_GROUPS).repeat(setting.GROUP_SIZE)
+        items = rng.choice(drawn, size=setting.N_GROUPS).repeat(setting.GROUP_SIZE)
         prompts = th.as_tensor([tokenizer.encode(task.item(int(item)).prompt) for item in items])
         begin = time.perf_counter()
         answers = sample(policy, prompts)
@@ -409,6 +412,7 @@ def _run_one(subject: str, n_updates: int) -> dict[str, float]:
             "-m",
             "benchmarks.text_speed",
             f"--updates={n_updates}",
+            f"--digits={setting.DIGITS}",
             f"--times={setting.TIMES}",
             f"--one={subject}",
         ],
@@ -462,12 +466,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=20, help="updates that are counted in each run")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--digits", type=int, default=1, choices=(1, 2), help="digits of the numbers that are added")
     parser.add_argument("--times", type=int, default=1, help="how often an answer says the sum: 12 for long answers")
     parser.add_argument("--one", choices=list(SUBJECTS), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.times < 1:
         parser.error(f"--times must be at least 1, got {args.times}")
-    setting.set_times(args.times)
+    setting.set_task(args.digits, args.times)
     if args.one:
         th.set_num_threads(1)
         print(json.dumps(SUBJECTS[args.one](args.updates)))
@@ -501,7 +506,12 @@ def main() -> None:
     described = machine()
     described["versions"].update(_versions())
     result = {
-        "task": {"name": "arithmetic", "digits": 1, "times": setting.TIMES, "max_answer_tokens": setting.MAX_ANSWER_TOKENS},
+        "task": {
+            "name": "arithmetic",
+            "digits": setting.DIGITS,
+            "times": setting.TIMES,
+            "max_answer_tokens": setting.MAX_ANSWER_TOKENS,
+        },
         "n_envs": setting.N_COPIES,
         "updates": args.updates,
         "median": median,
@@ -512,7 +522,8 @@ def main() -> None:
         "machine": described,
     }
     RESULTS.mkdir(exist_ok=True)
-    suffix = "" if args.times == 1 else f"_times_{args.times}"
+    suffix = "" if args.digits == 1 else f"_digits_{args.digits}"
+    suffix += "" if args.times == 1 else f"_times_{args.times}"
     (RESULTS / f"text_speed{suffix}.json").write_text(json.dumps(result, indent=1) + "\n")
     _print_table(median, ratios)
 

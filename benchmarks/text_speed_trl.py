@@ -11,7 +11,6 @@ import torch as th
 
 from benchmarks import text_setting as setting
 from sb3_grpo.common.machine import peak_memory
-from sb3_grpo.envs import ArithmeticTask
 
 PAD_TOKEN, EOS_TOKEN = "<pad>", "<eos>"
 
@@ -20,7 +19,7 @@ def _tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = [*ArithmeticTask(digits=1).alphabet(), EOS_TOKEN, PAD_TOKEN]
+    words = [*setting.task().alphabet(), EOS_TOKEN, PAD_TOKEN]
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     backend.decoder = decoders.Fuse()
@@ -131,7 +130,7 @@ def _data() -> Any:
     """
     from datasets import Dataset
 
-    task = ArithmeticTask(digits=1)
+    task = setting.task()
     items = [task.item(index) for index in range(task.n_items)]
     return Dataset.from_list([{"prompt": item.prompt, "answer": item.answer} for item in items])
 
