@@ -134,6 +134,20 @@ def test_optimizer_and_starts_go_on(tmp_path: Path) -> None:
     assert len(set(drawn)) == len(drawn), "the loaded model does not draw the old starts again"
 
 
+@pytest.mark.parametrize("fused", [None, False])
+def test_model_that_was_saved_with_another_form_of_the_optimizer(tmp_path: Path, fused: bool | None) -> None:
+    model = make_model(policy_kwargs={"optimizer_kwargs": {"fused": False}}).learn(40)
+    for group in model.policy.optimizer.param_groups:
+        group["fused"] = fused
+    del model.policy_kwargs["optimizer_kwargs"]
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env())
+    assert loaded.policy.optimizer.defaults["fused"]
+    before = loaded.policy.action_net.weight.detach().clone()
+    loaded.learn(40)
+    assert not th.equal(loaded.policy.action_net.weight, before)
+
+
 def test_custom_objects_and_keyword_arguments(tmp_path: Path) -> None:
     make_model(learning_rate=lambda _: 0.5).save(tmp_path / "model")
     loaded = GRPO.load(

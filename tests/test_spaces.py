@@ -204,6 +204,25 @@ def test_policy_kwargs() -> None:
     assert not th.equal(extractor, model.policy.features_extractor.layer.weight), "the extractor is trained"
 
 
+@pytest.mark.parametrize(
+    ("optimizer_class", "optimizer_kwargs", "fused"),
+    [
+        (th.optim.Adam, None, True),
+        (th.optim.AdamW, {"weight_decay": 0.1}, True),
+        (th.optim.Adam, {"fused": False}, False),
+        (th.optim.Adam, {"foreach": True}, None),
+        (th.optim.RMSprop, {"alpha": 0.9}, None),
+    ],
+)
+def test_optimizers(optimizer_class: Any, optimizer_kwargs: dict[str, Any] | None, fused: bool | None) -> None:
+    kwargs = {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
+    model = make_model(VECTOR, spaces.Discrete(2), policy_kwargs=kwargs)
+    before = model.policy.action_net.weight.detach().clone()
+    model.learn(40)
+    assert model.policy.optimizer.defaults.get("fused") is fused
+    assert not th.equal(model.policy.action_net.weight, before)
+
+
 def test_normalization_layers_change_in_training_only() -> None:
     class WithBatchNorm(BaseFeaturesExtractor):
         def __init__(self, observation_space: gym.Space):
