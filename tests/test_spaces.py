@@ -7,7 +7,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage, is_vecenv_wrapped
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
 from toy_envs import SpacesEnv
 
 from sb3_grpo.common import on_group_algorithm
@@ -315,6 +315,21 @@ def test_log_probs_of_a_rollout_are_those_of_its_observations(
         actions = th.as_tensor(model.rollout_buffer.actions)
         expected = model.policy.get_distribution(observations).log_prob(actions)
     assert len(expected) > 20
+    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("observation", ["numbers", "dict"])
+def test_normalised_whole_numbers_keep_their_fractions(observation: str) -> None:
+    """VecNormalize leaves the type of the space as it is."""
+    numbers = spaces.Box(0, 255, (3,), np.uint8)
+    space = spaces.Dict({"numbers": numbers}) if observation == "dict" else numbers
+    env = VecNormalize(DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2), norm_reward=False)
+    model = GRPO(policy_for(space), env, **SMALL, learning_rate=0.0).learn(60)
+    rollout = model.rollout_buffer._observations(slice(0, model.rollout_buffer.size))
+    stored = rollout["numbers"] if isinstance(rollout, dict) else rollout
+    assert stored.min() < -0.5
+    with th.no_grad():
+        expected = model.policy.get_distribution(rollout).log_prob(th.as_tensor(model.rollout_buffer.actions))
     th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
 
 
