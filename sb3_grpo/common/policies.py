@@ -27,6 +27,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
+from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
@@ -50,52 +51,10 @@ def unchecked_distributions() -> Iterator[None]:
         th.distributions.Distribution.set_default_validate_args(checked)
 
 
-def _layers(module: nn.Module) -> list[nn.Module]:
-    """
-    :param module: A network
-    :return: Its layers, to be called one after the other
-    """
-    if type(module) is nn.Sequential and not _has_hooks(module):
-        return [layer for child in module for layer in _layers(child)]
-    return [module]
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def _in_numpy(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """
-    A layer as a function of arrays: for a handful of rows, most of PyTorch's time is the way to its operations.
-
-    :param layer: The layer
-    :return: The function, which may write over its argument unless the layer is linear; ``None`` if there is none
-    """
-    if not isinstance(layer, nn.Module) or _has_hooks(layer):
-        return None
-    if type(layer) is nn.Linear and layer.bias is not None:
-        if layer.weight.device.type != "cpu" or layer.weight.dtype != th.float32:
-            return None
-        # Views: they follow the parameters
-        weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
-
-        def linear(x: np.ndarray) -> np.ndarray:
-            y = x @ weight
-            y += bias
-            return y
-
-        return linear
-    if type(layer) is nn.Tanh:
-        return lambda x: np.tanh(x, out=x)
-    if type(layer) is nn.ReLU:
-        return lambda x: np.maximum(x, 0.0, out=x)
-    return None
-
-
 def make_optimizer(policy: ActorCriticPolicy, parameters: Iterable[nn.Parameter], learning_rate: float) -> th.optim.Optimizer:
     """
-    The optimizer that the policy's arguments ask for. Adam writes all parameters in one operation (``fused``), unless they
-    say how: of small networks, an update takes a seventh of its time less.
+    The optimizer that the policy's arguments ask for. Unless they say how Adam is to write the parameters, it writes
+    all in one operation (``fused``), which takes a seventh off the updates of small networks.
 
     :param policy: The policy, which knows the class and the arguments
     :param parameters: What is to be optimized
@@ -348,15 +307,15 @@ class ActorPolicy(ActorCriticPolicy):
         """
         layers = self._actor_layers()
         # Without nn.Module.__call__, which takes half of the time of a small layer
-        in_torch = [layer.forward if isinstance(layer, nn.Module) and not _has_hooks(layer) else layer for layer in layers]
-        in_numpy = [_in_numpy(layer) for layer in layers]
-        possible = all(in_numpy)
+        in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
+        as_numpy = [in_numpy(layer) for layer in layers]
+        possible = all(as_numpy)
         work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=0)
 
         def forward(observations: Any) -> th.Tensor:
             if possible and len(observations) * work <= _MAX_NUMPY_WORK:
                 array = observations
-                for function in in_numpy:
+                for function in as_numpy:
                     array = function(array)  # type: ignore[misc]
                 return th.from_numpy(array)
             latent: Any = obs_as_tensor(observations, self.device)
@@ -381,9 +340,9 @@ class ActorPolicy(ActorCriticPolicy):
             and len(self.observation_space.shape) == 1  # nothing to preprocess, nothing to flatten
         )
         if plain_mlp:
-            layers = [*_layers(self.mlp_extractor.policy_net)]
+            layers = [*layers_of(self.mlp_extractor.policy_net)]
         if self._samples_from_outputs:
-            layers += _layers(self.action_net)
+            layers += layers_of(self.action_net)
         return layers
 
     def reset_noise(self, n_envs: int = 1) -> None:

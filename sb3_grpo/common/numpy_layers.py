@@ -1,0 +1,50 @@
+"""Layers of a network as plain functions: for a handful of rows, most of PyTorch's time is the way to its operations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from torch import nn
+
+
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """
+    :param module: A network
+    :return: Its layers, to be called one after the other
+    """
+    if type(module) is nn.Sequential and not has_hooks(module):
+        return [layer for child in module for layer in layers_of(child)]
+    return [module]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def in_numpy(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """
+    A layer as a function of arrays.
+
+    :param layer: The layer
+    :return: The function, which may write over its argument unless the layer is linear; ``None`` if there is none
+    """
+    if not isinstance(layer, nn.Module) or has_hooks(layer):
+        return None
+    if type(layer) is nn.Linear and layer.bias is not None:
+        if layer.weight.device.type != "cpu" or layer.weight.dtype != th.float32:
+            return None
+        # Views: they follow the parameters
+        weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+
+        def linear(x: np.ndarray) -> np.ndarray:
+            y = x @ weight
+            y += bias
+            return y
+
+        return linear
+    if type(layer) is nn.Tanh:
+        return lambda x: np.tanh(x, out=x)
+    if type(layer) is nn.ReLU:
+        return lambda x: np.maximum(x, 0.0, out=x)
+    return None
