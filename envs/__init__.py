@@ -6,6 +6,7 @@ from .arithmetic import ArithmeticTask
 from .builtin_tasks import CapitalsTask, GuessNumberTask, make_task
 from .control_vec_env import ControlVecEnv
 from .curriculum import HardPrompts
+from .float_observation import FloatObservation
 from .reasoning_gym_task import ReasoningGymTask
 from .tasks import GeneratorTask, Item, PairsTask, Task
 from .text_rules import TextEpisodeRules
@@ -21,6 +22,7 @@ __all__ = [
     "CapitalsTask",
     "CharTokenizer",
     "ControlVecEnv",
+    "FloatObservation",
     "GeneratorTask",
     "GuessNumberTask",
     "HardPrompts",

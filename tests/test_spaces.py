@@ -5,14 +5,17 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
 from toy_envs import SpacesEnv
 
 from sb3_grpo.common import on_group_algorithm
-from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.buffers import GroupRolloutBuffer
+from sb3_grpo.common.policies import NOISE_STEPS, ActorPolicy
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import FloatObservation
 from sb3_grpo.grpo import GRPO
 
 SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
@@ -219,8 +222,26 @@ def test_optimizers(optimizer_class: Any, optimizer_kwargs: dict[str, Any] | Non
     model = make_model(VECTOR, spaces.Discrete(2), policy_kwargs=kwargs)
     before = model.policy.action_net.weight.detach().clone()
     model.learn(40)
-    assert model.policy.optimizer.defaults.get("fused") is fused
+    assert model.policy.optimizer.param_groups[0].get("fused") is fused
     assert not th.equal(model.policy.action_net.weight, before)
+
+
+@pytest.mark.parametrize("kind", ["complex", "view"])
+def test_parameters_that_cannot_be_fused(kind: str) -> None:
+    class Extractor(BaseFeaturesExtractor):
+        def __init__(self, observation_space: gym.Space):
+            super().__init__(observation_space, 3)
+            columns = th.ones(3, 5)[:, :3] if kind == "view" else th.ones(3, 3, dtype=th.complex64)
+            self.weight = th.nn.Parameter(columns)
+
+        def forward(self, observations: th.Tensor) -> th.Tensor:
+            return (observations.to(self.weight.dtype) @ self.weight).real.tanh()
+
+    model = make_model(VECTOR, spaces.Discrete(2), policy_kwargs={"features_extractor_class": Extractor})
+    before = model.policy.features_extractor.weight.detach().clone()
+    model.learn(40)
+    assert not model.policy.optimizer.param_groups[0]["fused"]
+    assert not th.equal(model.policy.features_extractor.weight, before)
 
 
 def test_normalization_layers_change_in_training_only() -> None:
@@ -248,6 +269,8 @@ def test_sampled_actions_follow_the_distribution(action: str) -> None:
     policy = make_model(VECTOR, ACTION_SPACES[action]).policy
     with th.no_grad():
         policy.action_net.bias += th.linspace(-1.0, 1.0, len(policy.action_net.bias))
+        if hasattr(policy, "log_std"):
+            policy.log_std += th.linspace(-1.5, 0.5, len(policy.log_std))
         observations = th.full((20_000, 3), 0.5)
         sampled = th.as_tensor(policy.action_sampler()(observations.numpy())[0])
         expected = policy.get_distribution(observations).sample().reshape(sampled.shape)
@@ -256,6 +279,32 @@ def test_sampled_actions_follow_the_distribution(action: str) -> None:
     for moment in (1, 2):
         expected_mean = (expected.double() ** moment).mean(0)
         th.testing.assert_close((sampled.double() ** moment).mean(0), expected_mean, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("action", ["discrete", "box"])
+def test_noise_is_new_at_every_step(action: str) -> None:
+    policy = make_model(VECTOR, ACTION_SPACES[action]).policy
+    sample = policy.action_sampler()
+    observations = np.zeros((200, 3), np.float32)
+    with th.inference_mode():
+        drawn = [sample(observations)[0].reshape(200, -1).tobytes() for _ in range(2 * NOISE_STEPS + 1)]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("use_sde", [False, True])
+@pytest.mark.parametrize("width", [8, 600])  # the small network in NumPy, the other one in PyTorch
+def test_observations_in_double_precision_where_the_space_says_single(use_sde: bool, width: int) -> None:
+    """A SubprocVecEnv does not convert them."""
+    policy = make_model(VECTOR, ACTION_SPACES["box"], use_sde=use_sde, policy_kwargs={"net_arch": [width, width]}).policy
+    observations = np.random.default_rng(0).normal(size=(5, 3))
+    if use_sde:
+        policy.reset_noise(5)
+    with th.inference_mode():
+        actions, forwarded = policy.action_sampler()(observations)
+        log_probs = policy.sampled_log_probs(forwarded, th.as_tensor(actions))
+        expected = policy.get_distribution(th.as_tensor(observations, dtype=th.float32)).log_prob(th.as_tensor(actions))
+    assert actions.dtype == np.float32
+    th.testing.assert_close(log_probs, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_sampled_actions_follow_the_weights_and_pass_the_hooks() -> None:
@@ -324,13 +373,31 @@ def test_normalised_whole_numbers_keep_their_fractions(observation: str) -> None
     numbers = spaces.Box(0, 255, (3,), np.uint8)
     space = spaces.Dict({"numbers": numbers}) if observation == "dict" else numbers
     env = VecNormalize(DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2), norm_reward=False)
-    model = GRPO(policy_for(space), env, **SMALL, learning_rate=0.0).learn(60)
+    model = GRPO(policy_for(space), env, **SMALL, learning_rate=0.0).learn(60).learn(60)
     rollout = model.rollout_buffer._observations(slice(0, model.rollout_buffer.size))
     stored = rollout["numbers"] if isinstance(rollout, dict) else rollout
     assert stored.min() < -0.5
     with th.no_grad():
         expected = model.policy.get_distribution(rollout).log_prob(th.as_tensor(model.rollout_buffer.actions))
     th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_fractions_may_come_later() -> None:
+    buffer = GroupRolloutBuffer(spaces.Box(0, 255, (1,), np.uint8), spaces.Discrete(2), th.device("cpu"))
+    for observations in (np.array([[3], [200]], np.uint8), np.array([[0.7], [-1.3]], np.float32)):
+        columns = np.zeros(2, np.int64)
+        buffer.add(observations, columns, th.zeros(2), np.zeros(2, np.float32), columns, columns)
+    th.testing.assert_close(buffer._observations(slice(0, 4)), th.tensor([[3.0], [200.0], [0.7], [-1.3]]))
+
+
+def test_float_observation() -> None:
+    env = FloatObservation(SpacesEnv(spaces.Box(0, 255, (3,), np.uint8), spaces.Discrete(2)))
+    assert env.observation_space.dtype == np.float32
+    assert env.observation_space.contains(env.reset(seed=0)[0])
+    model = PPO("MlpPolicy", VecNormalize(DummyVecEnv([lambda: env])), n_steps=16, batch_size=16, n_epochs=1).learn(16)
+    assert model.rollout_buffer.observations.min() < -0.5
+    with pytest.raises(ValueError, match=r"needs observations in a Box.*Discrete\(5\).*flatten"):
+        FloatObservation(SpacesEnv(spaces.Discrete(5), spaces.Discrete(2)))
 
 
 @pytest.mark.parametrize("n_envs", [1, 4])

@@ -19,17 +19,6 @@ from sb3_grpo.common.tokens import TokenSteps
 _ROWS_AT_A_TIME = 1024
 
 
-def _stored_dtype(by_space: np.ndarray, observations: np.ndarray) -> np.dtype:
-    """
-    ``VecNormalize`` makes numbers with a fraction of whole ones (MiniGrid's), and leaves the observation space as it is.
-
-    :param by_space: An array of the space's type
-    :param observations: What came
-    :return: In what type it is kept
-    """
-    return observations.dtype if observations.dtype.kind == "f" and by_space.dtype.kind != "f" else by_space.dtype
-
-
 @dataclass
 class EpisodeTexts:
     """
@@ -222,8 +211,10 @@ class GroupRolloutBuffer:
             columns = {name: values[wanted] for name, values in columns.items()}
             forwarded = forwarded[th.as_tensor(wanted, device=forwarded.device)]
         end = self.size + len(columns["ticket"])
-        if self._capacity == 0:
-            self._obs = {key: old.astype(_stored_dtype(old, obs[key])) for key, old in self._obs.items()}
+        for key, old in self._obs.items():
+            # VecNormalize makes fractions of whole numbers (MiniGrid's), and leaves the space of all but images as it is
+            if obs[key].dtype.kind == "f" and old.dtype.kind != "f":
+                self._obs[key] = old.astype(np.float32)
         if end > self._capacity:
             self._grow(end)
         step = slice(self.size, end)

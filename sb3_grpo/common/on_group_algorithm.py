@@ -20,6 +20,7 @@ from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.causal_lm import CausalLMPolicy
+from sb3_grpo.common.devices import fuse_adam
 from sb3_grpo.common.group_queue import (
     MAX_EPISODE_LENGTH,
     NO_EPISODE,
@@ -199,7 +200,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         policy = self.policy_class(
             self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **self.policy_kwargs
         )
-        return policy.to(self.device)
+        policy = policy.to(self.device)
+        fuse_adam(policy.optimizer)
+        return policy
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """

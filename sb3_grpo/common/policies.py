@@ -1,6 +1,6 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -49,26 +49,6 @@ def unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         th.distributions.Distribution.set_default_validate_args(checked)
-
-
-def make_optimizer(policy: ActorCriticPolicy, parameters: Iterable[nn.Parameter], learning_rate: float) -> th.optim.Optimizer:
-    """
-    The optimizer that the policy's arguments ask for. Unless they say how Adam is to write the parameters, it writes
-    all in one operation (``fused``), which takes a seventh off the updates of small networks.
-
-    :param policy: The policy, which knows the class and the arguments
-    :param parameters: What is to be optimized
-    :param learning_rate: The initial learning rate
-    :return: the optimizer
-    """
-    kwargs = dict(policy.optimizer_kwargs)
-    if policy.optimizer_class in (th.optim.Adam, th.optim.AdamW) and not kwargs.keys() & {
-        "foreach",
-        "fused",
-        "differentiable",
-    }:
-        kwargs["fused"] = True
-    return policy.optimizer_class(parameters, lr=learning_rate, **kwargs)  # type: ignore[call-arg]
 
 
 class NoValue:
@@ -140,7 +120,7 @@ class ActorPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
         del self.value_net
         # SB3's optimizer was built with the value network's parameters
-        self.optimizer = make_optimizer(self, self.parameters(), lr_schedule(1))
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
         features = BasePolicy.extract_features(self, obs, self.pi_features_extractor)
@@ -306,13 +286,18 @@ class ActorPolicy(ActorCriticPolicy):
             all
         """
         layers = self._actor_layers()
+        plain_mlp = self._is_plain_mlp
         # Without nn.Module.__call__, which takes half of the time of a small layer
         in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
         as_numpy = [in_numpy(layer) for layer in layers]
-        possible = all(as_numpy)
+        # Not where the first layer would write into the observations
+        possible = all(as_numpy) and all(isinstance(first, nn.Linear) for first in layers[:1])
         work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=0)
 
         def forward(observations: Any) -> th.Tensor:
+            if plain_mlp:
+                # A SubprocVecEnv hands on what the environment sends, whatever its observation space says
+                observations = np.asarray(observations, np.float32)
             if possible and len(observations) * work <= _MAX_NUMPY_WORK:
                 array = observations
                 for function in as_numpy:
@@ -331,19 +316,23 @@ class ActorPolicy(ActorCriticPolicy):
             or to the logits or means where these say all
         """
         layers: list[Callable[[Any], th.Tensor]] = [self._latent]
-        plain_mlp = (
+        if self._is_plain_mlp:
+            layers = [*layers_of(self.mlp_extractor.policy_net)]
+        if self._samples_from_outputs:
+            layers += layers_of(self.action_net)
+        return layers
+
+    @property
+    def _is_plain_mlp(self) -> bool:
+        """Whether there is nothing to preprocess, and nothing to flatten."""
+        return (
             type(self)._latent is ActorPolicy._latent
             and type(self.pi_features_extractor) is FlattenExtractor
             and type(self.mlp_extractor) is MlpExtractor
             and isinstance(self.observation_space, spaces.Box)
             and self.observation_space.dtype == np.float32
-            and len(self.observation_space.shape) == 1  # nothing to preprocess, nothing to flatten
+            and len(self.observation_space.shape) == 1
         )
-        if plain_mlp:
-            layers = [*layers_of(self.mlp_extractor.policy_net)]
-        if self._samples_from_outputs:
-            layers += layers_of(self.action_net)
-        return layers
 
     def reset_noise(self, n_envs: int = 1) -> None:
         """

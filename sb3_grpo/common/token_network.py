@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_grpo.common.policies import make_optimizer, unchecked_distributions
+from sb3_grpo.common.policies import unchecked_distributions
 from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.common.transformer import CausalTransformer, SlotCache
 
@@ -93,7 +93,7 @@ class TokenNetworkMixin(ActorCriticPolicy):
         self.network, self.action_net = self._make_network()
         self._build_critic()
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        self.optimizer = make_optimizer(self, trained, lr_schedule(1))
+        self.optimizer = self.optimizer_class(trained, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _build_critic(self) -> None:
         """There is none."""
