@@ -472,6 +472,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.times < 1:
         parser.error(f"--times must be at least 1, got {args.times}")
+    if args.digits > 1 and args.times > 1:
+        parser.error("--times needs --digits 1: the warm start is made for one or the other")
     setting.set_task(args.digits, args.times)
     if args.one:
         th.set_num_threads(1)
