@@ -53,6 +53,8 @@ def cells() -> Iterator[Cell]:
             )
     for env_id in ("Acrobot-v1", "MountainCar-v0", "LunarLander-v3"):
         yield Cell("task", env_id, ALL, {"env_id": env_id, "steps": 50_000})
+    for env_id in ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1"):
+        yield Cell("task, control", env_id, ALL, {"env_id": env_id, "steps": 50_000, "vec_env": "control"})
     for group_size in (4, 8, 16, 32):
         yield Cell(
             "group_size",
