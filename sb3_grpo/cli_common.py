@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
+# What the environments of a package need, by the beginning of their entry point
+_EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
 # Constructor parameters with an option of their own, or that no Python literal can express
 _NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
@@ -133,6 +136,20 @@ def missing_extra(extra: str, what: str) -> UsageError:
     :return: the error to raise
     """
     return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
+
+
+def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
+    """
+    :param env_id: id of a registered environment
+    :param error: why it cannot be made
+    :return: the error to raise, if the reason is that an extra is not installed
+    """
+    if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
+        entry_point = str(gym.spec(env_id).entry_point)
+        for package, extra in _EXTRAS.items():
+            if entry_point.startswith(package):
+                return missing_extra(extra, env_id)
+    return None
 
 
 def register_atari(env_id: str) -> None:

@@ -34,6 +34,7 @@ from sb3_grpo.cli_common import (
     known_settings,
     learn,
     make_output,
+    missing_env_extra,
     missing_extra,
     positive,
     report,
@@ -41,9 +42,6 @@ from sb3_grpo.cli_common import (
     valid_seed,
 )
 from sb3_grpo.common.tokens import TokenSpace
-
-# What the environments of a package need, by the beginning of their entry point
-_EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
 class EpisodeReturns(BaseCallback):
@@ -178,10 +176,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
             return VecFrameStack(env, n_stack=4)
         return make_group_env(env_id, n_envs=n_envs, seed=seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
-        for package, extra in _EXTRAS.items():
-            if entry_point.startswith(package):
-                raise missing_extra(extra, env_id) from error
-        raise UsageError(f"{env_id}: {error}") from error
+        raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
 
 
 def _choose_policy(space: spaces.Space) -> str:

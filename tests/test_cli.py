@@ -284,9 +284,10 @@ def test_missing_extra(
             monkeypatch.delitem(sys.modules, module)
     # As if it were not installed
     monkeypatch.setitem(sys.modules, package, None)
-    assert train(*SHORT, env=env) == 2
-    assert f'pip install "sb3-grpo[{extra}]"' in capsys.readouterr().err
-    assert not os.listdir(".")
+    for command in (["train", *SHORT], ["compare", "--seeds", "1"]):
+        assert main([*command, "--algo", "dapo", "--env", env]) == 2
+        assert f'pip install "sb3-grpo[{extra}]"' in capsys.readouterr().err
+        assert not os.listdir(".")
 
 
 def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

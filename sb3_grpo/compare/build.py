@@ -17,7 +17,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_grpo.cli_common import UsageError
+from sb3_grpo.cli_common import UsageError, missing_env_extra
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
@@ -140,7 +140,8 @@ def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]
                     hyperparams, network = built.hyperparams(), describe_network(built.model.policy)
         except Exception as error:
             # Constructors have many ways of saying that a value is impossible
-            raise UsageError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
+            missing = missing_env_extra(job.env, error)
+            raise missing or UsageError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
         experiment.hyperparams.setdefault(job.env, {})[job.variant.name] = hyperparams
         experiment.networks.setdefault(job.env, {})[job.variant.name] = network
 
