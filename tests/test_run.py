@@ -133,7 +133,7 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_sampling_rounds": 0}, "max_sampling_rounds"),
-        ({"advantage": "vtrace"}, "outcome, process, return_to_go, gae"),
+        ({"advantage": "vtrace"}, "auto, outcome, process, return_to_go, gae"),
         ({"gae_lambda": 1.5}, "gae_lambda"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be positive"),
         ({"target_kl": -1.0}, "target_kl must be positive, or None"),

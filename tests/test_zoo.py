@@ -157,6 +157,12 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
     assert main([*command, "--max-timesteps", "4000000"]) == 0
     captured = capsys.readouterr()
     assert "Warning" not in captured.err and "CartPole-v1-GRPO-logs: 3\n" in captured.out
+    # Not a result of 0 for an algorithm that nobody has evaluated
+    Path("logs/dapo/CartPole-v1_1").mkdir(parents=True)
+    assert main([*command, "-a", "dapo"]) == 2
+    assert "no evaluation to plot (logs/dapo: CartPole-v1)" in capsys.readouterr().err
+    assert main([*command, "-a", "grpo", "dapo"]) == 0
+    assert "so 0.0 in the table: logs/dapo: CartPole-v1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])

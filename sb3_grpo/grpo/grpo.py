@@ -233,7 +233,7 @@ class GRPO(KLRegularizedAlgorithm):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         known_names = {
-            "advantage": KINDS,
+            "advantage": ("auto", *KINDS),
             "advantage_scale": SCALES,
             "loss_average": LOSS_WEIGHTS,
             "ratio_level": RATIO_LEVELS,

@@ -84,10 +84,18 @@ def _check_evaluations(arguments: list[str]) -> list[str]:
     for name, values in (("-a", options.algos), ("-e", options.env), ("-f", options.exp_folders)):
         if not values:
             raise UsageError(f"all_plots needs {name}: -a ALGOS -e ENVIRONMENTS -f LOG_FOLDERS")
-    longest = 1
-    for folder, algo, env in itertools.product(options.exp_folders, options.algos, options.env):
-        until = _check_runs(Path(folder) / algo.lower(), env, options.max_timesteps, options.min_timesteps)
-        longest = max(longest, until)
+    until = {
+        f"{folder}/{algo}: {env}": _check_runs(Path(folder) / algo.lower(), env, options.max_timesteps, options.min_timesteps)
+        for folder, algo, env in itertools.product(options.exp_folders, options.algos, options.env)
+    }
+    longest = max(until.values())
+    missing = "; ".join(where for where, last in until.items() if not last)
+    if not longest:
+        raise UsageError(
+            f"There is no evaluation to plot ({missing}). train evaluates every 25,000 steps, or as often as --eval-freq says"
+        )
+    if missing:
+        say(f"Warning: without any evaluation, so 0.0 in the table: {missing}", stderr=True)
     if options.max_timesteps is None:
         # The RL Zoo's default cuts at 2 million
         arguments = [*arguments, "--max-timesteps", str(longest)]
