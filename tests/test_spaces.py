@@ -1,3 +1,6 @@
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +16,7 @@ from toy_envs import SpacesEnv
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer
+from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.policies import NOISE_STEPS, ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
@@ -210,6 +214,7 @@ def test_policy_kwargs() -> None:
 @pytest.mark.parametrize(
     ("optimizer_class", "optimizer_kwargs", "fused"),
     [
+        (Adam, None, True),
         (th.optim.Adam, None, True),
         (th.optim.AdamW, {"weight_decay": 0.1}, True),
         (th.optim.Adam, {"fused": False}, False),
@@ -224,6 +229,32 @@ def test_optimizers(optimizer_class: Any, optimizer_kwargs: dict[str, Any] | Non
     model.learn(40)
     assert model.policy.optimizer.param_groups[0].get("fused") is fused
     assert not th.equal(model.policy.action_net.weight, before)
+
+
+def test_the_default_optimizer_computes_what_torch_does() -> None:
+    choices = ({}, {"optimizer_class": th.optim.Adam})
+    models = [make_model(VECTOR, spaces.Discrete(2), policy_kwargs=kwargs).learn(40) for kwargs in choices]
+    ours, torchs = (model.policy.optimizer for model in models)
+    assert type(ours) is Adam
+    copy = Adam(models[0].policy.parameters(), lr=0.5)
+    copy.load_state_dict(torchs.state_dict())
+    for optimizer in (ours, copy):
+        assert str(optimizer.state_dict()) == str(torchs.state_dict())
+    for mine, theirs in zip(*(model.policy.parameters() for model in models), strict=True):
+        assert th.equal(mine, theirs)
+
+
+def test_training_saving_and_loading_do_not_import_the_compiler(tmp_path: Path) -> None:
+    """It is 70 MiB, and a second at the beginning of every process."""
+    script = f"""
+import sys
+import gymnasium as gym
+from sb3_grpo import DAPO
+DAPO("MlpPolicy", "CartPole-v1", n_envs=2, n_groups=1, group_size=2, device="cpu").learn(10).save({str(tmp_path / "model")!r})
+DAPO.load({str(tmp_path / "model")!r}, env=gym.make("CartPole-v1"), device="cpu").learn(10)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("kind", ["complex", "view"])

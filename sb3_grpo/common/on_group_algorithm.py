@@ -20,7 +20,6 @@ from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.causal_lm import CausalLMPolicy
-from sb3_grpo.common.devices import fuse_adam
 from sb3_grpo.common.group_queue import (
     MAX_EPISODE_LENGTH,
     NO_EPISODE,
@@ -30,6 +29,7 @@ from sb3_grpo.common.group_queue import (
     outcomes,
     random_seed_start,
 )
+from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
