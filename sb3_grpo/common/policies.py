@@ -28,6 +28,7 @@ from torch import nn
 
 from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
+from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
@@ -84,6 +85,8 @@ class ActorPolicy(ActorCriticPolicy):
     :param lr_schedule: Learning rate schedule (could be constant)
     :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
     :param share_features_extractor: Accepted for compatibility, without effect.
+    :param optimizer_class: The optimizer to use, by default Adam without what of it is for ``torch.compile``
+    :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
     """
 
@@ -100,8 +103,13 @@ class ActorPolicy(ActorCriticPolicy):
         net_arch: list[int] | dict[str, list[int]] | None = None,
         *,
         share_features_extractor: bool = True,
+        optimizer_class: type[th.optim.Optimizer] = Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
+        if optimizer_kwargs is None and optimizer_class is Adam:
+            optimizer_kwargs = {"eps": 1e-5}  # as ActorCriticPolicy has it for torch.optim.Adam
+        kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
 
     def _build_mlp_extractor(self) -> None:
@@ -225,9 +233,20 @@ class ActorPolicy(ActorCriticPolicy):
                 drawn.extend(th.randn((NOISE_STEPS, *means.shape), device=means.device) * self.log_std.exp())
             return (means + drawn.pop()).cpu().numpy()
 
+        in_numpy_means = in_numpy(self.action_net)
+
         def state_dependent(latent: th.Tensor) -> np.ndarray:
             assert isinstance(self.action_dist, StateDependentNoiseDistribution)
-            actions = self.action_net(latent) + self.action_dist.get_noise(latent)
+            if in_numpy_means is not None:
+                # SB3's get_noise: a matrix for each copy, if there are more than one
+                noise = self.action_dist
+                each = len(latent) == len(noise.exploration_matrices) > 1
+                matrices = (noise.exploration_matrices if each else noise.exploration_mat).detach().numpy()
+                array = latent.detach().numpy()
+                samples = in_numpy_means(array) + (array[:, np.newaxis] @ matrices)[:, 0]
+                actions = th.from_numpy(samples)
+            else:
+                actions = self.action_net(latent) + self.action_dist.get_noise(latent)
             if self.action_dist.bijector is not None:
                 actions = self.action_dist.bijector.forward(actions)
             return actions.cpu().numpy()
