@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
+from torch import nn
 
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
@@ -66,4 +67,6 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
     for key, value in entry.items():
         if isinstance(value, str) and value.startswith("lin_"):
             entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+        if isinstance(value, str) and key == "policy_kwargs":
+            entry[key] = eval(value, {"nn": nn})  # a call in a string, as the RL Zoo has it
     return entry

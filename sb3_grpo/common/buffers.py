@@ -140,7 +140,7 @@ class GroupRolloutBuffer:
         self.device = device
         self._dict_obs = isinstance(observation_space, spaces.Dict)
         self._obs_spaces: dict[str, spaces.Space] = (
-            observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"obs": observation_space}
+            observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         )
         action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
         # Bernoulli log probabilities want floats
@@ -195,7 +195,7 @@ class GroupRolloutBuffer:
         """
         actions = actions.reshape(len(actions), *self._data["actions"].shape[1:])
         columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time}
-        self._store(obs if isinstance(obs, dict) else {"obs": obs}, columns, forwarded)
+        self._store(obs if isinstance(obs, dict) else {"": obs}, columns, forwarded)
 
     def _store(self, obs: dict[str, np.ndarray], columns: dict[str, np.ndarray], forwarded: th.Tensor) -> None:
         """
@@ -231,7 +231,7 @@ class GroupRolloutBuffer:
 
     def _observations(self, rows: slice) -> th.Tensor | TensorDict:
         tensors = {key: self._tensor(values, rows) for key, values in self._obs.items()}
-        return tensors if self._dict_obs else tensors["obs"]
+        return tensors if self._dict_obs else tensors[""]
 
     @property
     def actions(self) -> np.ndarray:
@@ -251,7 +251,7 @@ class GroupRolloutBuffer:
     def evaluate_log_probs(self, policy: ActorPolicy) -> None:
         """
         Compute the log probabilities of all actions added since the last call, to be called before the policy that chose
-        them is changed.
+        them is changed, and show it the observations for the statistics that it normalises them with.
 
         :param policy: The policy that chose the actions
         :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
@@ -264,7 +264,9 @@ class GroupRolloutBuffer:
         # Through the host, where they are checked and kept with the other columns: four bytes per step
         self._data["log_prob"][rows] = log_prob.cpu().numpy()
         for first in range(begin, self.size, _ROWS_AT_A_TIME):
-            self._check_finite(slice(first, min(first + _ROWS_AT_A_TIME, self.size)))
+            part = slice(first, min(first + _ROWS_AT_A_TIME, self.size))
+            self._check_finite(part)
+            policy.observation_norm.observe({key: values[part] for key, values in self._obs.items()})
         self._forwarded.clear()
         self.forwarded_bytes = 0
         self._n_evaluated = self.size

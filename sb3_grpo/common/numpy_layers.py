@@ -7,6 +7,8 @@ import numpy as np
 import torch as th
 from torch import nn
 
+from sb3_grpo.common.normalization import CLIP, EPSILON, RunningNorm
+
 
 def layers_of(module: nn.Module) -> list[nn.Module]:
     """
@@ -27,7 +29,8 @@ def in_numpy(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.nda
     A layer as a function of arrays.
 
     :param layer: The layer
-    :return: The function, which may write over its argument unless the layer is linear; ``None`` if there is none
+    :return: The function, which may write over its argument unless the layer is linear or normalises;
+        ``None`` if there is none
     """
     if not isinstance(layer, nn.Module) or has_hooks(layer):
         return None
@@ -43,6 +46,17 @@ def in_numpy(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.nda
             return y
 
         return linear
+    if type(layer) is RunningNorm:
+        if layer.mean.device.type != "cpu":
+            return None
+        mean, scale = layer.mean.numpy(), (layer.var + EPSILON).rsqrt().numpy()
+
+        def normalize(x: np.ndarray) -> np.ndarray:
+            y = x - mean
+            y *= scale
+            return np.clip(y, -CLIP, CLIP, out=y)
+
+        return normalize
     if type(layer) is nn.Tanh:
         return lambda x: np.tanh(x, out=x)
     if type(layer) is nn.ReLU:

@@ -336,6 +336,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         assert self._last_obs is not None and self._feeder is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
+        # Between two updates: a rollout and its update are of one and the same function of the observations
+        self.policy.observation_norm.renew()
         # Free the groups of the last update; what the copies have begun of the next one stays
         self.batch = None
         rollout_buffer.keep(self._groups.open_tickets())

@@ -16,7 +16,14 @@ from sb3_grpo.common.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.common.transformer import CausalTransformer, SlotCache
 
 # Parameters of SB3's policies that shape networks of another kind
-NOT_FOR_TEXT = ("net_arch", "activation_fn", "ortho_init", "features_extractor_class", "features_extractor_kwargs")
+NOT_FOR_TEXT = (
+    "net_arch",
+    "activation_fn",
+    "ortho_init",
+    "features_extractor_class",
+    "features_extractor_kwargs",
+    "normalize_observations",
+)
 
 
 class TokenNetworkMixin(ActorCriticPolicy):
