@@ -442,8 +442,10 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
 
 
 def test_networks_and_parameters() -> None:
-    for algo, n_parameters, n_critic in (("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0)):
-        experiment = make_experiment(TINY | {"variants": [algo]}, "test")
+    normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
+    cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
+    for variant, n_parameters, n_critic in cases:
+        experiment = make_experiment(TINY | {"variants": [variant]}, "test")
         with build(experiment.settings(experiment.jobs()[0])) as built:
             assert count_parameters(built.model.policy) == (n_parameters, n_critic)
             assert describe_network(built.model.policy) == "64-64 Tanh"

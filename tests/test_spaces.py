@@ -451,6 +451,16 @@ def test_log_probs_with_a_mask_that_depends_on_the_observation(n_envs: int) -> N
     th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [({}, 0.5), ({"use_sde": True}, 0.0), ({"policy_kwargs": {"log_std_init": -1.0}}, -1.0)],
+)
+def test_initial_standard_deviation(kwargs: dict[str, Any], expected: float) -> None:
+    policy = make_model(VECTOR, spaces.Box(-1.0, 1.0, (2,)), **kwargs).policy
+    assert (policy.log_std == expected).all()
+    assert policy._get_constructor_parameters()["log_std_init"] == expected
+
+
 @pytest.mark.parametrize("squash_output", [False, True])
 @pytest.mark.parametrize("learn_features", [False, True])
 @pytest.mark.parametrize("full_std", [False, True])

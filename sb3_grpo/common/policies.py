@@ -33,6 +33,8 @@ from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.tokens import TokenSteps
 
 NOISE_STEPS = 64
+# Of continuous actions. With 0, SB3's, MountainCarContinuous was learned by half of the seeds only (docs/design.md)
+INITIAL_LOG_STD = 0.5
 # Multiplications of a layer, for all copies of the environment: up to here NumPy's BLAS stays on one thread
 _MAX_NUMPY_WORK = 2**18
 
@@ -85,6 +87,8 @@ class ActorPolicy(ActorCriticPolicy):
     :param action_space: Action space
     :param lr_schedule: Learning rate schedule (could be constant)
     :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
+    :param use_sde: Whether to use State Dependent Exploration or not
+    :param log_std_init: Initial value for the log standard deviation of continuous actions. ``None``: 0.5, and 0 with gSDE
     :param share_features_extractor: Accepted for compatibility, without effect.
     :param normalize_observations: Whether the network gets observations in units of their own spread: minus their mean and
         divided by their standard deviation, over all steps before the present rollout. They are part of the policy and saved
@@ -106,6 +110,8 @@ class ActorPolicy(ActorCriticPolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | dict[str, list[int]] | None = None,
         *,
+        use_sde: bool = False,
+        log_std_init: float | None = None,
         share_features_extractor: bool = True,
         normalize_observations: bool = False,
         optimizer_class: type[th.optim.Optimizer] = Adam,
@@ -114,7 +120,10 @@ class ActorPolicy(ActorCriticPolicy):
     ):
         if optimizer_kwargs is None and optimizer_class is Adam:
             optimizer_kwargs = {"eps": 1e-5}  # as ActorCriticPolicy has it for torch.optim.Adam
+        if log_std_init is None:
+            log_std_init = 0.0 if use_sde else INITIAL_LOG_STD
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
+        kwargs |= {"use_sde": use_sde, "log_std_init": log_std_init}
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
         self.normalize_observations = normalize_observations
         images = self._image_keys()

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from sb3_grpo.cli_common import UsageError, missing_env_extra
+from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
@@ -164,7 +165,7 @@ def describe_network(policy: BasePolicy) -> str:
             layers.append(f"{module.out_channels}c{module.kernel_size[0]}s{module.stride[0]}")
         elif any(True for _ in module.parameters()):
             layers.append(type(module).__name__)
-        elif not isinstance(module, nn.Flatten | nn.Identity | nn.Sequential):
+        elif not isinstance(module, nn.Flatten | nn.Identity | nn.Sequential | nn.ModuleList | RunningNorm):
             activations[type(module).__name__] = None
     return " ".join(["-".join(layers) or "no hidden layer", *activations])
 
