@@ -24,7 +24,7 @@ from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli_common import UsageError
-from sb3_grpo.zoo.cli import main
+from sb3_grpo.zoo.cli import _COMMANDS, main
 from sb3_grpo.zoo.experiment import give_up_orphans, make_tables, this_worker
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -369,3 +369,30 @@ def test_atari_without_its_extra(
     monkeypatch.setitem(sys.modules, "ale_py", None)
     assert main(["train", "--algo", "dapo", *option]) == 2
     assert 'pip install "sb3-grpo[atari]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
+        ("train", ["-params", "n_group:3"], "GRPO has no hyperparameter n_group, you maybe meant n_groups?"),
+        ("train", ["-params", "zzz:3"], "GRPO has no hyperparameter zzz, but policy, env, learning_rate,"),
+        ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: there is no such file"),
+        ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
+        ("enjoy", [], "There is no such trained agent here"),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(
+    command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_errors_of_others_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled() -> None:
+        raise TypeError("Robot.__init__() got an unexpected keyword argument 'n_group'")
+
+    monkeypatch.setitem(_COMMANDS, "train", spoiled)
+    with pytest.raises(TypeError, match="Robot"):
+        main(["train"])

@@ -1,6 +1,8 @@
 """The commands of ``python -m sb3_grpo.zoo``."""
 
+import difflib
 import importlib
+import inspect
 import re
 import runpy
 import shutil
@@ -13,6 +15,7 @@ from typing import Any
 import rl_zoo3.utils
 from huggingface_sb3 import EnvironmentName
 from rich.text import Text
+from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
@@ -42,10 +45,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]):
             _COMMANDS[name]()
-    except UsageError as error:
-        say(Text("Error: ", "bold red"), str(error), stderr=True)
+    except Exception as error:
+        message = str(error) if isinstance(error, UsageError) else _mistake(error)
+        if message is None:
+            raise
+        say(Text("Error: ", "bold red"), message, stderr=True)
         return USAGE_ERROR
     return OK
+
+
+def _mistake(error: Exception) -> str | None:
+    """
+    :param error: what the RL Zoo raised
+    :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
+    """
+    if isinstance(error, ValueError) and "not found in gym registry" in str(error):
+        return str(error)
+    if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in str(error):
+        return "There is no such trained agent here, and the hub has none of grpo or dapo. Name the folder of yours: -f logs"
+    unexpected = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    named = unexpected and unexpected[1]
+    classes = [cls for algorithm in ALGOS.values() for cls in algorithm.__mro__ if cls.__name__ == named]
+    if isinstance(error, TypeError) and unexpected and classes:
+        known = [name for name in inspect.signature(classes[0]).parameters if not name.startswith("_")]
+        close = difflib.get_close_matches(unexpected[2], known, n=1)
+        hint = f"you maybe meant {close[0]}?" if close else f"but {', '.join(known)}."
+        return f"{unexpected[1]} has no hyperparameter {unexpected[2]}, {hint}"
+    return None
 
 
 def _import_modules(arguments: list[str]) -> list[str]:

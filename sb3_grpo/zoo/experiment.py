@@ -107,6 +107,10 @@ class GroupExperimentManager(ExperimentManager):
         super().__init__(args, algo, env_id, log_folder, *others, **kwargs)
         if kwargs.get("config") is None:
             self.config = str(config_path(algo))
+        elif str(self.config).endswith((".yml", ".yaml", ".py")) and not Path(self.config).is_file():
+            raise UsageError(f"--conf-file {self.config}: there is no such file")
+        if self.n_timesteps < 1 and self.n_timesteps != -1:
+            raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
         self._reasons: Counter[str] = Counter()
         # With several jobs, a thread each
         self._trial = threading.local()
