@@ -313,6 +313,7 @@ class GRPO(KLRegularizedAlgorithm):
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
+        parameters = list(self.policy.parameters())
         stats: list[dict[str, th.Tensor]] = []  # of each epoch
         for _ in range(self.n_epochs):
             epoch_stats = []  # of each minibatch
@@ -329,7 +330,7 @@ class GRPO(KLRegularizedAlgorithm):
                     (loss / len(accumulated)).backward()
                     epoch_stats.append(minibatch_stats)
                 # Clip grad norm
-                th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 # Optimization step
                 self.policy.optimizer.step()
             stats.append(_summary(epoch_stats))
