@@ -51,6 +51,20 @@ def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> No
         th.testing.assert_close(ours.cpu(), theirs)
 
 
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path) -> None:
+    kwargs = {**TINY, "normalize_observations": True}
+    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, device="cuda", use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS)
+    model.learn(6400).save(tmp_path / "model")
+    on_cpu = GRPO.load(tmp_path / "model", device="cpu")
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    np.testing.assert_allclose(
+        model.predict(observations, deterministic=True)[0], on_cpu.predict(observations, deterministic=True)[0], atol=1e-4
+    )
+    assert model.policy.observation_norm.norms[0].mean.device.type == "cuda"
+    assert model.policy.observation_norm.norms[0].mean.abs().sum() > 0.0
+
+
 @pytest.mark.parametrize("kwargs", [{}, {"kl_coef": 0.1, "overlong_filter": True, "gradient_accumulation_steps": 2}])
 @pytest.mark.parametrize("name", ["MlpPolicy", "TokenPolicy"])
 def test_no_minibatch_waits_for_the_device(name: str, kwargs: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import SpacesEnv
 
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.normalization import RunningNorm
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 NORMALIZED = {"normalize_observations": True}
@@ -42,7 +43,34 @@ def test_statistics_are_those_of_all_rollouts_before_the_present_one() -> None:
     before = np.concatenate([step for rollout in seen.rollouts[:-1] for step in rollout]).astype(np.float64)
     np.testing.assert_allclose(norm.mean, before.mean(axis=0), atol=1e-4)
     np.testing.assert_allclose(norm.var, before.var(axis=0), rtol=1e-4)
-    assert norm.count == pytest.approx(len(before))
+    assert norm.observed.count == pytest.approx(3 * len(before) / 2), "those of the last rollout wait"
+
+
+@pytest.mark.parametrize("max_forwarded_bytes", [0, 2**22])
+def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, max_forwarded_bytes: int) -> None:
+    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.MAX_FORWARDED_BYTES", max_forwarded_bytes)
+    monkeypatch.setattr("sb3_grpo.common.buffers._ROWS_AT_A_TIME", 100)
+    # Nobody gets to the flag: all groups are dead
+    model = DAPO("MlpPolicy", "MountainCar-v0", n_envs=4, policy_kwargs=NORMALIZED, **SMALL)
+    seen = Seen()
+    with pytest.warns(UserWarning, match="No update"):
+        model.learn(4000, callback=seen)
+    observed = model.policy.observation_norm.norms[0].observed
+    acted_on = np.concatenate([step for rollout in seen.rollouts for step in rollout]).astype(np.float64)
+    assert observed.count == pytest.approx(model.num_timesteps)
+    np.testing.assert_allclose(observed.mean, acted_on.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(observed.var, acted_on.var(axis=0), rtol=1e-4)
+
+
+def test_the_mean_follows_observations_far_from_zero() -> None:
+    norm = RunningNorm((1,))
+    rng = np.random.default_rng(0)
+    for offset in (1e4, 1e4 + 1.0):
+        for _ in range(1000):
+            norm.observe(rng.normal(offset, 1.0, size=(100, 1)))
+            norm.renew()
+    assert norm.mean.item() - 1e4 == pytest.approx(0.5, abs=0.02)
+    assert norm.var.item() == pytest.approx(1.25, abs=0.02)
 
 
 def test_a_rollout_and_its_update_take_the_same_statistics() -> None:
@@ -55,9 +83,12 @@ def test_a_rollout_and_its_update_take_the_same_statistics() -> None:
 
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("width", [8, 600])  # the small network in NumPy, the other one in PyTorch
-def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, width: int) -> None:
+@pytest.mark.parametrize("hooked", [False, True])  # with a hook the means are made in PyTorch
+def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, width: int, hooked: bool) -> None:
     kwargs = {**NORMALIZED, "net_arch": [width]}
     policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=5, policy_kwargs=kwargs, use_sde=use_sde, **SMALL).policy
+    if hooked:
+        policy.action_net.register_forward_hook(lambda *_: None)
     rng = np.random.default_rng(0)
     policy.observation_norm.observe({"": rng.normal([1.0, -2.0, 30.0], [1.0, 2.0, 10.0], size=(1000, 3))})
     policy.observation_norm.renew()
@@ -92,7 +123,7 @@ def test_only_the_numbers_of_a_dict_are_normalised() -> None:
     model = GRPO("MultiInputPolicy", env, policy_kwargs=NORMALIZED, **SMALL).learn(60)
     norm = model.policy.observation_norm
     assert norm.keys == ["vector"]
-    assert norm.norms[0].count > 20
+    assert norm.norms[0].observed.count > 20
     entries = {"image": th.rand(1, 3, 36, 36), "vector": th.rand(1, 3), "discrete": th.eye(3)[:1]}
     normalized = norm(entries)
     assert th.equal(normalized["image"], entries["image"])
@@ -112,10 +143,39 @@ def test_the_statistics_are_saved_with_the_model_and_with_the_policy(tmp_path: P
     assert not np.array_equal(model.predict(observations, deterministic=True)[0], expected)
 
 
-def test_the_reference_keeps_its_own_statistics() -> None:
+def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
+    model.save(tmp_path / "model")
+    other = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(800)
+    other.set_parameters(model.get_parameters())
+    for resumed in (GRPO.load(tmp_path / "model"), other):
+        for each in (model, resumed):
+            each.policy.observation_norm.renew()
+        norm, expected = resumed.policy.observation_norm.norms[0], model.policy.observation_norm.norms[0]
+        assert norm.observed.count == expected.observed.count == pytest.approx(1600)
+        assert th.equal(norm.mean, expected.mean) and th.equal(norm.var, expected.var)
+        assert not th.equal(norm.mean, th.zeros(3))
+
+
+def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, kl_coef=0.1, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
-    assert model.ref_policy is not None
-    assert th.equal(model.ref_policy.observation_norm.norms[0].mean, th.zeros(3))
+    model.save(tmp_path / "model")
+    for each in (model, GRPO.load(tmp_path / "model")):
+        assert each.ref_policy is not None
+        assert each.ref_policy.observation_norm is each.policy.observation_norm
+        assert not th.equal(each.ref_policy.action_net.weight, each.policy.action_net.weight)
+        assert th.equal(each.ref_policy.action_net.weight, model.ref_policy.action_net.weight)
+
+
+def test_features_are_those_of_the_normalised_observation() -> None:
+    policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, policy_kwargs=NORMALIZED, **SMALL).policy
+    rng = np.random.default_rng(0)
+    policy.observation_norm.observe({"": rng.normal(100.0, 2.0, size=(1000, 3))})
+    policy.observation_norm.renew()
+    observations = th.as_tensor(rng.normal(100.0, 2.0, size=(5, 3)), dtype=th.float32)
+    expected = (observations - 100.0) / 2.0
+    assert th.allclose(policy.extract_features(observations), expected, atol=0.2)
+    assert th.allclose(policy.state_features(observations).numbers, expected, atol=0.2)
 
 
 def test_cart_pole_in_odd_units_is_learned() -> None:

@@ -375,11 +375,14 @@ def test_atari_without_its_extra(
     ("command", "arguments", "message"),
     [
         ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
-        ("train", ["-params", "n_group:3"], "GRPO has no hyperparameter n_group, you maybe meant n_groups?"),
-        ("train", ["-params", "zzz:3"], "GRPO has no hyperparameter zzz, but policy, env, learning_rate,"),
+        ("train", ["-params", "n_group:3"], "DAPO has no hyperparameter n_group, you maybe meant n_groups?"),
+        ("train", ["-params", "zzz:3"], "DAPO has no hyperparameter zzz, but policy, env, learning_rate,"),
         ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: there is no such file"),
+        ("train", ["-conf", "no.where"], "--conf-file no.where: there is no such file (.yml, .yaml, .py) or module"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
-        ("enjoy", [], "There is no such trained agent here"),
+        ("enjoy", [], "There is no such trained agent in the folder"),
+        ("enjoy", [], "TRUST_REMOTE_CODE"),
+        ("enjoy", ["-f", "nowhere"], "The nowhere/dapo folder was not found. Agents are in"),
     ],
 )
 def test_mistakes_are_named_without_a_traceback(

@@ -354,24 +354,18 @@ class GroupRolloutBuffer:
 
     def keep(self, tickets: list[int]) -> None:
         """
-        Drop all rows but those of some episodes.
+        Drop all rows but those of some episodes, to be called after ``evaluate_log_probs``, which shows the policy all rows.
 
         :param tickets: The episodes that are still wanted
         """
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
-        if self._forwarded:
-            not_evaluated = kept[kept >= self._n_evaluated] - self._n_evaluated
-            forwarded = th.cat(self._forwarded)
-            self._forwarded = [forwarded[th.as_tensor(not_evaluated, device=forwarded.device)]]
-            self.forwarded_bytes = self._forwarded[0].nbytes
         for arrays in (self._obs, self._data):
             for values in arrays.values():
                 # In parts, as images of all rows would be in memory twice. No row moves to where one is still to be read.
                 for begin in range(0, len(kept), _ROWS_AT_A_TIME):
                     part = kept[begin : begin + _ROWS_AT_A_TIME]
                     values[begin : begin + len(part)] = values[part]
-        self.size = len(kept)
-        self._n_evaluated = int(np.searchsorted(kept, self._n_evaluated))
+        self.size = self._n_evaluated = len(kept)
 
 
 def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False) -> Iterator[Minibatch]:

@@ -77,7 +77,10 @@ class KLRegularizedAlgorithm(OnGroupAlgorithm):
     def _make_reference(self) -> ActorPolicy:
         shared = {id(part): part for part in self.policy.frozen_parts()}
         # What is in the memo counts as copied
-        return copy.deepcopy(self.policy, shared) if shared else self._make_policy()
+        reference = copy.deepcopy(self.policy, shared) if shared else self._make_policy()
+        # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
+        reference.observation_norm = self.policy.observation_norm
+        return reference
 
     def _reset_reference(self) -> None:
         """The present policy becomes the reference."""

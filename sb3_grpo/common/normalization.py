@@ -17,21 +17,20 @@ EPSILON = 1e-8
 class RunningNorm(nn.Module):
     """
     ``(x - mean) / sqrt(var + 1e-8)``, clipped to -10 to 10: what ``VecNormalize`` computes, with statistics that stay as they
-    are until ``renew``.
+    are until ``renew``. What was observed since is part of the state, too. Before the first ``renew`` it only clips.
 
     :param shape: Of one observation
     """
 
     mean: th.Tensor
     var: th.Tensor
-    count: th.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
-        initial = RunningMeanStd(shape=shape)
-        for name in ("mean", "var", "count"):
-            self.register_buffer(name, th.as_tensor(getattr(initial, name), dtype=th.float32))
-        self._seen = RunningMeanStd(0.0, shape)
+        # On the host and in double precision: in single, a mean far from 0 would stop moving
+        self.observed = RunningMeanStd(0.0, shape)
+        for name in ("mean", "var"):
+            self.register_buffer(name, th.as_tensor(getattr(self.observed, name), dtype=th.float32))
 
     def forward(self, x: th.Tensor) -> th.Tensor:
         return ((x - self.mean) * (self.var + EPSILON).rsqrt()).clamp(-CLIP, CLIP)
@@ -40,19 +39,27 @@ class RunningNorm(nn.Module):
         """
         :param x: (N, \\*shape) observations for the statistics
         """
-        self._seen.update(x.astype(np.float64))
+        self.observed.update(x.astype(np.float64))
 
     def renew(self) -> None:
         """Let the statistics be those of all that was observed."""
-        if self._seen.count == 0:
-            return
-        total = RunningMeanStd(shape=self._seen.mean.shape)
-        total.mean, total.var = (each.cpu().double().numpy() for each in (self.mean, self.var))
-        total.count = self.count.item()
-        total.combine(self._seen)
-        for name in ("mean", "var", "count"):
-            getattr(self, name).copy_(th.as_tensor(getattr(total, name)))
-        self._seen = RunningMeanStd(0.0, self._seen.mean.shape)
+        for name in ("mean", "var"):
+            getattr(self, name).copy_(th.as_tensor(getattr(self.observed, name)))
+
+    def get_extra_state(self) -> th.Tensor:
+        """
+        :return: (2 * n + 1,) means and variances of all that was observed, n numbers each, and how much that is
+        """
+        observed = self.observed
+        return th.as_tensor(np.concatenate([np.ravel(observed.mean), np.ravel(observed.var), [observed.count]]))
+
+    def set_extra_state(self, state: th.Tensor) -> None:
+        """
+        :param state: What ``get_extra_state`` returned
+        """
+        values = state.cpu().double().numpy()
+        mean, var = values[:-1].reshape(2, *self.mean.shape)
+        self.observed.mean, self.observed.var, self.observed.count = mean.copy(), var.copy(), float(values[-1])
 
 
 class ObservationNorm(nn.Module):

@@ -336,11 +336,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         assert self._last_obs is not None and self._feeder is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
-        # Between two updates: a rollout and its update are of one and the same function of the observations
-        self.policy.observation_norm.renew()
         # Free the groups of the last update; what the copies have begun of the next one stays
         self.batch = None
-        rollout_buffer.keep(self._groups.open_tickets())
+        self._keep_open_groups()
+        # Between two updates: a rollout and its update are of one and the same function of the observations
+        self.policy.observation_norm.renew()
         self._feeder.fill(self._start_rng, self._max_open_groups)
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
@@ -368,7 +368,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 ready = self._groups.ready()
                 if self._groups.n_sampling_rounds > n_rounds:
                     # Of the dead groups only the outcomes are needed any more
-                    rollout_buffer.keep(self._groups.open_tickets())
+                    self._keep_open_groups()
             if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
                 self._evaluate_log_probs()
             self._last_obs = new_obs  # type: ignore[assignment]
@@ -396,6 +396,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """Make the log probabilities of the actions sampled so far. To be called before the policy may change."""
         with unchecked_distributions():
             self.rollout_buffer.evaluate_log_probs(self.policy)
+
+    def _keep_open_groups(self) -> None:
+        """Drop the steps of all other groups from the buffer, once the policy has seen them for its statistics."""
+        self._evaluate_log_probs()
+        self.rollout_buffer.keep(self._groups.open_tickets())
 
     def _begin_again(self) -> bool:
         """

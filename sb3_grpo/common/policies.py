@@ -91,8 +91,9 @@ class ActorPolicy(ActorCriticPolicy):
     :param log_std_init: Initial value for the log standard deviation of continuous actions. ``None``: 0.5, and 0 with gSDE
     :param share_features_extractor: Accepted for compatibility, without effect.
     :param normalize_observations: Whether the network gets observations in units of their own spread: minus their mean and
-        divided by their standard deviation, over all steps before the present rollout. They are part of the policy and saved
-        with it, and cost less time than those of ``VecNormalize``. Images stay as they are
+        divided by their standard deviation, over all steps of groups before the present rollout (in the first one they are
+        only clipped). Both are part of the policy and saved with it, and cost less time than those of ``VecNormalize``. Images stay
+        as they are
     :param optimizer_class: The optimizer to use, by default Adam without what of it is for ``torch.compile``
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -152,11 +153,20 @@ class ActorPolicy(ActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
-        return self.mlp_extractor.forward_actor(self._features(obs))
+        return self.mlp_extractor.forward_actor(self.extract_features(obs))
 
-    def _features(self, obs: PyTorchObs) -> th.Tensor:
+    def extract_features(  # type: ignore[override]
+        self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None
+    ) -> th.Tensor:
+        """
+        Preprocess and normalise the observation if needed and extract features.
+
+        :param obs: Observation
+        :param features_extractor: The features extractor to use. ``None``: the policy's
+        :return: The extracted features
+        """
         entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
-        return self.pi_features_extractor(self.observation_norm(entries))
+        return (features_extractor or self.pi_features_extractor)(self.observation_norm(entries))
 
     def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
         """
@@ -175,7 +185,7 @@ class ActorPolicy(ActorCriticPolicy):
         """
         images = self._image_keys()
         if not images:
-            numbers = self._features(obs).flatten(1)  # type: ignore[arg-type]
+            numbers = self.extract_features(obs).flatten(1)  # type: ignore[arg-type]
             return StateFeatures(numbers, numbers[:, :0])
         # Not what a network that is still learning to see makes of them: it says less about other episodes (docs/design.md)
         entries = preprocess_obs(obs, self.observation_space, normalize_images=False)  # type: ignore[arg-type]
@@ -196,7 +206,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: The keys of a Dict's images, "" for an observation that is one
         """
         # As SB3 does: only where the extractor is one for images, every array with three axes is an image in other units
-        scaled = not self.normalize_images and self.features_extractor_class in (NatureCNN, CombinedExtractor)
+        scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
         return [key for key, part in self._observation_parts().items() if is_image_space(part, normalized_image=scaled)]
 
     def frozen_parts(self) -> list[Any]:
@@ -375,6 +385,7 @@ class ActorPolicy(ActorCriticPolicy):
         """Whether there is nothing to preprocess, and nothing to flatten."""
         return (
             type(self)._latent is ActorPolicy._latent
+            and type(self).extract_features is ActorPolicy.extract_features
             and type(self.pi_features_extractor) is FlattenExtractor
             and type(self.mlp_extractor) is MlpExtractor
             and isinstance(self.observation_space, spaces.Box)

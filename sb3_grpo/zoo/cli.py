@@ -1,5 +1,6 @@
 """The commands of ``python -m sb3_grpo.zoo``."""
 
+import argparse
 import difflib
 import importlib
 import inspect
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]):
             _COMMANDS[name]()
     except Exception as error:
-        message = str(error) if isinstance(error, UsageError) else _mistake(error)
+        message = str(error) if isinstance(error, UsageError) else _mistake(error, arguments)
         if message is None:
             raise
         say(Text("Error: ", "bold red"), message, stderr=True)
@@ -54,23 +55,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
-def _mistake(error: Exception) -> str | None:
+def _mistake(error: Exception, arguments: list[str]) -> str | None:
     """
     :param error: what the RL Zoo raised
+    :param arguments: of the command
     :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
     """
-    if isinstance(error, ValueError) and "not found in gym registry" in str(error):
-        return str(error)
-    if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in str(error):
-        return "There is no such trained agent here, and the hub has none of grpo or dapo. Name the folder of yours: -f logs"
-    unexpected = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    named = unexpected and unexpected[1]
-    classes = [cls for algorithm in ALGOS.values() for cls in algorithm.__mro__ if cls.__name__ == named]
-    if isinstance(error, TypeError) and unexpected and classes:
-        known = [name for name in inspect.signature(classes[0]).parameters if not name.startswith("_")]
+    said = str(error)
+    if isinstance(error, ValueError) and "not found in gym registry" in said:
+        return said
+    if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in said:
+        return f"There is no such trained agent in the folder. What you trained is in another one: -f logs. {said}"
+    if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):
+        return f"{said}. Agents are in the folder that -f names, as train has left them there"
+    unexpected = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
+    named = argparse.ArgumentParser(add_help=False)
+    named.add_argument("--algo", default="ppo")
+    lineage = ALGOS[named.parse_known_args(arguments)[0].algo].__mro__
+    if isinstance(error, TypeError) and unexpected and unexpected[1] in (cls.__name__ for cls in lineage):
+        # The class that takes them all: DAPO leaves to GRPO what it has no default of its own for
+        takes_all = next(cls for cls in lineage if cls.__name__ == unexpected[1])
+        known = [name for name in inspect.signature(takes_all).parameters if not name.startswith("_")]
         close = difflib.get_close_matches(unexpected[2], known, n=1)
         hint = f"you maybe meant {close[0]}?" if close else f"but {', '.join(known)}."
-        return f"{unexpected[1]} has no hyperparameter {unexpected[2]}, {hint}"
+        return f"{lineage[0].__name__} has no hyperparameter {unexpected[2]}, {hint}"
     return None
 
 

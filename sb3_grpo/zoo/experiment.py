@@ -1,6 +1,7 @@
 """The RL Zoo's experiment, with what groups of episodes need and without some of its traps."""
 
 import functools
+import importlib.util
 import os
 import random
 import socket
@@ -107,8 +108,8 @@ class GroupExperimentManager(ExperimentManager):
         super().__init__(args, algo, env_id, log_folder, *others, **kwargs)
         if kwargs.get("config") is None:
             self.config = str(config_path(algo))
-        elif str(self.config).endswith((".yml", ".yaml", ".py")) and not Path(self.config).is_file():
-            raise UsageError(f"--conf-file {self.config}: there is no such file")
+        elif not _is_configuration(self.config):
+            raise UsageError(f"--conf-file {self.config}: there is no such file (.yml, .yaml, .py) or module")
         if self.n_timesteps < 1 and self.n_timesteps != -1:
             raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
         self._reasons: Counter[str] = Counter()
@@ -237,6 +238,15 @@ def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | 
     # Around the other wrappers. A model can do so itself only where the copies are in its own process
     env = env if env_wrapper is None else env_wrapper(env)
     return env if isinstance(env, StartQueue) else StartQueue(env)
+
+
+def _is_configuration(name: str) -> bool:
+    if name.endswith((".yml", ".yaml", ".py")):
+        return Path(name).is_file()
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -38,6 +38,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         advantages = ["gae", *advantages]
         drawn["net_arch"] = trial.suggest_categorical("net_arch", list(_NET_ARCH))
         drawn["activation_fn"] = trial.suggest_categorical("activation_fn", list(_ACTIVATION_FN))
+        drawn["normalize_observations"] = trial.suggest_categorical("normalize_observations", [False, True])
     drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
     if drawn["advantage"] == "gae":
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
@@ -62,6 +63,7 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         kwargs["policy_kwargs"] = {
             "net_arch": _NET_ARCH[kwargs.pop("net_arch")],
             "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
+            "normalize_observations": kwargs.pop("normalize_observations"),
         }
     return kwargs
 
