@@ -155,9 +155,7 @@ class ActorPolicy(ActorCriticPolicy):
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
         return self.mlp_extractor.forward_actor(self.extract_features(obs))
 
-    def extract_features(  # type: ignore[override]
-        self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None
-    ) -> th.Tensor:
+    def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
         Preprocess and normalise the observation if needed and extract features.
 
