@@ -130,7 +130,10 @@ def _print(cell: Cell, summary: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sweeps", nargs="+", choices=list(dict.fromkeys(cell.sweep for cell in cells())), help="default: all")
+    sweeps = list(dict.fromkeys(cell.sweep for cell in cells()))
+    parser.add_argument(
+        "--sweeps", nargs="+", choices=sweeps, default=sweeps, metavar="SWEEP", help=f"of {', '.join(map(repr, sweeps))}"
+    )
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     planned = list(cells())
@@ -153,7 +156,7 @@ def main() -> None:
     for repeat in range(args.repeats):
         for index, cell in enumerate(planned):
             runs = result["runs"][index]
-            if len(runs) > repeat or (args.sweeps and cell.sweep not in args.sweeps):
+            if len(runs) > repeat or cell.sweep not in args.sweeps:
                 continue
             runs.append({subject: _measure_in_process(index, subject) for subject in cell.subjects} | {"commit": commit})
             result["summaries"] = [
