@@ -169,7 +169,8 @@ def main() -> None:
             _print(cell, _summary(cell, runs[-1:]))
     print()
     for cell, runs in zip(planned, result["runs"], strict=True):
-        _print(cell, _summary(cell, runs))
+        if runs:
+            _print(cell, _summary(cell, runs))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import SpacesEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.normalization import RunningNorm
+from sb3_grpo.common.policies import ActorPolicy
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 NORMALIZED = {"normalize_observations": True}
@@ -160,11 +162,73 @@ def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path)
 def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, kl_coef=0.1, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
     model.save(tmp_path / "model")
-    for each in (model, GRPO.load(tmp_path / "model")):
-        assert each.ref_policy is not None
-        assert each.ref_policy.observation_norm is each.policy.observation_norm
+    resumed = GRPO.load(tmp_path / "model", env=model.get_env())
+    assert th.equal(resumed.ref_policy.action_net.weight, model.ref_policy.action_net.weight)
+    resumed.learn(800, reset_num_timesteps=False)
+    for each in (model, resumed):
+        norm, reference = (policy.observation_norm.norms[0] for policy in (each.policy, each.ref_policy))
+        assert th.equal(norm.mean, reference.mean) and not th.equal(norm.mean, th.zeros(3))
         assert not th.equal(each.ref_policy.action_net.weight, each.policy.action_net.weight)
-        assert th.equal(each.ref_policy.action_net.weight, model.ref_policy.action_net.weight)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool) -> None:
+    kwargs = {"n_envs": 4, "kl_coef": 0.1, "policy_kwargs": NORMALIZED, **SMALL}
+    model, other = GRPO("MlpPolicy", "Pendulum-v1", **kwargs).learn(1600), GRPO("MlpPolicy", "Pendulum-v1", **kwargs)
+    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    expected = model.predict(observations, deterministic=True)[0]
+    parameters = {} if alone else model.get_parameters()
+    parameters["ref_policy"] = other.get_parameters()["policy"]
+    model.set_parameters(parameters, exact_match=not alone)
+    assert np.array_equal(model.predict(observations, deterministic=True)[0], expected)
+    assert model.policy.observation_norm.norms[0].observed.count > 1000
+    assert th.equal(model.ref_policy.action_net.weight, other.policy.action_net.weight)
+
+
+def test_statistics_without_what_was_observed_stay() -> None:
+    policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(1600).policy
+    state = {key: value for key, value in policy.state_dict().items() if "extra_state" not in key}
+    other = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).policy
+    other.load_state_dict(state, strict=False)
+    other.observation_norm.renew()
+    assert th.equal(other.observation_norm.norms[0].mean, policy.observation_norm.norms[0].mean)
+
+
+def test_statistics_of_other_observations_are_refused_as_other_shapes_are() -> None:
+    policies = [
+        GRPO("MlpPolicy", env, n_envs=2, policy_kwargs=NORMALIZED, **SMALL).policy for env in ("Pendulum-v1", "CartPole-v1")
+    ]
+    with pytest.raises(RuntimeError, match=r"size mismatch for observation_norm.norms.0.mean"):
+        policies[0].load_state_dict(policies[1].state_dict())
+
+
+class WithoutPole(ActorPolicy):
+    """Features are a subclass's own affair."""
+
+    def extract_features(self, obs: Any, features_extractor: Any = None) -> th.Tensor:
+        return super().extract_features(obs * th.tensor([1.0, 1.0, 0.0, 0.0]), features_extractor)
+
+
+def test_actions_are_sampled_from_the_features_of_a_subclass() -> None:
+    policy = GRPO(WithoutPole, "CartPole-v1", n_envs=2, **SMALL).policy
+    observations = 100.0 * np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    with th.inference_mode():
+        _, logits = policy.action_sampler()(observations)
+        log_probs = logits.log_softmax(dim=-1)
+        assert th.allclose(log_probs, policy.get_distribution(th.as_tensor(observations)).distribution.logits, atol=1e-6)
+    other = th.nn.Linear(4, 3)
+    assert th.equal(policy.extract_features(th.ones(1, 4), other), other(th.tensor([[1.0, 1.0, 0.0, 0.0]])))
+
+
+class OwnCNN(NatureCNN):
+    """A subclass of an extractor for images is one, too."""
+
+
+def test_float_images_of_a_subclass_are_images() -> None:
+    space = spaces.Box(0.0, 1.0, (3, 36, 36), np.float32)
+    kwargs = {**NORMALIZED, "features_extractor_class": OwnCNN, "normalize_images": False}
+    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2), length=5)] * 2)
+    assert GRPO("CnnPolicy", env, policy_kwargs=kwargs, **SMALL).policy.observation_norm.keys == []
 
 
 def test_features_are_those_of_the_normalised_observation() -> None:

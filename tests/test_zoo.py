@@ -166,9 +166,10 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
-@pytest.mark.parametrize("advantage", ["gae", "outcome"])
-def test_trial_becomes_a_configuration(algo: str, advantage: str) -> None:
-    sampler = optuna.samplers.PartialFixedSampler({"advantage": advantage}, optuna.samplers.RandomSampler(seed=0))
+@pytest.mark.parametrize(("advantage", "normalized"), [("gae", True), ("outcome", False)])
+def test_trial_becomes_a_configuration(algo: str, advantage: str, normalized: bool) -> None:
+    fixed = {"advantage": advantage, "normalize_observations": normalized}
+    sampler = optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler(seed=0))
     trial = optuna.create_study(sampler=sampler).ask()
     sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
     converted = HYPERPARAMS_CONVERTER[algo](trial.params)
@@ -177,6 +178,10 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str) -> None:
     assert sampled == converted
     assert (sampled_rate(1.0) if callable(sampled_rate) else sampled_rate) == float(str(rate).removeprefix("lin_"))
     assert converted["clip_range_high"] >= converted["clip_range"]
+    policy_kwargs = converted["policy_kwargs"]
+    assert policy_kwargs["normalize_observations"] is normalized
+    of_an_older_study = {name: value for name, value in trial.params.items() if name != "normalize_observations"}
+    assert HYPERPARAMS_CONVERTER[algo](of_an_older_study)["policy_kwargs"] == policy_kwargs | {"normalize_observations": False}
     assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
     ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **sampled)
 
@@ -214,7 +219,7 @@ def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     learn = DAPO.learn
     monkeypatch.setattr(DAPO, "learn", note)
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
-    assert train(*TRIALS, "-n", "600", "--n-trials", "1", "-params", "n_envs:4") == 0
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", "--seed", "0", "-params", "n_envs:4") == 0
     assert steps == [600]
 
 

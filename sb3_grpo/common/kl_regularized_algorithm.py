@@ -77,10 +77,7 @@ class KLRegularizedAlgorithm(OnGroupAlgorithm):
     def _make_reference(self) -> ActorPolicy:
         shared = {id(part): part for part in self.policy.frozen_parts()}
         # What is in the memo counts as copied
-        reference = copy.deepcopy(self.policy, shared) if shared else self._make_policy()
-        # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
-        reference.observation_norm = self.policy.observation_norm
-        return reference
+        return copy.deepcopy(self.policy, shared) if shared else self._make_policy()
 
     def _reset_reference(self) -> None:
         """The present policy becomes the reference."""
@@ -91,6 +88,9 @@ class KLRegularizedAlgorithm(OnGroupAlgorithm):
         if self.ref_policy is not None and self._n_updates == 0 and not self._reference_is_loaded:
             # The policy may have had a warm start since it was built
             self._reset_reference()
+        if self.ref_policy is not None:
+            # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
+            self.ref_policy.observation_norm = self.policy.observation_norm
         return super()._setup_learn(*args, **kwargs)
 
     def _kl_ref(
@@ -156,6 +156,11 @@ class KLRegularizedAlgorithm(OnGroupAlgorithm):
             params.pop("ref_policy", None)
         elif "policy" in params:
             params.setdefault("ref_policy", params["policy"])
+        if "ref_policy" in params:
+            # The two may be one and the same module, and the policy's is the one that holds
+            norms = params.get("policy", self.policy.state_dict())
+            norms = {key: value for key, value in norms.items() if key.startswith("observation_norm.")}
+            params["ref_policy"] = {**params["ref_policy"], **norms}
         super().set_parameters(params, exact_match, device)
         self._reference_is_loaded = "ref_policy" in params
 

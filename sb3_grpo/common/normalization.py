@@ -42,7 +42,9 @@ class RunningNorm(nn.Module):
         self.observed.update(x.astype(np.float64))
 
     def renew(self) -> None:
-        """Let the statistics be those of all that was observed."""
+        """Let the statistics be those of all that was observed, if anything was."""
+        if self.observed.count == 0:
+            return
         for name in ("mean", "var"):
             getattr(self, name).copy_(th.as_tensor(getattr(self.observed, name)))
 
@@ -58,6 +60,8 @@ class RunningNorm(nn.Module):
         :param state: What ``get_extra_state`` returned
         """
         values = state.cpu().double().numpy()
+        if values.size != 2 * self.mean.numel() + 1:
+            return  # of other observations: PyTorch has an error for the shapes of mean and var
         mean, var = values[:-1].reshape(2, *self.mean.shape)
         self.observed.mean, self.observed.var, self.observed.count = mean.copy(), var.copy(), float(values[-1])
 

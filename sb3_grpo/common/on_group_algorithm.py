@@ -414,6 +414,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             "on it?). The groups under way are dropped: give callbacks an environment of their own.",
             stacklevel=2,
         )
+        self._evaluate_log_probs()
         self._begin_groups()
         self._feeder.fill(self._start_rng, self._max_open_groups)
         self._last_obs = self.env.reset()  # type: ignore[assignment]

@@ -125,14 +125,22 @@ class ActorPolicy(ActorCriticPolicy):
             log_std_init = 0.0 if use_sde else INITIAL_LOG_STD
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         kwargs |= {"use_sde": use_sde, "log_std_init": log_std_init}
-        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
         self.normalize_observations = normalize_observations
-        images = self._image_keys()
-        parts = {key: part for key, part in self._observation_parts().items() if key not in images}
-        self.observation_norm = ObservationNorm(parts if normalize_observations else {})
+        super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), "normalize_observations": self.normalize_observations}
+
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """
+        Create the features extractor, and what normalises the observations for it.
+
+        :return: the features extractor
+        """
+        images = self._image_keys()
+        parts = {key: part for key, part in self._observation_parts().items() if key not in images}
+        self.observation_norm = ObservationNorm(parts if self.normalize_observations else {})
+        return super().make_features_extractor()
 
     def _build_mlp_extractor(self) -> None:
         """Create the policy network only: with no ``vf`` layers SB3's extractor has no critic parameters."""
@@ -164,7 +172,8 @@ class ActorPolicy(ActorCriticPolicy):
         :return: The extracted features
         """
         entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
-        return (features_extractor or self.pi_features_extractor)(self.observation_norm(entries))
+        extractor = self.pi_features_extractor if features_extractor is None else features_extractor
+        return extractor(self.observation_norm(entries))
 
     def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
         """

@@ -69,16 +69,17 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):
         return f"{said}. Agents are in the folder that -f names, as train has left them there"
     unexpected = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
-    named = argparse.ArgumentParser(add_help=False)
-    named.add_argument("--algo", default="ppo")
-    lineage = ALGOS[named.parse_known_args(arguments)[0].algo].__mro__
-    if isinstance(error, TypeError) and unexpected and unexpected[1] in (cls.__name__ for cls in lineage):
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--algo", default="ppo")
+    algorithm = ALGOS.get(parser.parse_known_args(arguments)[0].algo)
+    lineage = algorithm.__mro__ if algorithm is not None else ()
+    if isinstance(error, TypeError) and unexpected and algorithm and unexpected[1] in [cls.__name__ for cls in lineage]:
         # The class that takes them all: DAPO leaves to GRPO what it has no default of its own for
         takes_all = next(cls for cls in lineage if cls.__name__ == unexpected[1])
         known = [name for name in inspect.signature(takes_all).parameters if not name.startswith("_")]
         close = difflib.get_close_matches(unexpected[2], known, n=1)
         hint = f"you maybe meant {close[0]}?" if close else f"but {', '.join(known)}."
-        return f"{lineage[0].__name__} has no hyperparameter {unexpected[2]}, {hint}"
+        return f"{algorithm.__name__} has no hyperparameter {unexpected[2]}, {hint}"
     return None
 
 

@@ -63,7 +63,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         kwargs["policy_kwargs"] = {
             "net_arch": _NET_ARCH[kwargs.pop("net_arch")],
             "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
-            "normalize_observations": kwargs.pop("normalize_observations"),
+            # Studies may be older than this choice
+            "normalize_observations": kwargs.pop("normalize_observations", False),
         }
     return kwargs
 
