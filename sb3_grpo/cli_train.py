@@ -134,11 +134,21 @@ def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[s
     return settings
 
 
+class _DictCalls(ast.NodeTransformer):
+    """``dict(key=value)``, as policy_kwargs are mostly written, becomes ``{"key": value}``, which is a literal."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not (isinstance(node.func, ast.Name) and node.func.id == "dict") or node.args:
+            return node
+        return ast.Dict([ast.Constant(keyword.arg) for keyword in node.keywords], [keyword.value for keyword in node.keywords])
+
+
 def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     classes = [get_origin(kind) or kind for kind in kinds]
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(_DictCalls().visit(ast.parse(text.strip(), mode="eval")))
     except (ValueError, SyntaxError):
         # Quotes would have to be protected from the shell: advantage=outcome is good enough
         if str in classes and re.fullmatch(r"[\w./-]+", text):

@@ -312,6 +312,8 @@ def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("advantage=best", "must be one of"),
         ("group_size=1", "group_size must be at least 2"),
         ("policy_kwargs={'layers': 3}", "layers"),
+        ("policy_kwargs=dict([('layers', 3)])", "is not a Python value"),
+        ("policy_kwargs=list(layers=3)", "is not a Python value"),
     ],
 )
 def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,6 +324,7 @@ def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture
 
 def test_set_values() -> None:
     settings = ["learning_rate=1", "clip_range_high=None", "target_kl=0.05", "dynamic_sampling=False", "ratio_level='episode'"]
+    settings += ["policy_kwargs=dict(net_arch=dict(pi=[8]), ortho_init=False)"]
     config = train_and_read(*(argument for setting in settings for argument in ("--set", setting)))
     expected = {
         "learning_rate": 1,
@@ -329,6 +332,7 @@ def test_set_values() -> None:
         "target_kl": 0.05,
         "dynamic_sampling": False,
         "ratio_level": "episode",
+        "policy_kwargs": {"net_arch": {"pi": [8]}, "ortho_init": False},
     }
     assert expected.items() <= config["hyperparameters"].items()
 

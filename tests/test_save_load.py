@@ -166,6 +166,12 @@ def test_custom_objects_and_keyword_arguments(tmp_path: Path) -> None:
         GRPO.load(tmp_path / "model", group_size=1)
 
 
+def test_learning_without_an_environment_says_how_to_give_one(tmp_path: Path) -> None:
+    DAPO("MlpPolicy", make_env(), policy_kwargs=TINY, device="cpu").save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"no environment to learn from. Give one: DAPO.load\(path, env=...\)"):
+        DAPO.load(tmp_path / "model").learn(100)
+
+
 def test_set_env() -> None:
     model = make_model().learn(20)
     old, new = model.get_env(), make_env()

@@ -382,8 +382,15 @@ def test_atari_without_its_extra(
         ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
         ("train", ["-params", "n_group:3"], "DAPO has no hyperparameter n_group, you maybe meant n_groups?"),
         ("train", ["-params", "zzz:3"], "DAPO has no hyperparameter zzz, but policy, env, learning_rate,"),
-        ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: there is no such file"),
-        ("train", ["-conf", "no.where"], "--conf-file no.where: there is no such file (.yml, .yaml, .py) or module"),
+        ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: that is neither a file that ends in"),
+        (
+            "train",
+            ["-conf", "no.where"],
+            "--conf-file no.where: that is neither a file that ends in .yml, .yaml or .py nor a module",
+        ),
+        ("train", ["-conf", "spoiled.yml"], "--conf-file is not YAML: while parsing a flow sequence"),
+        ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
+        ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
         ("enjoy", [], "There is no such trained agent in the folder"),
         ("enjoy", [], "TRUST_REMOTE_CODE"),
@@ -393,6 +400,8 @@ def test_atari_without_its_extra(
 def test_mistakes_are_named_without_a_traceback(
     command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("spoiled.yml").write_text("Acrobot-v1: [1")
+    Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
 

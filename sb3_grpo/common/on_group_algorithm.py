@@ -247,6 +247,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         self._check_parameters()
+        if self.env is None:
+            name = type(self).__name__
+            raise ValueError(
+                f"There is no environment to learn from. Give one: {name}.load(path, env=...), or model.set_env(...)."
+            )
         if (
             self._last_obs is None
             or reset_num_timesteps

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import rl_zoo3.utils
+import yaml
 from huggingface_sb3 import EnvironmentName
 from rich.text import Text
 from rl_zoo3 import ALGOS
@@ -62,8 +63,12 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
     """
     said = str(error)
-    if isinstance(error, ValueError) and "not found in gym registry" in said:
+    if isinstance(error, ValueError) and re.search("not found in gym registry|^Hyperparameters not found for", said):
         return said
+    if isinstance(error, AssertionError) and "trained_agent must be a valid path" in said:
+        return f"--trained-agent: {said}"
+    if isinstance(error, yaml.YAMLError):
+        return f"--conf-file is not YAML: {said}"
     if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in said:
         return f"There is no such trained agent in the folder. What you trained is in another one: -f logs. {said}"
     if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):

@@ -109,7 +109,7 @@ class GroupExperimentManager(ExperimentManager):
         if kwargs.get("config") is None:
             self.config = str(config_path(algo))
         elif not _is_configuration(self.config):
-            raise UsageError(f"--conf-file {self.config}: there is no such file (.yml, .yaml, .py) or module")
+            raise UsageError(f"--conf-file {self.config}: that is neither a file that ends in .yml, .yaml or .py nor a module")
         if self.n_timesteps < 1 and self.n_timesteps != -1:
             raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
         self._reasons: Counter[str] = Counter()
