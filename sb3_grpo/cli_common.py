@@ -244,6 +244,15 @@ class ProgressLines(BaseCallback):
         return True
 
 
+def in_own_words(error: ValueError | StartNotSupportedError) -> bool:
+    """
+    :param error: what training raised
+    :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
+        defect does
+    """
+    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(Path(__file__).parent)
+
+
 def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
     """
     Train and show the progress, until Ctrl-C at the most.
@@ -261,8 +270,7 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
     except KeyboardInterrupt:
         interrupted = True
     except (ValueError, StartNotSupportedError) as error:
-        # The algorithm's own words (an episode that never ends, a spoiled policy) need no traceback, a defect does
-        if not Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(Path(__file__).parent):
+        if not in_own_words(error):
             raise
         raise UsageError(str(error)) from error
     finally:

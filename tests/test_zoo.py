@@ -382,6 +382,9 @@ def test_atari_without_its_extra(
         ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
         ("train", ["-params", "n_group:3"], "DAPO has no hyperparameter n_group, you maybe meant n_groups?"),
         ("train", ["-params", "zzz:3"], "DAPO has no hyperparameter zzz, but policy, env, learning_rate,"),
+        ("train", ["-params", "group_size:1", "--vec-env", "dummy"], "group_size must be at least 2, got 1"),
+        ("train", ["-params", "group_size=8"], "Options like -params take name:value, each value as in Python"),
+        ("train", ["-params", "policy:MlpPolicy"], "name 'MlpPolicy' is not defined. Options like -params take"),
         ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: that is neither a file that ends in"),
         (
             "train",

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,8 @@ from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, register_atari, say
+from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, in_own_words, register_atari, say
+from sb3_grpo.common.starts import StartNotSupportedError
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 
@@ -63,10 +65,17 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
     """
     said = str(error)
+    if isinstance(error, ValueError | StartNotSupportedError) and in_own_words(error):
+        return said
     if isinstance(error, ValueError) and re.search("not found in gym registry|^Hyperparameters not found for", said):
         return said
     if isinstance(error, AssertionError) and "trained_agent must be a valid path" in said:
         return f"--trained-agent: {said}"
+    if isinstance(error, NameError | SyntaxError | ValueError) and _raised_in(error, rl_zoo3.utils.StoreDict.__call__):
+        return (
+            f"{said}. Options like -params take name:value, each value as in Python: -params group_size:8 "
+            """"policy_kwargs:dict(net_arch=[64, 64])" "policy:'MlpPolicy'\""""
+        )
     if isinstance(error, yaml.YAMLError):
         return f"--conf-file is not YAML: {said}"
     if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in said:
@@ -86,6 +95,10 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
         hint = f"you maybe meant {close[0]}?" if close else f"but {', '.join(known)}."
         return f"{algorithm.__name__} has no hyperparameter {unexpected[2]}, {hint}"
     return None
+
+
+def _raised_in(error: BaseException, function: Any) -> bool:
+    return any(frame.f_code is function.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _import_modules(arguments: list[str]) -> list[str]:
