@@ -55,6 +55,10 @@ def unchecked_distributions() -> Iterator[None]:
         th.distributions.Distribution.set_default_validate_args(checked)
 
 
+def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
 class NoValue:
     """
     What stands in the place of a value where there is no critic. PPO and A2C take it for a tensor, and get an error that
@@ -246,62 +250,70 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if not self._distribution_follows_from_latent:
             return self._sample_from_distribution
-        forward = self._latent_function()
+        forward, small_forward, max_rows = self._latent_functions()
         sample_from = self._sampling_function()
+        actions_shape: tuple[int, ...] = (-1, *self.action_space.shape)  # type: ignore[misc]
 
         def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
+            if len(observations) <= max_rows:
+                latent = small_forward(observations)
+                return sample_from(latent).reshape(actions_shape), th.from_numpy(latent)
             forwarded = forward(observations)
-            actions = sample_from(forwarded)
             # Without layers the latent code is the observations, which the environment may write into
-            return actions.reshape((-1, *self.action_space.shape)), forwarded.clone()  # type: ignore[misc, arg-type]
+            return sample_from(forwarded).reshape(actions_shape), forwarded.clone()
 
         return sample
 
-    def _sampling_function(self) -> Callable[[th.Tensor], np.ndarray]:
+    def _sampling_function(self) -> Callable[[np.ndarray | th.Tensor], np.ndarray]:
         """
         Samples without building ``torch.distributions``' objects, which takes longer than a small network.
 
-        :return: function from what ``_latent_function`` makes of observations to sampled actions
+        :return: function from what one of ``_latent_functions`` makes of observations to sampled actions
         """
-        drawn: list[th.Tensor] = []  # noise for many steps at once
+        drawn: list[Any] = []  # noise for many steps at once
 
-        def gumbel_max(logits: th.Tensor) -> np.ndarray:
+        def in_the_kind_of(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
+            return noise.numpy() if isinstance(latent, np.ndarray) else noise
+
+        def gumbel_max(logits: np.ndarray | th.Tensor) -> np.ndarray:
             # argmax of log-probability minus log of an exponential variable has the distribution of a categorical sample
             if not drawn:
-                drawn.extend(logits.new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_())
-            noise = drawn.pop()
-            if logits.device.type == "cpu":
-                return (logits.detach().numpy() - noise.numpy()).argmax(axis=-1)
-            return (logits - noise).argmax(dim=-1).cpu().numpy()
+                noise = th.as_tensor(logits).new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_()
+                drawn.extend(in_the_kind_of(logits, noise))
+            return _on_host((logits - drawn.pop()).argmax(axis=-1))
 
-        def gaussian(means: th.Tensor) -> np.ndarray:
+        def gaussian(means: np.ndarray | th.Tensor) -> np.ndarray:
             if not drawn:
-                drawn.extend(th.randn((NOISE_STEPS, *means.shape), device=means.device) * self.log_std.exp())
-            return (means + drawn.pop()).cpu().numpy()
+                noise = th.randn((NOISE_STEPS, *means.shape), device=self.device) * self.log_std.detach().exp()
+                drawn.extend(in_the_kind_of(means, noise))
+            return _on_host(means + drawn.pop())
 
         in_numpy_means = in_numpy(self.action_net)
 
-        def state_dependent(latent: th.Tensor) -> np.ndarray:
+        def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
             assert isinstance(self.action_dist, StateDependentNoiseDistribution)
             if in_numpy_means is not None:
                 # SB3's get_noise: a matrix for each copy, if there are more than one
                 noise = self.action_dist
                 each = len(latent) == len(noise.exploration_matrices) > 1
                 matrices = (noise.exploration_matrices if each else noise.exploration_mat).detach().numpy()
-                array = latent.detach().numpy()
+                array = _on_host(latent)
                 samples = in_numpy_means(array) + (array[:, np.newaxis] @ matrices)[:, 0]
+                if noise.bijector is None:
+                    return samples
                 actions = th.from_numpy(samples)
             else:
+                latent = th.as_tensor(latent)
                 actions = self.action_net(latent) + self.action_dist.get_noise(latent)
             if self.action_dist.bijector is not None:
                 actions = self.action_dist.bijector.forward(actions)
-            return actions.cpu().numpy()
+            return _on_host(actions)
 
-        def of_any_kind(latent: th.Tensor) -> np.ndarray:
+        def of_any_kind(latent: np.ndarray | th.Tensor) -> np.ndarray:
             with unchecked_distributions():
-                return self._get_action_dist_from_latent(latent).sample().cpu().numpy()
+                return _on_host(self._get_action_dist_from_latent(th.as_tensor(latent)).sample())
 
-        functions = {
+        functions: dict[type[Distribution], Callable[[np.ndarray | th.Tensor], np.ndarray]] = {
             CategoricalDistribution: gumbel_max,
             DiagGaussianDistribution: gaussian,
             StateDependentNoiseDistribution: state_dependent,
@@ -345,35 +357,36 @@ class ActorPolicy(ActorCriticPolicy):
         simple = type(self.action_dist) in (CategoricalDistribution, DiagGaussianDistribution)
         return simple and self._distribution_follows_from_latent
 
-    def _latent_function(self) -> Callable[[Any], th.Tensor]:
+    def _latent_functions(self) -> tuple[Callable[[Any], th.Tensor], Callable[[Any], np.ndarray], int]:
         """
         :return: function from observations to the latent code of the policy, or to the logits or means where these say
-            all
+            all; another one in NumPy, for few copies of an environment; how many rows are few, 0 if there is no such function
         """
         layers = self._actor_layers()
         plain_mlp = self._is_plain_mlp
         # Without nn.Module.__call__, which takes half of the time of a small layer
         in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
         as_numpy = [in_numpy(layer) for layer in layers]
+        work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
         # Not where the first layer would write into the observations
-        possible = all(as_numpy) and all(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
-        work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=0)
+        possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
 
         def forward(observations: Any) -> th.Tensor:
             if plain_mlp:
                 # A SubprocVecEnv hands on what the environment sends, whatever its observation space says
                 observations = np.asarray(observations, np.float32)
-            if possible and len(observations) * work <= _MAX_NUMPY_WORK:
-                array = observations
-                for function in as_numpy:
-                    array = function(array)  # type: ignore[misc]
-                return th.from_numpy(array)
             latent: Any = obs_as_tensor(observations, self.device)
             for layer in in_torch:
                 latent = layer(latent)
             return latent
 
-        return forward
+        def small_forward(observations: Any) -> np.ndarray:
+            array = np.asarray(observations, np.float32)
+            for function in as_numpy:
+                array = function(array)  # type: ignore[misc]
+            return array
+
+        return forward, small_forward, _MAX_NUMPY_WORK // work if possible else 0
 
     def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
         """
