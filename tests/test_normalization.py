@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import NatureCNN
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import SpacesEnv
 
 from sb3_grpo import DAPO, GRPO
@@ -62,6 +62,31 @@ def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, m
     assert observed.count == pytest.approx(model.num_timesteps)
     np.testing.assert_allclose(observed.mean, acted_on.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(observed.var, acted_on.var(axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "vec_normalize", "policy_kwargs", "normalized"),
+    [
+        ("Pendulum-v1", None, {}, True),
+        ("Pendulum-v1", None, {"normalize_observations": False}, False),
+        ("Pendulum-v1", {"norm_obs": True}, {}, False),
+        ("Pendulum-v1", {"norm_obs": True}, {"normalize_observations": True}, True),
+        ("Pendulum-v1", {"norm_obs": False}, {}, True),
+        ("CartPole-v1", None, {}, False),
+    ],
+)
+def test_observations_are_normalised_once_where_actions_are_continuous(
+    env_id: str, vec_normalize: dict[str, bool] | None, policy_kwargs: dict[str, bool], normalized: bool, tmp_path: Path
+) -> None:
+    bare = make_vec_env(env_id, 2)
+    env = bare if vec_normalize is None else VecNormalize(bare, **vec_normalize)  # type: ignore[arg-type]
+    given = dict(policy_kwargs)
+    model = GRPO("MlpPolicy", env, policy_kwargs=policy_kwargs, **SMALL)
+    model.save(tmp_path / "model")
+    # Whatever environment it gets then
+    for each in (model, GRPO.load(tmp_path / "model"), GRPO.load(tmp_path / "model", env=bare)):
+        assert bool(each.policy.observation_norm.keys) is normalized
+    assert policy_kwargs == given, "the user's own"
 
 
 def test_the_mean_follows_observations_far_from_zero() -> None:

@@ -122,6 +122,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             _init_setup_model=False,
             supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
         )
+        normalizer = self._vec_normalize_env
+        already = normalizer is not None and normalizer.norm_obs
+        if self.env is not None and isinstance(self.action_space, spaces.Box) and not already:
+            # Here and not in the policy, because a model has to be loaded with what was chosen when it was made
+            self.policy_kwargs = {"normalize_observations": True, **self.policy_kwargs}
         self.group_size = group_size
         self.n_groups = n_groups
         self.batch_size = batch_size
