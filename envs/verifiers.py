@@ -71,8 +71,8 @@ def make_math_verifier() -> Verifier:
         logging.getLogger("math_verify").setLevel(logging.ERROR)
         # The solutions of GSM8K end with #### and the answer
         right = reference.rpartition("####")[2].strip()
-        # Together less than the default limit of the environment: too hard an answer is no mistake of the verifier
-        # Twice, because on a busy machine a second may pass by chance, and without a reference there is no score
+        # Answer and comparison together take less than the default limit of the environment: too hard an answer is no
+        # mistake of the verifier. The reference twice: a second may pass by chance, and without it there is no score
         gold = math_verify.parse(with_signs(right), parsing_timeout=1) or math_verify.parse(
             with_signs(right), parsing_timeout=1
         )
