@@ -120,8 +120,12 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         return after
 
     plain = run(GRPO)
-    assert th.equal(run(DAPO, clip_range_high=None, loss_average="episode", dynamic_sampling=False), plain)
-    assert not th.equal(run(DAPO, clip_range_high=None, dynamic_sampling=False), plain)
+    assert th.equal(run(DAPO, clip_range_high=None, dynamic_sampling=False), plain)
+    outcome = run(GRPO, advantage="outcome")
+    assert th.equal(
+        run(DAPO, advantage="outcome", clip_range_high=None, loss_average="episode", dynamic_sampling=False), outcome
+    )
+    assert not th.equal(run(DAPO, advantage="outcome", clip_range_high=None, dynamic_sampling=False), outcome)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
         ({"max_grad_norm": -1.0}, "max_grad_norm must be positive"),
         ({"target_kl": -1.0}, "target_kl must be positive, or None"),
         ({"advantage_scale": "var"}, "group, batch, none"),
-        ({"loss_average": "token"}, "episode, step, constant"),
+        ({"loss_average": "token"}, "auto, episode, step, constant"),
         ({"ratio_level": "sequence"}, "step, episode"),
         ({"kl_estimator": "k4", "kl_coef": 0.1}, "k4"),
         ({"loss_average": "constant"}, "constant_length"),

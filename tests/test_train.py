@@ -1,5 +1,6 @@
 import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,17 @@ def test_loss_averages() -> None:
     for name, weights in expected.items():
         model.loss_average, model.constant_length = name, 10.0
         th.testing.assert_close(model._weights(model.batch)[0], weights)
+
+
+def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
+    # One judgement per step, or one per episode
+    assert make_model(GRPO).loss_average == "step"
+    model = make_model(GRPO, advantage="outcome")
+    assert model.loss_average == "episode"
+    model.save(tmp_path / "model.zip")
+    assert GRPO.load(tmp_path / "model.zip").loss_average == "episode"
+    assert make_model(GRPO, loss_average="episode").loss_average == "episode"
+    assert make_model(DAPO, advantage="outcome").loss_average == "step"
 
 
 def test_dead_groups_and_upweight_live() -> None:

@@ -71,7 +71,8 @@ class GRPO(KLRegularizedAlgorithm):
         or not at all (``"none"``, Dr. GRPO)
     :param std_ddof: 1 for the sample standard deviation, 0 for the population's
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
-        steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO)
+        steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO).
+        ``"auto"``: ``"step"`` with ``advantage="gae"``, where each step is judged for itself, otherwise ``"episode"``
     :param constant_length: The divisor for ``loss_average="constant"``, in steps
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter takes
         clip ranges that are much smaller (3e-4 in the paper).
@@ -145,7 +146,7 @@ class GRPO(KLRegularizedAlgorithm):
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
         std_ddof: int = 1,
-        loss_average: str = "episode",
+        loss_average: str = "auto",
         constant_length: float | None = None,
         ratio_level: str = "step",
         ent_coef: float = 0.0,
@@ -236,7 +237,7 @@ class GRPO(KLRegularizedAlgorithm):
         known_names = {
             "advantage": ("auto", *KINDS),
             "advantage_scale": SCALES,
-            "loss_average": LOSS_WEIGHTS,
+            "loss_average": ("auto", *LOSS_WEIGHTS),
             "ratio_level": RATIO_LEVELS,
         }
         for name, known in known_names.items():
@@ -280,6 +281,8 @@ class GRPO(KLRegularizedAlgorithm):
         if self.advantage == "auto":
             reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
             self.advantage = "return_to_go" if reads_texts else "gae"
+        if self.loss_average == "auto":
+            self.loss_average = "step" if self.advantage == "gae" else "episode"
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
