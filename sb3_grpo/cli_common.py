@@ -250,7 +250,9 @@ def in_own_words(error: ValueError | StartNotSupportedError) -> bool:
     :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
         defect does
     """
-    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).is_relative_to(Path(__file__).parent)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    # Not what a function in C has refused that was called here
+    return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
 
 
 def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
@@ -326,9 +328,14 @@ def save_config(
     :param sections: what else belongs to the command
     """
     arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "run", "set")}
+    used = {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings
+    # What "auto" has become
+    used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
+    if model.default_policy_kwargs:
+        used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
     config = {
         "arguments": {**arguments, "output": str(path.parent)},
-        "hyperparameters": {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings,
+        "hyperparameters": used,
         "policy": type(model.policy).__name__,
         "versions": versions(),
         "machine": {

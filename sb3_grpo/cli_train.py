@@ -139,7 +139,8 @@ class _DictCalls(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if not (isinstance(node.func, ast.Name) and node.func.id == "dict") or node.args:
+        is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
+        if not is_dict or node.args or any(keyword.arg is None for keyword in node.keywords):
             return node
         return ast.Dict([ast.Constant(keyword.arg) for keyword in node.keywords], [keyword.value for keyword in node.keywords])
 

@@ -17,8 +17,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli import main
-from sb3_grpo.cli_common import ProgressLines
+from sb3_grpo.cli_common import ProgressLines, in_own_words
 from sb3_grpo.cli_train import EpisodeReturns
+from sb3_grpo.common.normalization import ObservationNorm
 
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
 
@@ -99,6 +100,7 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     hyperparameters = config["hyperparameters"]
     assert {"group_size": 3, "advantage": "outcome", "policy_kwargs": {"net_arch": [8]}}.items() <= hyperparameters.items()
     assert hyperparameters["clip_range_high"] == 0.28, "what was not set is there as well"
+    assert hyperparameters["loss_average"] == "step"
     assert config["training"]["steps"] == model.num_timesteps >= 1500
     assert config["training"]["episodes"] > 10 and not config["training"]["interrupted"]
     assert config["evaluation"]["episodes"] == 3 and config["evaluation"]["mean_return"] > 5
@@ -314,6 +316,7 @@ def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("policy_kwargs={'layers': 3}", "layers"),
         ("policy_kwargs=dict([('layers', 3)])", "is not a Python value"),
         ("policy_kwargs=list(layers=3)", "is not a Python value"),
+        ("policy_kwargs=dict(**{'layers': 3})", "is not a Python value"),
     ],
 )
 def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,6 +366,17 @@ def test_defects_have_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EpisodeReturns, "_on_step", lambda callback: bool(np.array("no number").astype(int)))
     with pytest.raises(ValueError, match="no number"):
         train(*SHORT)
+
+
+def test_what_a_library_refuses_is_a_defect() -> None:
+    norm = ObservationNorm({"a": gym.spaces.Box(0, 1, (2,)), "b": gym.spaces.Box(0, 1, (2,))})
+    norm.keys.pop()
+    with pytest.raises(ValueError, match="longer") as refused:
+        norm.observe({"a": np.zeros((1, 2))})
+    assert not in_own_words(refused.value), "a loop over too much, in a file of the package"
+    with pytest.raises(ValueError) as said:
+        DAPO("MlpPolicy", "CartPole-v1", group_size=1)
+    assert in_own_words(said.value)
 
 
 def test_module_runs() -> None:

@@ -329,6 +329,25 @@ def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparam
             assert th.equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("env", "policy_kwargs", "noted"),
+    [
+        ("CartPole-v1", None, None),
+        ("Pendulum-v1", None, "True"),
+        ("Pendulum-v1", "dict(net_arch=[8])", "True"),
+        ("Pendulum-v1", "dict(normalize_observations=False)", None),
+    ],
+)
+def test_what_the_environment_decides_is_noted(env: str, policy_kwargs: str | None, noted: str | None) -> None:
+    hyperparams = {**SMALL_GROUPS, "policy_kwargs": policy_kwargs, "loss_average": "auto"}
+    definition = TINY | {"envs": [env], "variants": [{"algo": "grpo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(definition, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        used = built.hyperparams()
+    assert used.get("normalize_observations") == noted
+    assert used["loss_average"] == "step"
+
+
 def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.torch_layers import NatureCNN
+from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import SpacesEnv
 
@@ -84,9 +84,56 @@ def test_observations_are_normalised_once_where_actions_are_continuous(
     model = GRPO("MlpPolicy", env, policy_kwargs=policy_kwargs, **SMALL)
     model.save(tmp_path / "model")
     # Whatever environment it gets then
-    for each in (model, GRPO.load(tmp_path / "model"), GRPO.load(tmp_path / "model", env=bare)):
+    loaded = [GRPO.load(tmp_path / "model"), GRPO.load(tmp_path / "model", env=bare, policy_kwargs=given)]
+    for each in (model, *loaded):
         assert bool(each.policy.observation_norm.keys) is normalized
     assert policy_kwargs == given, "the user's own"
+
+
+class OwnPolicy(ActorPolicy):
+    def __init__(self, observation_space: Any, action_space: Any, lr_schedule: Any, use_sde: bool = False):
+        super().__init__(observation_space, action_space, lr_schedule, net_arch=[8], use_sde=use_sde)
+
+
+class OwnExtractor(FlattenExtractor):
+    """May look at numbers that mean something."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "policy_kwargs"), [(OwnPolicy, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})]
+)
+def test_policies_and_extractors_of_ones_own_get_the_observations_as_they_are(policy: Any, policy_kwargs: Any) -> None:
+    model = GRPO(policy, "Pendulum-v1", n_envs=4, policy_kwargs=policy_kwargs, **SMALL)
+    assert not model.policy.observation_norm.keys
+
+
+def test_policies_of_texts_say_what_they_need() -> None:
+    with pytest.raises(ValueError, match="TokenSpace"):
+        GRPO("TokenPolicy", "Pendulum-v1", **SMALL)
+
+
+def test_the_numbers_of_a_dict_are_normalised_by_default_its_images_not() -> None:
+    space = spaces.Dict({"image": spaces.Box(0, 255, (36, 36, 1), np.uint8), "speed": spaces.Box(-1, 1, (2,))})
+    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Box(-1, 1, (2,)))] * 2)
+    model = GRPO("MultiInputPolicy", env, **SMALL)
+    assert model.policy.observation_norm.keys == ["speed"]
+
+
+def test_a_model_without_vec_normalize_says_so_when_it_gets_one(tmp_path: Path) -> None:
+    GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, **SMALL).save(tmp_path / "model")
+    twice = GRPO.load(tmp_path / "model", env=VecNormalize(make_vec_env("Pendulum-v1", 2)))
+    with pytest.warns(UserWarning, match="normalised twice"):
+        twice.learn(1)
+
+
+def test_models_that_were_saved_without_the_default_stay_without(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, policy_kwargs={"normalize_observations": False}, **SMALL)
+    # As they were before there was a default
+    model.policy_kwargs = {}
+    del model.default_policy_kwargs
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_vec_env("Pendulum-v1", 2))
+    assert not loaded.policy.observation_norm.keys
 
 
 def test_the_mean_follows_observations_far_from_zero() -> None:

@@ -163,6 +163,7 @@ def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
     model.save(tmp_path / "model.zip")
     assert GRPO.load(tmp_path / "model.zip").loss_average == "episode"
     assert make_model(GRPO, loss_average="episode").loss_average == "episode"
+    assert make_model(GRPO, ratio_level="episode").loss_average == "episode", "as in GSPO"
     assert make_model(DAPO, advantage="outcome").loss_average == "step"
 
 

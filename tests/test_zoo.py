@@ -391,7 +391,11 @@ def test_atari_without_its_extra(
             ["-conf", "no.where"],
             "--conf-file no.where: that is neither a file that ends in .yml, .yaml or .py nor a module",
         ),
-        ("train", ["-conf", "spoiled.yml"], "--conf-file is not YAML: while parsing a flow sequence"),
+        (
+            "train",
+            ["-conf", "spoiled.yml"],
+            "This is not YAML (the file of --conf-file, or one beside a trained agent): while parsing a flow sequence",
+        ),
         ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),

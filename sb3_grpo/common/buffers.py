@@ -292,7 +292,7 @@ class GroupRolloutBuffer:
                 return f"{name} {where} is not finite: {values[row]}. Correct the environment."
         return (
             f"The policy gives its action {where} no finite log probability. Go on from an earlier checkpoint with a smaller "
-            "learning_rate, a target_kl, or normalised observations (VecNormalize)."
+            "learning_rate or a target_kl, or begin again with policy_kwargs=dict(normalize_observations=True)."
         )
 
     def describe_bad_rewards(self, ticket: int) -> str:

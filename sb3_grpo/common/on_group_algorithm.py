@@ -1,5 +1,6 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
+import inspect
 import math
 import numbers
 import warnings
@@ -13,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -47,6 +49,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
+
+_SB3_EXTRACTORS = (FlattenExtractor, CombinedExtractor, NatureCNN)
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -122,11 +126,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             _init_setup_model=False,
             supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
         )
-        normalizer = self._vec_normalize_env
-        already = normalizer is not None and normalizer.norm_obs
-        if self.env is not None and isinstance(self.action_space, spaces.Box) and not already:
-            # Here and not in the policy, because a model has to be loaded with what was chosen when it was made
-            self.policy_kwargs = {"normalize_observations": True, **self.policy_kwargs}
+        # What policy_kwargs do not say. Saved, because a model has to be loaded with what was chosen when it was made
+        self.default_policy_kwargs: dict[str, Any] = {}
         self.group_size = group_size
         self.n_groups = n_groups
         self.batch_size = batch_size
@@ -201,9 +202,28 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.policy = self._make_policy()
         self._maybe_recommend_cpu(ActorPolicy.__name__)
 
+    def _choose_default_policy_kwargs(self) -> dict[str, Any]:
+        """
+        :return: That the policy normalises observations, where actions are continuous. Not if ``VecNormalize`` does, nor if
+            their numbers mean something to a features extractor or a policy of the user's own
+        """
+        own_extractor = self.policy_kwargs.get("features_extractor_class") not in (None, *_SB3_EXTRACTORS)
+        takes = inspect.signature(self.policy_class).parameters
+        takes_it = "normalize_observations" in takes or any(each.kind is each.VAR_KEYWORD for each in takes.values())
+        reads_texts = getattr(self.policy_class, "reads_texts", True)
+        if not isinstance(self.action_space, spaces.Box) or reads_texts or own_extractor or not takes_it:
+            return {}
+        return {} if self._vec_normalize_observes else {"normalize_observations": True}
+
+    @property
+    def _vec_normalize_observes(self) -> bool:
+        """Whether a VecNormalize around the environments normalises the observations."""
+        return self._vec_normalize_env is not None and self._vec_normalize_env.norm_obs
+
     def _make_policy(self) -> ActorPolicy:
+        policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
         policy = self.policy_class(
-            self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **self.policy_kwargs
+            self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
         )
         policy = policy.to(self.device)
         fuse_adam(policy.optimizer)
@@ -256,6 +276,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             name = type(self).__name__
             raise ValueError(
                 f"There is no environment to learn from. Give one: {name}.load(path, env=...), or model.set_env(...)."
+            )
+        if self._vec_normalize_observes and self.default_policy_kwargs.keys() - self.policy_kwargs.keys():
+            warnings.warn(
+                "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
+                "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
         if (
             self._last_obs is None

@@ -56,7 +56,7 @@ def unchecked_distributions() -> Iterator[None]:
 
 
 def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
 class NoValue:
@@ -97,7 +97,8 @@ class ActorPolicy(ActorCriticPolicy):
     :param normalize_observations: Whether the network gets observations in units of their own spread: minus their mean and
         divided by their standard deviation, over all steps of groups before the present rollout (in the first one they are
         only clipped). Both are part of the policy and saved with it, and cost less time than those of ``VecNormalize``.
-        Images stay as they are. GRPO and DAPO choose it for continuous actions, unless ``VecNormalize`` does it
+        Images stay as they are. GRPO and DAPO choose it for continuous actions, unless ``VecNormalize`` does it or the
+        features extractor is your own. Not for a policy that was taught before: it would see other numbers after a rollout
     :param optimizer_class: The optimizer to use, by default Adam without what of it is for ``torch.compile``
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`

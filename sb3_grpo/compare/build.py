@@ -61,6 +61,12 @@ class Built(NamedTuple):
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
         # What "auto" has become, but not the function that a schedule has
         used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}
+        # Chosen for the environment, and not in older experiments
+        used |= {
+            name: value
+            for name, value in getattr(self.model, "default_policy_kwargs", {}).items()
+            if name not in self.model.policy_kwargs
+        }
         return {name: str(value) for name, value in {**{name: defaults[name] for name in names}, **self.entry, **used}.items()}
 
     def evaluation_envs(self, n_envs: int) -> VecEnv:

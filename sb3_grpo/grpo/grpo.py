@@ -72,7 +72,8 @@ class GRPO(KLRegularizedAlgorithm):
     :param std_ddof: 1 for the sample standard deviation, 0 for the population's
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
         steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO).
-        ``"auto"``: ``"step"`` with ``advantage="gae"``, where each step is judged for itself, otherwise ``"episode"``
+        ``"auto"``: ``"step"`` with ``advantage="gae"``, where each step is judged for itself (and has a ratio of its own),
+        otherwise ``"episode"``
     :param constant_length: The divisor for ``loss_average="constant"``, in steps
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter takes
         clip ranges that are much smaller (3e-4 in the paper).
@@ -118,7 +119,7 @@ class GRPO(KLRegularizedAlgorithm):
         the reported success rate, mean episode length, and mean reward over
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions
-        ``normalize_observations=True`` is one of them, unless ``VecNormalize`` does it or they say otherwise
+        ``normalize_observations=True`` is their default, unless ``VecNormalize`` does it or the features extractor is your own
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
@@ -230,6 +231,7 @@ class GRPO(KLRegularizedAlgorithm):
         self._warned_skip = False
 
         if _init_setup_model:
+            self.default_policy_kwargs = self._choose_default_policy_kwargs()
             self._setup_model()
 
     def _check_parameters(self) -> None:
@@ -282,7 +284,7 @@ class GRPO(KLRegularizedAlgorithm):
             reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
             self.advantage = "return_to_go" if reads_texts else "gae"
         if self.loss_average == "auto":
-            self.loss_average = "step" if self.advantage == "gae" else "episode"
+            self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
@@ -489,7 +491,8 @@ class GRPO(KLRegularizedAlgorithm):
         if not np.isfinite(means["loss"]):
             raise ValueError(
                 f"The loss became {means['loss']} after {self.num_timesteps} steps. The policy is spoiled: go on from an "
-                "earlier checkpoint with a smaller learning_rate, a target_kl, or normalised observations (VecNormalize)."
+                "earlier checkpoint with a smaller learning_rate or a target_kl, or begin again with "
+                "policy_kwargs=dict(normalize_observations=True)."
             )
         means["entropy"] = -means["entropy_loss"]
         means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]

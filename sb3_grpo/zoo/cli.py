@@ -71,13 +71,14 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
         return said
     if isinstance(error, AssertionError) and "trained_agent must be a valid path" in said:
         return f"--trained-agent: {said}"
-    if isinstance(error, NameError | SyntaxError | ValueError) and _raised_in(error, rl_zoo3.utils.StoreDict.__call__):
+    not_a_value = isinstance(error, NameError | SyntaxError | TypeError | ValueError)
+    if not_a_value and _raised_in(error, rl_zoo3.utils.StoreDict.__call__):
         return (
             f"{said}. Options like -params take name:value, each value as in Python: -params group_size:8 "
             """"policy_kwargs:dict(net_arch=[64, 64])" "policy:'MlpPolicy'\""""
         )
     if isinstance(error, yaml.YAMLError):
-        return f"--conf-file is not YAML: {said}"
+        return f"This is not YAML (the file of --conf-file, or one beside a trained agent): {said}"
     if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in said:
         return f"There is no such trained agent in the folder. What you trained is in another one: -f logs. {said}"
     if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):
