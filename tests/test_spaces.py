@@ -154,6 +154,20 @@ def test_sde(sde_sample_freq: int, squash_output: bool, n_envs: int) -> None:
     assert th.nn.utils.parameters_to_vector(model.policy.parameters()).isfinite().all()
 
 
+@pytest.mark.parametrize("kwargs", [{}, {"use_expln": True}, {"full_std": False}])
+def test_sde_noise_has_the_width_that_was_learned(kwargs: dict[str, bool]) -> None:
+    policy = make_model(VECTOR, ACTION_SPACES["box"], use_sde=True, policy_kwargs={"net_arch": [8], **kwargs}).policy
+    with th.no_grad():
+        policy.log_std.copy_(th.linspace(-2.0, 1.0, policy.log_std.numel()).reshape(policy.log_std.shape))
+    policy.reset_noise(20_000)
+    noise: Any = policy.action_dist
+    std = noise.get_std(policy.log_std).detach()
+    assert noise.exploration_matrices.shape == (20_000, *std.shape)
+    th.testing.assert_close(noise.exploration_matrices.std(dim=0), std, rtol=0.05, atol=0.0)
+    assert (noise.exploration_matrices.mean(dim=0).abs() < 0.05 * std).all()
+    assert noise.exploration_mat.shape == std.shape and not (noise.exploration_mat == noise.exploration_matrices).all(-1).any()
+
+
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
     class Noise(GRPO):
