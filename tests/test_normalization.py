@@ -95,12 +95,18 @@ class OwnPolicy(ActorPolicy):
         super().__init__(observation_space, action_space, lr_schedule, net_arch=[8], use_sde=use_sde)
 
 
+class OwnPolicyThatDecides(ActorPolicy):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, normalize_observations=False, **kwargs)
+
+
 class OwnExtractor(FlattenExtractor):
     """May look at numbers that mean something."""
 
 
 @pytest.mark.parametrize(
-    ("policy", "policy_kwargs"), [(OwnPolicy, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})]
+    ("policy", "policy_kwargs"),
+    [(OwnPolicy, {}), (OwnPolicyThatDecides, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
 )
 def test_policies_and_extractors_of_ones_own_get_the_observations_as_they_are(policy: Any, policy_kwargs: Any) -> None:
     model = GRPO(policy, "Pendulum-v1", n_envs=4, policy_kwargs=policy_kwargs, **SMALL)

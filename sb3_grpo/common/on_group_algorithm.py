@@ -1,6 +1,5 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
-import inspect
 import math
 import numbers
 import warnings
@@ -205,15 +204,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _choose_default_policy_kwargs(self) -> dict[str, Any]:
         """
         :return: That the policy normalises observations, where actions are continuous. Not if ``VecNormalize`` does, nor if
-            their numbers mean something to a features extractor or a policy of the user's own
+            a features extractor or a policy is the user's own, to which the numbers may mean something
         """
+        own_policy = self.policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
         own_extractor = self.policy_kwargs.get("features_extractor_class") not in (None, *_SB3_EXTRACTORS)
-        takes = inspect.signature(self.policy_class).parameters
-        takes_it = "normalize_observations" in takes or any(each.kind is each.VAR_KEYWORD for each in takes.values())
-        reads_texts = getattr(self.policy_class, "reads_texts", True)
-        if not isinstance(self.action_space, spaces.Box) or reads_texts or own_extractor or not takes_it:
+        if not isinstance(self.action_space, spaces.Box) or own_policy or own_extractor or self._vec_normalize_observes:
             return {}
-        return {} if self._vec_normalize_observes else {"normalize_observations": True}
+        return {"normalize_observations": True}
 
     @property
     def _vec_normalize_observes(self) -> bool:

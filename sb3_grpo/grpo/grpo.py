@@ -119,7 +119,8 @@ class GRPO(KLRegularizedAlgorithm):
         the reported success rate, mean episode length, and mean reward over
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
     :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions
-        ``normalize_observations=True`` is their default, unless ``VecNormalize`` does it or the features extractor is your own
+        ``normalize_observations=True`` is their default, unless ``VecNormalize`` does it, or the policy or its
+        features extractor is your own
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
