@@ -123,6 +123,15 @@ def test_the_numbers_of_a_dict_are_normalised_by_default_its_images_not() -> Non
     env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Box(-1, 1, (2,)))] * 2)
     model = GRPO("MultiInputPolicy", env, **SMALL)
     assert model.policy.observation_norm.keys == ["speed"]
+    assert model.default_policy_kwargs == {"normalize_observations": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "space"), [("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8)), ("MlpPolicy", spaces.Discrete(3))]
+)
+def test_nobody_is_told_that_images_or_numbers_of_states_were_normalised(policy: str, space: spaces.Space) -> None:
+    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Box(-1, 1, (2,)))] * 2)
+    assert GRPO(policy, env, **SMALL).default_policy_kwargs == {}
 
 
 def test_a_model_without_vec_normalize_says_so_when_it_gets_one(tmp_path: Path) -> None:

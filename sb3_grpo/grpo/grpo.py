@@ -231,9 +231,12 @@ class GRPO(KLRegularizedAlgorithm):
         self.overlong_cache_length = overlong_cache_length
         self._warned_skip = False
 
+        # Not in _setup_model, which load() calls as well: a model keeps what it was made with
         if _init_setup_model:
             self.default_policy_kwargs = self._choose_default_policy_kwargs()
             self._setup_model()
+            if self.default_policy_kwargs and not self.policy.observation_norm.keys:
+                self.default_policy_kwargs = {}  # images alone, or the number of a state: nothing was normalised
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

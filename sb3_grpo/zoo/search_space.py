@@ -91,7 +91,7 @@ def sample_grpo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :param additional_args: not used
     :return: keyword arguments of GRPO
     """
-    # DAPO's mean over all steps is what lets GRPO learn where episodes differ in length
+    # DAPO's mean over all steps helps GRPO where episodes differ much in length
     drawn = _suggest(trial) | {"loss_average": trial.suggest_categorical("loss_average", ["episode", "step"])}
     return _with_schedule(trial, convert_params(drawn))
 
