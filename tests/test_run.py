@@ -12,8 +12,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv
 
 from sb3_grpo.common import on_group_algorithm
-from sb3_grpo.common.start_feeder import UnequalStartError
 from sb3_grpo.common.start_queue import make_group_env
+from sb3_grpo.common.starts import UnequalStartError
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO

@@ -6,7 +6,6 @@ the names of the classes that an environment inherits from, so that none of them
 """
 
 import copy
-import random
 import re
 import sys
 import zlib
@@ -35,6 +34,7 @@ class BaseState:
     skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
     replayed = False  # the state cannot be copied: it is reached again by replaying the actions
     own_protocol = False  # the environment has get_state() and set_state()
+    compared = False  # what was captured can be captured again after it was restored, and compared, in no time
 
     def capture(self, base: gym.Env) -> Any:
         """
@@ -66,9 +66,9 @@ class BaseState:
 
 
 class OwnState(BaseState):
-    """A base environment with ``get_state()`` and ``set_state(state)`` of its own."""
+    """A base environment with ``get_state()`` and ``set_state(state)`` of its own. Its generators are captured beside them."""
 
-    only = RNG_ATTRIBUTES
+    only = frozenset({"_np_random_seed"})
     own_protocol = True
 
 
@@ -99,20 +99,22 @@ class AtariState(BaseState):
     """
     ALE: the emulator's own state with its random generators.
 
-    With sticky actions the emulator also remembers the last action, which is in no state it gives out. Resetting
-    the game before restoring sets it to NOOP: all who begin from one snapshot are exactly equal, but where the
-    captured episode itself went on, its first frame may have repeated another action than NOOP.
+    Two things are in no state that the emulator gives out. One is a flag of the graphics chip, without which some games
+    (Qbert, Tetris, Yars' Revenge) go on differently in a copy that was just reset: after the first frame of a game it is as
+    in the middle of one. The other is the last action, which sticky actions repeat: it is NOOP then. All who begin from one snapshot
+    are exactly equal, but with sticky actions the first frame of the captured episode itself may have repeated another action.
     The screen is not part of the state either and stays as it was until the next step.
     """
 
     skipped = frozenset({"ale", "_action_set"})
+    compared = True
 
     def capture(self, base: Any) -> Any:
         return base.clone_state(include_rng=True)
 
     def restore(self, base: Any, native: Any) -> None:
-        if _has_sticky_actions(base):
-            base.ale.reset_game()
+        base.ale.reset_game()
+        base.ale.act(0)
         base.restore_state(native)
 
     def reseed(self, base: Any, seed: int) -> None:
@@ -187,27 +189,6 @@ def explain_unsupported(base: gym.Env) -> StartNotSupportedError:
         "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
         "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
     )
-
-
-def reseed_generator(generator: Any, seed: int, index: int) -> bool:
-    """
-    Reseed a random generator in place, so that all who hold a reference to it see the new one.
-
-    :param generator: any object
-    :param seed: the seed, not negative
-    :param index: makes the generators of one environment different from each other
-    :return: whether it was a random generator
-    """
-    if isinstance(generator, np.random.Generator):
-        bits = generator.bit_generator
-        bits.state = type(bits)(np.random.SeedSequence([seed, index])).state
-    elif isinstance(generator, np.random.RandomState):
-        generator.seed(np.random.SeedSequence([seed, index]).generate_state(4))
-    elif isinstance(generator, random.Random):
-        generator.seed(f"{seed},{index}")
-    else:
-        return False
-    return True
 
 
 def _known_ancestor(cls: type) -> BaseState | None:

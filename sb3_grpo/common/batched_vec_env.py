@@ -13,7 +13,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from sb3_grpo.common.snapshots import begin, capture
+from sb3_grpo.common.holdings import env_name
+from sb3_grpo.common.probes import Trace, play_probe
+from sb3_grpo.common.snapshots import begin, capture, compare_captured
 from sb3_grpo.common.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.common.starts import SnapshotStart, Start
 
@@ -41,6 +43,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self.queue: deque[QueuedStart] = deque()
         self._tickets: list[int | None] = [None] * num_envs
         self._first: list[np.ndarray | None] = [None] * num_envs
+        self._traces: list[Trace | str | None] = [None] * num_envs
         # A copy that begins from a start gets the start's generator, but only when somebody draws from it
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
         self._ordinary_seeds = [OrdinarySeeds() for _ in range(num_envs)]
@@ -169,8 +172,30 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
             self._last_start = queued.start, self._prepare_start(queued.start)
         self._generators[idx] = queued
         self._first[idx], info = self._begin_start(idx, self._last_start[1])
-        self._tickets[idx] = info["group_start"] = queued.ticket
-        self.reset_infos[idx] = info
+        self._tickets[idx] = queued.ticket
+        self.reset_infos[idx] = queued.named(info)
+        if queued.probe is not None and isinstance(queued.start, SnapshotStart):
+            self._traces[idx] = self._probe(idx, queued)
+
+    def _probe(self, idx: int, queued: QueuedStart) -> Trace | str:
+        """
+        :param idx: The copy that has begun from the start
+        :param queued: The start, with a probe
+        :return: What the ordinary environment sees from there; if the copy is not in the state that it is in, how it differs
+        """
+        assert isinstance(queued.start, SnapshotStart) and queued.probe is not None
+        self._generator(idx)
+        self._single.unwrapped.np_random = gym.utils.seeding.np_random()[0]
+        trace = play_probe(self._single, queued.start, queued.probe)
+        observation, _ = self._begin_single(queued.start, queued.noise_seed)
+        start, sides = capture(self._single, observation), ("in the start", "in the copy")
+        difference = compare_captured(self._single, start, self._captured(idx), sides)
+        return trace if difference is None else f"{self.env_name}: a copy is not in the state of its start: {difference}."
+
+    @property
+    def env_name(self) -> str:
+        """The id of the environment."""
+        return env_name(self._single)
 
     def _begin_single(self, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """
@@ -203,20 +228,24 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         :return: The present state of its episode
         """
         self._check_ready()
+        return self._captured(idx)
+
+    def _captured(self, idx: int) -> SnapshotStart:
         generator = self._generator(idx)
         observation = self._load(idx)
         self._single.unwrapped.np_random = generator
         return capture(self._single, observation)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None) -> None:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any) -> None:
         """
         Put a start at the end of the queue. Whichever copy ends its episode first takes it.
 
         :param ticket: Number by which the episode will be recognised
         :param start: Where the episode begins
         :param noise_seed: See ``begin``
+        :param more: See ``QueuedStart``
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, *more))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episodes go on, and ordinary ones follow, with seeds of their own."""
@@ -230,7 +259,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
-        :param attr_name: ``current_ticket``, ``first_observation``, ``np_random``, or what the copies share
+        :param attr_name: ``current_ticket``, ``first_observation``, ``start_trace``, ``np_random``, or what the copies share
         :param indices: Which copies, None for all
         :return: The attribute of each of them
         """
@@ -239,6 +268,8 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
             return [self._tickets[idx] for idx in copies]
         if attr_name == "first_observation":
             return [self._first[idx] for idx in copies]
+        if attr_name == "start_trace":
+            return [self._traces[idx] for idx in copies]
         if attr_name == "np_random":
             return [self._generator(idx) for idx in copies]
         if attr_name in ("metadata", "spec"):

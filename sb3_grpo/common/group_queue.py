@@ -11,8 +11,10 @@ import numpy as np
 import torch as th
 
 from sb3_grpo.common.advantages import live_groups
+from sb3_grpo.common.differences import first_difference
+from sb3_grpo.common.probes import Probe, Trace, compare_traces
 from sb3_grpo.common.start_queue import QueuedStart
-from sb3_grpo.common.starts import SeedStart, SnapshotStart, Start
+from sb3_grpo.common.starts import Replay, SeedStart, SnapshotStart, Start
 
 StartSampler = Callable[[np.random.Generator], Start]
 
@@ -25,6 +27,13 @@ MAX_EPISODE_LENGTH = 100_000
 # Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
 # the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
 N_UNFINISHED = 16
+
+# The first groups from snapshots are probed, and then some, so that the probes take about as long as this share of all steps
+N_PROBED_FIRST = 2
+PROBED_SHARE = 0.003
+# Steps of a probe, and how many more steps one takes as long as
+PROBE_STEPS = 8
+PROBE_OVERHEAD = 50
 
 # All queues draw from it, so that an environment that two models use tells their episodes apart
 _tickets = count()
@@ -55,11 +64,14 @@ class Episode:
 class Group:
     """The episodes that share one start."""
 
+    number: int
     start: Start | None
     episodes: list[Episode]
     noise_seeds: list[int | None]
+    probe: Probe | None = None
     played: int = 0  # steps of the pieces before
     first_observation: Any = None
+    trace: Trace | None = None
     n_ended: int = 0
     replaced: bool = False  # dead, and another one was drawn for it
 
@@ -112,6 +124,10 @@ class GroupQueue:
         self._unfinished: list[tuple[SnapshotStart, int]] = []  # where first members were cut, after how many steps in all
         self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
+        self._n_drawn = 0
+        self._n_probed = 0
+        self._n_steps = 0  # of all episodes that have ended
+        self._probed_steps = 0
 
     def _draw_group(self, rng: np.random.Generator) -> None:
         start: Start | None = None
@@ -127,11 +143,29 @@ class GroupQueue:
             # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
             noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
         episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
-        group = Group(start, episodes, noise_seeds, played)
+        group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start), played)
+        self._n_drawn += 1
         self.groups.append(group)
         for episode in episodes:
             self._members[episode.ticket] = (group, episode)
             self._waiting.append(episode.ticket)
+
+    def _next_probe(self, start: Start | None) -> Probe | None:
+        """
+        :param start: Of a group
+        :return: What its members play to see whether they are all in the same state, ``None`` for most groups
+        """
+        if not isinstance(start, SnapshotStart):
+            return None
+        replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
+        # The first member plays twice
+        cost = (self.settings.group_size + 1) * (PROBE_STEPS + PROBE_OVERHEAD + replayed)
+        if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
+            return None
+        self._n_probed += 1
+        self._probed_steps += cost
+        # Not from the generator of the starts: the others shall be the same as without probes
+        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
 
     def next_ticket(self, rng: np.random.Generator, max_open_groups: int) -> int | None:
         """
@@ -163,7 +197,10 @@ class GroupQueue:
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
         noise_seed, horizon = group.noise_seeds[episode.member], self.settings.horizon
-        return QueuedStart(ticket, group.start, noise_seed, horizon, horizon is not None and episode.member == 0)
+        is_first = episode.member == 0
+        probe = group.probe and group.probe._replace(again=is_first)
+        goes_on = horizon is not None and is_first
+        return QueuedStart(ticket, group.start, noise_seed, horizon, goes_on, group.number, episode.member, probe)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
         """
@@ -177,8 +214,28 @@ class GroupQueue:
         if group.first_observation is None:
             group.first_observation = observation
             return None
-        difference = _difference(group.first_observation, observation)
-        return difference and f"Two members of a group did not begin alike from {group.start}: {difference}"
+        difference = first_difference(group.first_observation, observation, "the first observation")
+        return difference and f"two members of a group did not begin alike from {group.start}: {difference}"
+
+    def is_probed(self, ticket: int) -> bool:
+        """
+        :param ticket: The member's ticket
+        :return: Whether the member has played a probe
+        """
+        return self._members[ticket][0].probe is not None
+
+    def compare_trace(self, ticket: int, trace: Trace) -> str | None:
+        """
+        Compare what a member has seen in the probe of its group with what the first one has seen.
+
+        :param ticket: The member's ticket
+        :param trace: What it has seen
+        :return: How they differ, in words; ``None`` if they do not
+        """
+        group, _ = self._members[ticket]
+        if group.trace is None:
+            group.trace = trace
+        return compare_traces(group.trace, trace)
 
     def end_episode(
         self, ticket: int, length: int, outcome: float, truncated: bool, cut_at: SnapshotStart | None = None
@@ -198,6 +255,7 @@ class GroupQueue:
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
+        self._n_steps += length
         if cut_at is not None:
             played = group.played + length
             if played <= MAX_EPISODE_LENGTH:
@@ -258,27 +316,3 @@ class GroupQueue:
         :return: The members of all open groups whose steps may be learned from
         """
         return [ticket for ticket, (group, _) in self._members.items() if not group.replaced]
-
-
-def _difference(expected: Any, observed: Any) -> str | None:
-    """
-    :param expected: An observation (array, or dict of arrays)
-    :param observed: Another one
-    :return: What differs, in words; ``None`` if nothing does
-    """
-    if observed is expected:
-        return None
-    if isinstance(expected, dict):
-        for key, value in expected.items():
-            difference = _difference(value, observed[key])
-            if difference is not None:
-                return f"in observation[{key!r}], {difference}"
-        return None
-    first, second = np.asarray(expected), np.asarray(observed)
-    if first.shape == second.shape and np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
-        return None
-    if first.shape != second.shape:
-        return f"the first observations have shapes {first.shape} and {second.shape}"
-    n_unequal = int(np.sum(first != second))
-    largest = np.max(np.abs(first.astype(np.float64) - second.astype(np.float64)))
-    return f"{n_unequal} of {first.size} numbers of the first observation differ, by at most {largest:.3g}"

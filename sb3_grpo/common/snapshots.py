@@ -2,8 +2,8 @@
 Put an environment exactly into a start, and capture the exact state of an environment.
 
 Here an environment is a Gymnasium environment with any stack of wrappers. The state of the stack is the state of
-the base environment (see ``base_states``) and the Python attributes of every wrapper. Randomness that no layer
-holds as an attribute (NumPy's and Python's global generators, the clock) is out of reach.
+the base environment (see ``base_states``) and the Python attributes of every wrapper. Randomness that nothing in it
+holds (NumPy's and Python's global generators, the clock) is out of reach.
 """
 
 import copy
@@ -11,17 +11,24 @@ import functools
 import io
 import logging
 import pickle
-import random
 import time
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from sb3_grpo.common.base_states import BaseState, base_state, explain_unsupported, has_own_protocol, reseed_generator
+from sb3_grpo.common.base_states import BaseState, base_state, explain_unsupported, has_own_protocol
+from sb3_grpo.common.differences import first_difference
+from sb3_grpo.common.generators import (
+    depth_of,
+    generator_state,
+    is_known,
+    known_generators,
+    reseed_generators,
+    set_generator_state,
+)
+from sb3_grpo.common.holdings import DESCRIPTIVE, env_name, layers_of, records_of
 from sb3_grpo.common.starts import (
     OrdinaryReset,
     Replay,
@@ -30,36 +37,8 @@ from sb3_grpo.common.starts import (
     Start,
     StartMismatchError,
     StartNotSupportedError,
+    UnequalStartError,
 )
-
-# What connects or describes the layers is never part of the state.
-_SKIPPED = frozenset(
-    {
-        "env",
-        "spec",
-        "metadata",
-        "render_mode",
-        "action_space",
-        "observation_space",
-        "_action_space",
-        "_observation_space",
-        "_metadata",
-        "_cached_spec",
-        "_saved_kwargs",
-        "_ezpickle_args",
-        "_ezpickle_kwargs",
-    }
-)
-
-# Records of past episodes and clocks belong to the copy of the environment, not to the present episode.
-_SKIPPED_IN_CLASS = {
-    "stable_baselines3.common.monitor.Monitor": frozenset(
-        {"results_writer", "t_start", "total_steps", "episode_returns", "episode_lengths", "episode_times"}
-    ),
-    "gymnasium.wrappers.common.RecordEpisodeStatistics": frozenset(
-        {"episode_count", "episode_start_time", "time_queue", "return_queue", "length_queue"}
-    ),
-}
 
 # References to other objects rather than state
 _SKIPPED_TYPES = (
@@ -76,25 +55,25 @@ _SKIPPED_TYPES = (
 )
 
 
-# A tuple, because isinstance() is several times slower with a union, and asks for each attribute of each layer at each reset
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+# A larger state is not captured again each time that it is restored
+MAX_COMPARED_BYTES = 2**16
 
 
-def begin(env: gym.Env, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bool = False) -> tuple[Any, dict[str, Any]]:
     """
     Put an environment exactly into a start, whatever happened in it before.
 
     :param env: the environment with its wrappers
     :param start: where to begin
     :param noise_seed: None keeps the randomness after the start as the start fixes it: all who begin from this
-        start and act alike see the same episode. An int (not negative) makes it independent of the start: NumPy's
-        and Python's generators in the attributes of any layer and the emulator's generator (sticky actions) are
-        reseeded.
+        start and act alike see the same episode. An int (not negative) makes it independent of the start: all generators
+        that the environment holds and the emulator's generator (sticky actions) are reseeded.
+    :param compare: see ``restore``
     :return: the first observation and the info
     """
     info: dict[str, Any] = {}
     if isinstance(start, SnapshotStart):
-        observation = restore(env, start)
+        observation = restore(env, start, compare)
     elif isinstance(start, SeedStart):
         observation, info = _begin_from_seed(env, start)
     else:
@@ -128,17 +107,22 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
         layers=_capture_layers(env, state),
         native=replay if state.replayed else state.capture(base),
         # Of TimeLimit, or of what the RL Zoo has in its place
-        elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in _layers(env)),
+        elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in layers_of(env)),
     )
 
 
-def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
+def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any:
     """
     Put an environment into a captured state.
 
+    Where restoring can go wrong, because an environment or a wrapper does it with a ``set_state`` of its own, the state is
+    captured again and compared.
+
     :param env: an environment with the same wrappers as the captured one
     :param snapshot: the state
+    :param compare: whether to compare in any case, also where the state is large
     :return: the observation in this state
+    :raises UnequalStartError: if it is not the state that was captured
     """
     base = env.unwrapped
     state = base_state(base)
@@ -152,7 +136,9 @@ def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
         _replay(env, snapshot.native, snapshot.observation)
     else:
         state.restore(base, snapshot.native)
-    _restore_layers(env, state, snapshot.layers)
+    own = _restore_layers(env, state, snapshot.layers)
+    if compare or ((own or state.compared) and len(snapshot.layers) <= MAX_COMPARED_BYTES):
+        _compare_restored(env, state, snapshot)
     return copy.deepcopy(snapshot.observation)
 
 
@@ -192,7 +178,7 @@ def reset_arguments(seed: int | None, options: dict[str, Any] | None) -> dict[st
 
 def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any]]:
     state = base_state(env.unwrapped)
-    for layer in _layers(env):
+    for layer in layers_of(env):
         attributes = vars(layer)
         if "was_real_done" in attributes:
             # EpisodicLifeEnv: without this, reset goes on with the present game
@@ -204,22 +190,22 @@ def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any
             )
     # Generators of wrappers that reset(seed) does not reach
     _reseed(env, start.seed)
-    _seed_spaces(env.unwrapped, start.seed)
+    _seed_spaces(env, start.seed)
     if state is not None:
         state.before_reset(env.unwrapped)
     return env.reset(**reset_arguments(start.seed, copy.deepcopy(start.options)))
 
 
-def _seed_spaces(base: gym.Env, seed: int) -> None:
-    """Many environments sample from their spaces, whose generators reset(seed) does not reach. Gymnasium's own do not."""
-    if not type(base).__module__.startswith(("gymnasium.envs.", "ale_py.")):
-        base.observation_space.seed(seed)
-        base.action_space.seed(seed)
+def _seed_spaces(env: gym.Env, seed: int) -> None:
+    """Many environments and wrappers sample from spaces, whose generators reset(seed) does not reach. Gymnasium's do not."""
+    if not all(is_known(type(layer)) for layer in layers_of(env)):
+        env.unwrapped.observation_space.seed(seed)
+        env.unwrapped.action_space.seed(seed)
 
 
 def _renew_noise(env: gym.Env, noise_seed: int) -> None:
     _reseed(env, noise_seed)
-    _seed_spaces(env.unwrapped, noise_seed)
+    _seed_spaces(env, noise_seed)
     state = base_state(env.unwrapped)
     if state is not None:
         state.reseed(env.unwrapped, noise_seed)
@@ -243,23 +229,15 @@ def _replay(env: gym.Env, replay: Replay, observation: Any) -> None:
             reached = env.step(copy.copy(action))[0]
     if not data_equivalence(reached, observation, exact=True):
         n_actions = sum(len(actions) for _, actions in replay.pieces)
-        raise RuntimeError(
-            f"Replaying {n_actions} actions in {env.unwrapped} did not lead to the captured observation. "
-            "Something in the environment depends on more than its start, its actions and its random generators."
+        raise UnequalStartError(
+            f"{env_name(env)}: replaying {n_actions} actions did not lead to the captured observation. Something in the "
+            "environment depends on more than its start, its actions and its random generators."
         )
-
-
-def _layers(env: gym.Env) -> list[gym.Env]:
-    layers = [env]
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        layers.append(env)
-    return layers
 
 
 def _identity(env: gym.Env) -> tuple[str, ...]:
     names = []
-    for layer in _layers(env):
+    for layer in layers_of(env):
         if isinstance(layer, gym.Wrapper):
             arguments, name = vars(layer).get("_saved_kwargs") or {}, type(layer).__qualname__
         else:
@@ -283,51 +261,110 @@ def _create_np_random(base: gym.Env) -> None:
         _ = base.np_random
 
 
-def _generators(env: gym.Env) -> Iterator[Any]:
-    for layer in _layers(env):
-        for value in vars(layer).values():
-            if isinstance(value, _GENERATORS):
-                yield value
-
-
 def _reseed(env: gym.Env, seed: int) -> None:
-    _create_np_random(env.unwrapped)
-    seen: set[int] = set()
-    for index, generator in enumerate(_generators(env)):
-        if id(generator) not in seen:
-            seen.add(id(generator))
-            reseed_generator(generator, seed, index)
     base = env.unwrapped
+    _create_np_random(base)
+    reseed_generators(layers_of(env), seed, _not_looked_into(base))
     if "_np_random_seed" in vars(base):
         base._np_random_seed = -1  # Gymnasium's mark for "unknown"
 
 
+def _not_looked_into(base: gym.Env) -> frozenset[str]:
+    state = base_state(base)
+    return frozenset() if state is None else state.skipped
+
+
 def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
-    _create_np_random(env.unwrapped)
-    attributes: list[dict[str, Any]] = []
-    own: dict[int, Any] = {}
-    layers = _layers(env)
-    for index, layer in enumerate(layers):
-        is_base = layer is layers[-1]
-        if state.own_protocol if is_base else has_own_protocol(layer):
-            own[index] = layer.get_state()  # type: ignore[attr-defined]
-        attributes.append(_state_attributes(layer, state if is_base else None))
+    layers = layers_of(env)
+    own, generators = _capture_own(layers, state)
+    attributes = [_state_attributes(layer, state if layer is layers[-1] else None) for layer in layers]
     try:
-        return _dumps((attributes, own))
+        return _dumps((attributes, own, generators))
     except Exception:
         # Slow, but it knows which layer and which attribute is to blame
-        return _dumps((_copyable(layers, attributes), _copyable_own(layers, own)))
+        return _dumps((_copyable(layers, attributes), _copyable_own(layers, own), generators))
 
 
-def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> None:
-    attributes, own = pickle.loads(content)
-    for index, layer in enumerate(_layers(env)):
-        vars(layer).update(attributes[index])
-        if index in own:
-            layer.set_state(own[index])  # type: ignore[attr-defined]
+def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any], dict[str, Any]]:
+    """
+    :param layers: the environment with its wrappers
+    :param state: how to handle the base environment
+    :return: what each layer with a ``get_state`` returned, and the states of the generators that these layers hold
+    """
+    _create_np_random(layers[-1])
+    has_own = [has_own_protocol(layer) for layer in layers[:-1]] + [state.own_protocol]
+    own = {depth: layers[depth].get_state() for depth, it_has in enumerate(has_own) if it_has}  # type: ignore[attr-defined]
+    if not own:
+        return {}, {}
+    generators = known_generators(layers, state.skipped)
+    return own, {place: generator_state(each) for place, each in generators.items() if depth_of(place) in own}
+
+
+def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
+    """
+    :return: whether a layer has restored itself
+    """
+    attributes, own, generators = pickle.loads(content)
+    layers = layers_of(env)
+    if own:
+        _create_np_random(layers[-1])
+    # First, because some set_state() begin with a reset(), which draws from the generators and reaches the wrappers further in
+    for depth, saved in own.items():
+        layers[depth].set_state(saved)  # type: ignore[attr-defined]
+    for layer, values in zip(layers, attributes, strict=True):
+        vars(layer).update(values)
         if "episode_start_time" in vars(layer):
             # RecordEpisodeStatistics: a time of this process, and of this run of the episode
             vars(layer)["episode_start_time"] = time.perf_counter()
+    if generators:
+        present = known_generators(layers, state.skipped)
+        for place in generators.keys() & present.keys():
+            # In place, because objects of the environment may draw from the same one
+            set_generator_state(present[place], generators[place])
+    return bool(own)
+
+
+def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -> None:
+    """
+    :raises UnequalStartError: if the environment is not in the state that was captured
+    """
+    sides = ("when it was captured", "once it is restored")
+    difference = _compare_layers(env, snapshot.layers, _capture_layers(env, state), sides)
+    if difference is None and state.compared:
+        difference = first_difference(snapshot.native, state.capture(env.unwrapped), "the emulator's state", sides)
+    if difference is not None:
+        raise UnequalStartError(
+            f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything that "
+            "get_state() returns, and a state has to be a value, not a time or the number under which a simulator keeps it. "
+            "sb3_grpo.check_starts(...) shows what is exact."
+        )
+
+
+def compare_captured(env: gym.Env, expected: SnapshotStart, observed: SnapshotStart, sides: tuple[str, str]) -> str | None:
+    """
+    :param env: the environment that both were captured in
+    :param expected: a state
+    :param observed: another one
+    :param sides: what to call the two
+    :return: what differs first, in words; None if nothing does
+    """
+    difference = first_difference(expected.observation, observed.observation, "the observation", sides)
+    return difference or _compare_layers(env, expected.layers, observed.layers, sides)
+
+
+def _compare_layers(env: gym.Env, expected: bytes, observed: bytes, sides: tuple[str, str]) -> str | None:
+    if expected == observed:
+        return None
+    # Equal objects can differ as bytes
+    (attributes, own, generators), (attributes_now, own_now, generators_now) = map(pickle.loads, (expected, observed))
+    for depth, layer in enumerate(layers_of(env)):
+        name = type(layer).__name__
+        differences = [first_difference(attributes[depth], attributes_now[depth], f"vars({name})", sides)]
+        if depth in own:
+            differences.insert(0, first_difference(own[depth], own_now[depth], f"{name}.get_state()", sides))
+        for difference in filter(None, differences):
+            return difference
+    return first_difference(generators, generators_now, "generators", sides)
 
 
 def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]:
@@ -339,22 +376,17 @@ def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]
     if state is None and (has_own_protocol(layer) or type(layer).__module__ == "gymnasium.wrappers.rendering"):
         return {}
     cls: Any = type(layer)
-    skipped = _skipped_in(cls) if state is None else _SKIPPED | state.skipped
+    skipped = records_of(cls) if state is None else state.skipped
     only = None if state is None else state.only
     return {
         name: value
         for name, value in vars(layer).items()
-        if name not in skipped
+        if name not in DESCRIPTIVE
+        and name not in skipped
         and (only is None or name in only)
         and not isinstance(value, _SKIPPED_TYPES)
         and not _is_render_object(value)
     }
-
-
-@functools.cache
-def _skipped_in(wrapper_class: type) -> frozenset[str]:
-    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in wrapper_class.__mro__]
-    return _SKIPPED.union(*(_SKIPPED_IN_CLASS.get(name, ()) for name in names))
 
 
 def _is_render_object(value: Any) -> bool:

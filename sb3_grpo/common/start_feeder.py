@@ -1,16 +1,15 @@
 """How the members of groups reach the environment copies: start queues that are kept filled."""
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, unwrap_vec_wrapper
 
 from sb3_grpo.common.group_queue import NO_EPISODE, GroupQueue
+from sb3_grpo.common.probes import describe_difference
 from sb3_grpo.common.start_queue import QueuedStart, ensure_start_queues
-
-
-class UnequalStartError(ValueError):
-    """Two members of a group did not start from the same observation."""
+from sb3_grpo.common.starts import UnequalStartError
 
 
 class StartFeeder:
@@ -30,6 +29,7 @@ class StartFeeder:
         self.groups = groups
         self._shared: deque[QueuedStart] | None = None
         self._ahead: list[deque[int]] = [deque() for _ in range(env.num_envs)]
+        self._can_probe = False
         if groups.settings.start_sampler is None:
             return
         if groups.settings.horizon is not None and unwrap_vec_wrapper(env, VecMonitor) is not None:
@@ -38,6 +38,7 @@ class StartFeeder:
                 "make_vec_env and make_group_env put around each copy, knows the whole ones."
             )
         ensure_start_queues(env)
+        self._can_probe = env.has_attr("start_trace")
         copies = env.unwrapped
         if isinstance(copies, DummyVecEnv):
             self._shared = deque()
@@ -74,8 +75,9 @@ class StartFeeder:
                 if ticket is None:
                     return
                 queued = self.groups.queued_start(ticket)
-                # Three arguments where they will do: whoever has a queue_start of his own need not know the others
-                self.env.env_method("queue_start", *(queued[:3] if queued.horizon is None else queued), indices=idx)
+                # Whoever has a queue_start of his own need not know all arguments
+                known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
+                self.env.env_method("queue_start", *queued[:known], indices=idx)
                 ahead.append(ticket)
 
     def started(self, copies: list[int], rng: np.random.Generator, max_open_groups: int) -> list[int]:
@@ -98,6 +100,8 @@ class StartFeeder:
         begun = [idx for idx, ticket in zip(copies, tickets, strict=True) if ticket != NO_EPISODE]
         if begun:
             wanted = [ticket for ticket in tickets if ticket != NO_EPISODE]
+            if self._can_probe:
+                self._compare_traces(begun, wanted)
             observations = self.env.get_attr("first_observation", indices=begun)
             for idx, ticket, observation in zip(begun, wanted, observations, strict=True):
                 difference = self.groups.compare_first_observation(ticket, observation)
@@ -109,6 +113,23 @@ class StartFeeder:
                         "robot), opt in to groups of unrelated starts with unrelated_starts=True."
                     )
         return tickets
+
+    def _compare_traces(self, copies: list[int], tickets: list[int]) -> None:
+        """
+        :param copies: Environment copies that have begun the next episode
+        :param tickets: The members that they play
+        :raises UnequalStartError: if one of them is not where the others of its group are
+        """
+        probed = [(idx, ticket) for idx, ticket in zip(copies, tickets, strict=True) if self.groups.is_probed(ticket)]
+        if not probed:
+            return
+        traces: list[Any] = self.env.get_attr("start_trace", indices=[idx for idx, _ in probed])
+        for (idx, ticket), trace in zip(probed, traces, strict=True):
+            if isinstance(trace, str):
+                raise UnequalStartError(trace)
+            difference = self.groups.compare_trace(ticket, trace)
+            if difference is not None:
+                raise UnequalStartError(describe_difference(self._env_name(idx), difference))
 
     def _take_from_own_queue(self, idx: int, ticket: int) -> None:
         ahead = self._ahead[idx]
@@ -159,8 +180,6 @@ class StartFeeder:
         self.env.env_method("clear_starts")
 
     def _env_name(self, idx: int) -> str:
-        try:
-            spec = self.env.get_attr("spec", indices=idx)[0]
-            return spec.id
-        except AttributeError:
-            return f"Environment copy {idx}"
+        if self.env.has_attr("env_name"):
+            return self.env.get_attr("env_name", indices=idx)[0]
+        return f"{type(self.env.unwrapped).__name__}, copy {idx}"

@@ -12,6 +12,8 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
+from sb3_grpo.common.holdings import env_name
+from sb3_grpo.common.probes import Probe, Trace, play_probe
 from sb3_grpo.common.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
 from sb3_grpo.common.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 
@@ -25,6 +27,9 @@ class QueuedStart(NamedTuple):
     :param noise_seed: see ``begin``
     :param horizon: the episode is cut after so many steps, if it has not ended before
     :param goes_on: whether to capture the state in which it is cut
+    :param group: number of the group of which the episode is a member
+    :param member: number of the member
+    :param probe: what to play from there before the episode begins, to see whether it is the same in all copies
     """
 
     ticket: int
@@ -32,6 +37,18 @@ class QueuedStart(NamedTuple):
     noise_seed: int | None = None
     horizon: int | None = None
     goes_on: bool = False
+    group: int | None = None
+    member: int | None = None
+    probe: Probe | None = None
+
+    def named(self, info: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param info: of the reset
+        :return: the same with what the episode is
+        """
+        return {**info, "group_start": self.ticket} | (
+            {} if self.group is None else {"group": self.group, "group_member": self.member}
+        )
 
 
 class OrdinarySeeds:
@@ -73,7 +90,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
 
     An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
-    ticket. ``first_observation`` is a copy of the observation it began with. If it is cut at its horizon, the info of its last
+    ticket. Where it is known, ``info["group"]`` and ``info["group_member"]`` are the numbers of its group and of the member,
+    from 0. ``first_observation`` is a copy of the observation it began with, ``start_trace`` what the last probe has
+    seen. If it is cut at its horizon, the info of its last
     step has ``info["group_cut_at"]``: a start from which it can go on, or None if it shall not.
 
     :param env: the environment with all its other wrappers
@@ -86,6 +105,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.current_ticket: int | None = None
         # Not in the info: a SubprocVecEnv sends the info of the last reset along with every step
         self.first_observation: Any = None
+        self.start_trace: Trace | str | None = None
         self._last: tuple[Any, ...] | None = None
         self._origin: Start | OrdinaryReset | StartNotSupportedError | None = None
         self._noise_seed: int | None = None
@@ -99,19 +119,21 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             # Bound here, because most environments need no record of the actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
-    def queue_start(
-        self, ticket: int, start: Start, noise_seed: int | None = None, horizon: int | None = None, goes_on: bool = False
-    ) -> None:
+    @property
+    def env_name(self) -> str:
+        """The id of the environment, or its class where it has none."""
+        return env_name(self)
+
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any) -> None:
         """
         Put a start at the end of the queue.
 
         :param ticket: number by which the episode will be recognised
         :param start: where the episode begins
         :param noise_seed: see ``begin``
-        :param horizon: see ``QueuedStart``
-        :param goes_on: see ``QueuedStart``
+        :param more: see ``QueuedStart``
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed, horizon, goes_on))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, *more))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
@@ -192,13 +214,19 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return observation, info
 
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
+        if queued.probe is not None and isinstance(queued.start, SnapshotStart):
+            self.start_trace = play_probe(self.env, queued.start, queued.probe)
+            if isinstance(self.start_trace, str):
+                # Whoever asked for the probe has to raise it: an error here would end the process of a SubprocVecEnv's copy
+                observation, info = self.env.reset()
+                return observation, queued.named(info)
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
         self._steps_left = self._horizon = queued.horizon
         self._goes_on = queued.goes_on
         self.first_observation = copy.deepcopy(observation)
-        return observation, {**info, "group_start": queued.ticket}
+        return observation, queued.named(info)
 
     def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
         self._origin, self._noise_seed, self._actions = origin, noise_seed, []

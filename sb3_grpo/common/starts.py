@@ -12,6 +12,10 @@ class StartMismatchError(ValueError):
     """The start belongs to another kind of environment, or to another wrapper stack."""
 
 
+class UnequalStartError(ValueError):
+    """Two episodes that begin from one start do not begin alike, or do not go on alike."""
+
+
 @dataclass(frozen=True)
 class SeedStart:
     """

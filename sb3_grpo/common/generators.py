@@ -1,0 +1,187 @@
+"""The random generators that an environment holds: found, reseeded, captured and restored, all of it in place."""
+
+import random
+import re
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+
+from sb3_grpo.common.holdings import attributes, env_name, is_container, is_leaf, path_name, records_of, walk
+from sb3_grpo.common.starts import StartNotSupportedError
+
+GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, th.Generator)
+
+# Layers of these packages have generators in their attributes, and no deeper
+_KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
+
+# An environment that holds more objects than this is searched the first times, and then after twice as many. In between the
+# generators are where they were, if they are in attributes
+_LARGE = 50
+_N_FIRST_SEARCHES = 3
+_IN_ATTRIBUTES = re.compile(r"[\w.]+")
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known from the last time that all objects of an environment were looked at."""
+
+    places: list[str]
+    n_calls: int
+    next_search: int
+
+
+_searches: WeakKeyDictionary[gym.Env, _Search] = WeakKeyDictionary()
+
+
+def find_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
+    """
+    All random generators that the layers of an environment hold, also in objects that they hold.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param skipped: attributes of the base environment that are not looked into
+    :return: where each of them is, and the generator
+    """
+    return _searched(layers, skipped)[0]
+
+
+def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
+    """
+    What ``find_generators`` finds; where that takes long, mostly by looking where they were the last time.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param skipped: attributes of the base environment that are not looked into
+    :return: where each of them is, and the generator
+    """
+    search = _searches.get(layers[0])
+    n_calls = 1 if search is None else search.n_calls + 1
+    if search is not None and n_calls < search.next_search:
+        search.n_calls = n_calls
+        with suppress(AttributeError):
+            found = {place: attrgetter(place)(layers[0]) for place in search.places}
+            if all(isinstance(generator, GENERATORS) for generator in found.values()):
+                return found
+    found, n_objects = _searched(layers, skipped)
+    in_attributes = all(_IN_ATTRIBUTES.fullmatch(place) for place in found)
+    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if n_objects > _LARGE and in_attributes else n_calls
+    _searches[layers[0]] = _Search([*found], n_calls, next_search)
+    return found
+
+
+def depth_of(place: str) -> int:
+    """
+    :param place: where a generator is
+    :return: the layer that holds it, 0 for the outermost
+    """
+    names = place.split(".")
+    return next(depth for depth, name in enumerate(names) if name != "env")
+
+
+def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[str] = ()) -> None:
+    """
+    Reseed all of ``find_generators`` in place, so that whoever refers to them has the new ones.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param seed: the seed, not negative
+    :param skipped: attributes of the base environment that are not looked into
+    :raises StartNotSupportedError: if there is one that cannot be seeded
+    """
+    for place, generator in known_generators(layers, skipped).items():
+        try:
+            # By its place, which is the same in all copies of an environment
+            reseed(generator, [seed, zlib.crc32(place.encode())])
+        except Exception as error:
+            kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
+            raise StartNotSupportedError(
+                f"{env_name(layers[0])}: the random generator {place} ({kind}) cannot be seeded: {type(error).__name__}, "
+                f"{error}. The members of a group need noise from a known seed, the same for all or independent: use a "
+                "numpy.random.Generator, a random.Random or a torch.Generator in its place."
+            ) from error
+
+
+def reseed(generator: Any, entropy: list[int]) -> None:
+    """
+    :param generator: one of ``GENERATORS``
+    :param entropy: the seed, numbers that are not negative
+    """
+    sequence = np.random.SeedSequence(entropy)
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        bits.state = type(bits)(sequence).state
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(sequence.generate_state(4))
+    elif isinstance(generator, th.Generator):
+        generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    else:
+        generator.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
+        # One that draws from the system takes any seed, ignores it, and has no state
+        generator.getstate()
+
+
+def generator_state(generator: Any) -> Any:
+    """
+    :param generator: one of ``GENERATORS``
+    :return: its state, which can be pickled; None for one that draws from the system
+    """
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        return bits.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    if isinstance(generator, th.Generator):
+        return generator.get_state().numpy()
+    return None if isinstance(generator, random.SystemRandom) else generator.getstate()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """
+    :param generator: one of ``GENERATORS``
+    :param state: what ``generator_state`` returned for one of the same kind
+    """
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        bits.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    elif isinstance(generator, th.Generator):
+        generator.set_state(th.from_numpy(state))
+    elif state is not None:
+        generator.setstate(state)
+
+
+def _searched(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    n_objects = 0
+    for item, path in walk(_roots(layers, skipped), known=layers):
+        n_objects += 1
+        if isinstance(item, GENERATORS):
+            found[path_name(path)] = item
+    return found, n_objects
+
+
+def _roots(layers: Sequence[gym.Env], skipped: Collection[str]) -> Iterator[tuple[str, Any]]:
+    for depth, layer in enumerate(layers):
+        left_out = skipped if layer is layers[-1] else records_of(type(layer))
+        all_known = is_known(type(layer))
+        for name, value in attributes(layer).items():
+            cls = type(value)
+            if is_leaf(cls) or name in left_out:
+                continue
+            # Nothing in what known packages made, but perhaps in a function of the user's that they were given
+            if not all_known or isinstance(value, GENERATORS) or not (is_container(cls) or is_known(cls)):
+                yield f"{'env.' * depth}{name}", value
+
+
+def is_known(cls: type) -> bool:
+    """
+    :param cls: a class
+    :return: whether it belongs to a package of which it is known what the environments and wrappers hold
+    """
+    return cls.__module__.partition(".")[0] in _KNOWN_PACKAGES

@@ -1,0 +1,242 @@
+"""
+What an environment holds: the objects that are reached from its attributes, through containers and other objects.
+
+Classes, modules, compiled objects, neural networks and the objects of Python's own library (threads, queues, files) are not
+looked into. What methods, partial functions and closures are bound to is.
+"""
+
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
+from typing import Any, TypeAlias, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+
+# What connects or describes the layers of an environment
+DESCRIPTIVE = frozenset(
+    {
+        "env",
+        "spec",
+        "metadata",
+        "render_mode",
+        "action_space",
+        "observation_space",
+        "_action_space",
+        "_observation_space",
+        "_metadata",
+        "_cached_spec",
+        "_saved_kwargs",
+        "_ezpickle_args",
+        "_ezpickle_kwargs",
+    }
+)
+
+# Records of past episodes and clocks
+_RECORDS = {
+    "stable_baselines3.common.monitor.Monitor": frozenset(
+        {"results_writer", "t_start", "total_steps", "episode_returns", "episode_lengths", "episode_times"}
+    ),
+    "gymnasium.wrappers.common.RecordEpisodeStatistics": frozenset(
+        {"episode_count", "episode_start_time", "time_queue", "return_queue", "length_queue"}
+    ),
+}
+
+T = TypeVar("T")
+
+# How an object is reached, from its end: what its holder calls it, and how the holder is reached
+Path: TypeAlias = tuple[str, "Path | None"]
+
+
+class _Kind(Enum):
+    LEAF = auto()
+    MAPPING = auto()
+    SEQUENCE = auto()
+    SET = auto()
+    ARRAY = auto()
+    TENSOR = auto()
+    METHOD = auto()
+    FUNCTION = auto()
+    PARTIAL = auto()
+    OBJECT = auto()
+
+
+_LEAVES = (bool, int, float, complex, str, bytes, bytearray, range, slice, np.generic, np.dtype, th.nn.Module)
+_OPAQUE = (type, types.ModuleType, gym.Space)
+
+
+def walk(roots: Iterable[tuple[str, Any]], known: Iterable[Any] = ()) -> Iterator[tuple[Any, Path]]:
+    """
+    :param roots: names and objects to begin with
+    :param known: objects that are left out
+    :return: each object once, in the order of attributes and entries, and the path to it; numbers and the like are left out
+    """
+    seen = {id(item) for item in known}
+    stack: list[tuple[Any, Path]] = [(value, (name, None)) for name, value in roots]
+    stack.reverse()
+    while stack:
+        item, path = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item, path
+        begin = len(stack)
+        for name, value in _entries(item):
+            if not is_leaf(type(value)):
+                stack.append((value, (name, path)))
+        # The last one is taken first
+        stack[begin:] = stack[begin:][::-1]
+
+
+def path_name(path: Path | None) -> str:
+    """
+    :param path: where ``walk`` found an object
+    :return: the same as one writes it in Python, such as ``env.weather.rng``
+    """
+    names = []
+    while path is not None:
+        name, path = path
+        names.append(name)
+    return "".join(reversed(names))
+
+
+def attributes(item: Any) -> dict[str, Any]:
+    """
+    :param item: an object
+    :return: its attributes, those in slots included, but for what only describes an environment
+    """
+    found = getattr(item, "__dict__", None)
+    found = found if type(found) is dict else {}
+    slots = _slots(type(item))
+    if slots:
+        found = found | {name: getattr(item, name) for name in slots if hasattr(item, name)}
+    if isinstance(item, gym.Env):
+        return {name: value for name, value in found.items() if name not in DESCRIPTIVE}
+    return found
+
+
+def _cached(function: Callable[[type], T]) -> Callable[[type], T]:
+    # mypy does not take every class for hashable
+    return functools.cache(function)
+
+
+@_cached
+def records_of(wrapper_class: type) -> frozenset[str]:
+    """
+    :param wrapper_class: class of a wrapper
+    :return: its attributes that belong to the copy of the environment and not to the present episode
+    """
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in wrapper_class.__mro__]
+    return frozenset().union(*(_RECORDS.get(name, ()) for name in names))
+
+
+@_cached
+def is_leaf(cls: type) -> bool:
+    """
+    :param cls: a class
+    :return: whether its objects are numbers or the like, in which there is nothing to be found
+    """
+    return _kind(cls) is _Kind.LEAF
+
+
+@_cached
+def is_container(cls: type) -> bool:
+    """
+    :param cls: a class
+    :return: whether its objects hold others as entries
+    """
+    return _kind(cls) in (_Kind.MAPPING, _Kind.SEQUENCE, _Kind.SET, _Kind.ARRAY, _Kind.TENSOR)
+
+
+def layers_of(env: gym.Env) -> list[gym.Env]:
+    """
+    :param env: an environment with its wrappers
+    :return: each of them, the outermost first and the base environment last
+    """
+    layers = [env]
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        layers.append(env)
+    return layers
+
+
+def env_name(env: gym.Env) -> str:
+    """
+    :param env: an environment with its wrappers
+    :return: its id, or its class where it has none
+    """
+    base = env.unwrapped
+    return type(base).__qualname__ if base.spec is None else base.spec.id
+
+
+@_cached
+def _kind(cls: type) -> _Kind:
+    kinds: tuple[tuple[_Kind, Any], ...] = (
+        (_Kind.LEAF, (*_LEAVES, *_OPAQUE, type(None))),
+        (_Kind.MAPPING, dict),
+        (_Kind.SEQUENCE, (list, tuple, deque)),
+        (_Kind.SET, (set, frozenset)),
+        (_Kind.ARRAY, np.ndarray),
+        (_Kind.TENSOR, th.Tensor),
+        (_Kind.METHOD, (types.MethodType, types.BuiltinMethodType)),
+        (_Kind.FUNCTION, types.FunctionType),
+        (_Kind.PARTIAL, functools.partial),
+    )
+    return next((kind for kind, classes in kinds if issubclass(cls, classes)), _Kind.OBJECT)
+
+
+def _entries(item: Any) -> Iterable[tuple[str, Any]]:
+    """What an object holds, and how each of it is reached from there."""
+    cls = type(item)
+    match _kind(cls):
+        case _Kind.OBJECT:
+            return [] if is_of_library(cls) else [(f".{name}", value) for name, value in attributes(item).items()]
+        case _Kind.MAPPING:
+            inside = [(f"[{key!r}]", value) for key, value in item.items() if not is_leaf(type(value))]
+        case _Kind.SEQUENCE | _Kind.SET:
+            inside = [(f"[{index}]", value) for index, value in enumerate(item) if not is_leaf(type(value))]
+        case _Kind.ARRAY:
+            inside = [(f".flat[{index}]", value) for index, value in enumerate(item.flat)] if item.dtype.hasobject else []
+        case _Kind.METHOD:
+            return [(".__self__", item.__self__)]
+        case _Kind.PARTIAL:
+            return [(".func", item.func), (".args", item.args), (".keywords", item.keywords)]
+        case _Kind.FUNCTION:
+            return _closure(item)
+        case _:
+            return []
+    # Classes of the user's own may derive from containers
+    return inside if is_of_library(cls) else [*inside, *((f".{name}", value) for name, value in attributes(item).items())]
+
+
+def _closure(function: types.FunctionType) -> list[tuple[str, Any]]:
+    found = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found.append((f".<{name}>", cell.cell_contents))
+        except ValueError:
+            continue  # still empty
+    return found
+
+
+@_cached
+def is_of_library(cls: type) -> bool:
+    """
+    :param cls: a class
+    :return: whether it comes with Python: its objects are not looked into
+    """
+    package = str(getattr(cls, "__module__", "")).partition(".")[0]
+    return package in sys.stdlib_module_names and cls is not types.SimpleNamespace
+
+
+@_cached
+def _slots(cls: type) -> tuple[str, ...]:
+    names: list[str] = []
+    for ancestor in cls.__mro__:
+        slots = vars(ancestor).get("__slots__", ())
+        names.extend([slots] if isinstance(slots, str) else slots)
+    return tuple(name for name in names if not name.startswith("__"))
