@@ -323,11 +323,11 @@ class Finisher(gym.Wrapper):
 class Endless(ToyEnv):
     """It goes on for ever, and its state is its attributes."""
 
-    def get_state(self) -> int:
-        return self.t
+    def get_state(self) -> Any:
+        return self.start, self.t
 
-    def set_state(self, state: int) -> None:
-        self.t = state
+    def set_state(self, state: Any) -> None:
+        self.start, self.t = state
 
     def step(self, action: int) -> Any:
         self.t += 1

@@ -236,16 +236,17 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._single.unwrapped.np_random = generator
         return capture(self._single, observation)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any) -> None:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
         Put a start at the end of the queue. Whichever copy ends its episode first takes it.
 
         :param ticket: Number by which the episode will be recognised
         :param start: Where the episode begins
         :param noise_seed: See ``begin``
-        :param more: See ``QueuedStart``
+        :param more: What else belongs to a ``QueuedStart``
+        :param named: The same by name
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed, *more))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episodes go on, and ordinary ones follow, with seeds of their own."""

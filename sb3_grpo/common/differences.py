@@ -51,10 +51,8 @@ class _Comparison:
         if isinstance(expected, list | tuple | deque):
             if len(expected) != len(observed):
                 return self._differ(f"the length of {name}", len(expected), len(observed))
-            entries = (
-                self.compare(*pair, f"{name}[{index}]") for index, pair in enumerate(zip(expected, observed, strict=True))
-            )
-            return next(filter(None, entries), None)
+            pairs = enumerate(zip(expected, observed, strict=True))
+            return next(filter(None, (self.compare(*pair, f"{name}[{index}]") for index, pair in pairs)), None)
         if isinstance(expected, _VALUES):
             # NaN is equal to itself here
             same = expected == observed or (expected != expected and observed != observed)

@@ -94,9 +94,11 @@ def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[
     :raises StartNotSupportedError: if there is one that cannot be seeded
     """
     for place, generator in known_generators(layers, skipped).items():
+        # By its place, counted from the inside: it is the same in all copies, whatever is around them
+        depth = depth_of(place)
+        from_inside = f"{len(layers) - depth} {place[len('env.') * depth :]}"
         try:
-            # By its place, which is the same in all copies of an environment
-            reseed(generator, [seed, zlib.crc32(place.encode())])
+            reseed(generator, [seed, zlib.crc32(from_inside.encode())])
         except Exception as error:
             kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
             raise StartNotSupportedError(

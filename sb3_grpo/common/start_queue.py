@@ -124,16 +124,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """The id of the environment, or its class where it has none."""
         return env_name(self)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any) -> None:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
         Put a start at the end of the queue.
 
         :param ticket: number by which the episode will be recognised
         :param start: where the episode begins
         :param noise_seed: see ``begin``
-        :param more: see ``QueuedStart``
+        :param more: what else belongs to a ``QueuedStart``
+        :param named: the same by name
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed, *more))
+        self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
