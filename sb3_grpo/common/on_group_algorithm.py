@@ -1,8 +1,11 @@
 """The base of algorithms that learn from groups of whole episodes with a common start."""
 
+import io
 import math
 import numbers
+import pathlib
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +24,7 @@ from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.causal_lm import CausalLMPolicy
+from sb3_grpo.common.files import replaced, save_location
 from sb3_grpo.common.group_queue import (
     MAX_EPISODE_LENGTH,
     NO_EPISODE,
@@ -236,6 +240,26 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         super().set_random_seed(seed)
         if seed is not None:
             self._start_rng = np.random.default_rng(seed)
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
+        An older file of this name is replaced when the new one is complete.
+
+        :param path: path to the file where the rl agent should be saved
+        :param exclude: name of parameters that should be excluded in addition to the default ones
+        :param include: name of parameters that might be excluded but should be included anyway
+        """
+        if isinstance(path, (str, pathlib.Path)):
+            with replaced(save_location(path, "zip")) as file:
+                super().save(file, exclude, include)
+        else:
+            super().save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "batch", "_feeder", "_groups", "_playing", "_time", "_outcome", "_visited"]
