@@ -352,7 +352,7 @@ def save_config(
         },
         **sections,
     }
-    path.write_text(json.dumps(config, indent=2) + "\n")
+    path.write_text(json.dumps(config, indent=2, default=str) + "\n")
 
 
 def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> None:

@@ -1,7 +1,6 @@
 """``python -m sb3_grpo train``: any environment of Gymnasium."""
 
 import argparse
-import ast
 import importlib.util
 import re
 import textwrap
@@ -41,6 +40,7 @@ from sb3_grpo.cli_common import (
     save_config,
     valid_seed,
 )
+from sb3_grpo.common.entries import parse_value
 from sb3_grpo.common.tokens import TokenSpace
 
 
@@ -134,23 +134,12 @@ def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[s
     return settings
 
 
-class _DictCalls(ast.NodeTransformer):
-    """``dict(key=value)``, as policy_kwargs are mostly written, becomes ``{"key": value}``, which is a literal."""
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
-        if not is_dict or node.args or any(keyword.arg is None for keyword in node.keywords):
-            return node
-        return ast.Dict([ast.Constant(keyword.arg) for keyword in node.keywords], [keyword.value for keyword in node.keywords])
-
-
 def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     classes = [get_origin(kind) or kind for kind in kinds]
     try:
-        value = ast.literal_eval(_DictCalls().visit(ast.parse(text.strip(), mode="eval")))
-    except (ValueError, SyntaxError):
+        value = parse_value(text)
+    except ValueError:
         # Quotes would have to be protected from the shell: advantage=outcome is good enough
         if str in classes and re.fullmatch(r"[\w./-]+", text):
             return text

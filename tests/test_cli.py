@@ -327,7 +327,7 @@ def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture
 
 def test_set_values() -> None:
     settings = ["learning_rate=1", "clip_range_high=None", "target_kl=0.05", "dynamic_sampling=False", "ratio_level='episode'"]
-    settings += ["policy_kwargs=dict(net_arch=dict(pi=[8]), ortho_init=False)"]
+    settings += ["policy_kwargs=dict(net_arch=dict(pi=[8]), ortho_init=False, activation_fn=nn.ReLU)"]
     config = train_and_read(*(argument for setting in settings for argument in ("--set", setting)))
     expected = {
         "learning_rate": 1,
@@ -335,7 +335,7 @@ def test_set_values() -> None:
         "target_kl": 0.05,
         "dynamic_sampling": False,
         "ratio_level": "episode",
-        "policy_kwargs": {"net_arch": {"pi": [8]}, "ortho_init": False},
+        "policy_kwargs": {"net_arch": {"pi": [8]}, "ortho_init": False, "activation_fn": str(th.nn.ReLU)},
     }
     assert expected.items() <= config["hyperparameters"].items()
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sb3_grpo.cli_common import UsageError, close_matches, find_env
+from sb3_grpo.common.entries import read_entry
 from sb3_grpo.common.hyperparams import config_path, entry_name
 from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
 
@@ -181,6 +182,10 @@ def _check_variant(variant: Variant, envs: list[str], algorithms: Mapping[str, t
     if "n_timesteps" in variant.hyperparams:
         raise UsageError(f"{where}: the budget is the same for all variants: set timesteps instead of n_timesteps")
     _check_names(variant.hyperparams, known_hyperparams(algorithms[variant.algo]), where, "hyperparameter")
+    try:
+        read_entry(variant.hyperparams)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _check_names(names: Iterable[Any], known: Iterable[str], where: str, what: str) -> None:

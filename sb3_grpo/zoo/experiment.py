@@ -25,6 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.cli_common import UsageError, say
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.common.entries import read_entry
 from sb3_grpo.common.hyperparams import config_path
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.start_queue import StartQueue
@@ -89,6 +90,7 @@ class GroupExperimentManager(ExperimentManager):
     The parameters are those of the RL Zoo's ``ExperimentManager``. What differs:
 
     - hyperparameters come from ``zoo_configs``, unless ``config`` says otherwise;
+    - strings are read and not evaluated, and what is called is a wrapper or a callback;
     - schedules may be written ``lin_0.28`` for ``clip_range_high``, too;
     - the copies of an environment in other processes get a ``StartQueue``, if the algorithm needs it;
     - evaluations and trials end with ``n_timesteps``;
@@ -163,6 +165,11 @@ class GroupExperimentManager(ExperimentManager):
                 self.callbacks[i] = ClampedProgressBarCallback()
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> tuple[dict[str, Any], Any, list[BaseCallback], Any]:
+        try:
+            # Without strings, the RL Zoo has nothing to evaluate
+            hyperparams = read_entry(hyperparams)
+        except ValueError as error:
+            raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id}: {error}") from error
         hyperparams, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
         if not self._eval_env_kwargs_args:
             # Those of the configuration file, too: evaluation is to be on the same task
