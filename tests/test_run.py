@@ -268,6 +268,6 @@ def test_unequal_starts() -> None:
 
 
 def test_spoiled_policy_is_an_error() -> None:
-    model = GRPO("MlpPolicy", gym.make("CartPole-v1"), learning_rate=float("inf"), **SMALL)
+    model = GRPO("MlpPolicy", gym.make("CartPole-v1"), learning_rate=lambda _: float("inf"), **SMALL)
     with pytest.raises(ValueError, match="learning_rate"):
         model.learn(2000)

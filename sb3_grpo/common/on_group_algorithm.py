@@ -2,7 +2,6 @@
 
 import io
 import math
-import numbers
 import pathlib
 import warnings
 from collections.abc import Iterable
@@ -35,6 +34,7 @@ from sb3_grpo.common.group_queue import (
     random_seed_start,
 )
 from sb3_grpo.common.optimizers import fuse_adam
+from sb3_grpo.common.parameters import checked_number, number_parameters
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
@@ -106,6 +106,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         seed: int | None = None,
         device: th.device | str = "auto",
     ):
+        # What is needed before all others are checked
+        n_envs, seed = checked_number(type(self), "n_envs", n_envs), checked_number(type(self), "seed", seed)
         if isinstance(env, str):
             env = make_group_env(env, n_envs=n_envs, seed=seed)
         super().__init__(
@@ -120,7 +122,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             max_grad_norm=max_grad_norm,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
-            stats_window_size=stats_window_size,
+            stats_window_size=checked_number(type(self), "stats_window_size", stats_window_size),
             tensorboard_log=tensorboard_log,
             policy_kwargs=policy_kwargs,
             verbose=verbose,
@@ -158,6 +160,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
                 f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
             )
+        for name in number_parameters(type(self)):
+            if hasattr(self, name):
+                setattr(self, name, checked_number(type(self), name, getattr(self, name)))
         if self.group_size < 2:
             raise ValueError(
                 f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
@@ -183,8 +188,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         :raises ValueError: if it is impossible, or with other parameters
         """
-        if isinstance(self.horizon, bool) or not isinstance(self.horizon, numbers.Integral) or self.horizon < 1:
-            raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon!r}.")
+        assert self.horizon is not None
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon}.")
         if self.unrelated_starts:
             raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
         if self.vine_share > 0.0:
