@@ -1,12 +1,12 @@
 """Which prompts to ask: those that are not answered yet more often than those that are."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo.common.starts import SeedStart
+from sb3_grpo.common.user_warnings import warn_user
 
 # Draws after which somebody should have counted an answer
 _MANY_DRAWS = 1000
@@ -54,7 +54,7 @@ class HardPrompts(BaseCallback):
         """
         self._n_draws += 1
         if self._n_draws == _MANY_DRAWS and not self._is_callback:
-            warnings.warn(
+            warn_user(
                 f"HardPrompts has drawn {_MANY_DRAWS} prompts, but no answer was counted: it draws them all alike. "
                 "It has to be the callback, too: learn(..., callback=hard), and after loading callback=model.start_sampler."
             )

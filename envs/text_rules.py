@@ -1,7 +1,6 @@
 """What one environment of text and a batch of them have in common: prompts, limits, ends and rewards."""
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
@@ -12,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_grpo.common.tokens import PAD, Tokenizer, TokenSpace
+from sb3_grpo.common.user_warnings import warn_user
 
 from .builtin_tasks import make_task
 from .reasoning_gym_task import ReasoningGymTask
@@ -199,7 +199,7 @@ class TextEpisodeRules:
             default = _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
             guesses = dict(zip(("max_prompt_tokens", "max_answer_tokens"), default, strict=True))
             if wanted:
-                warnings.warn(
+                warn_user(
                     f"{type(self.task).__name__} has too many items to look for the longest. Guessed: "
                     f"{', '.join(f'{name}={guesses[name]}' for name in wanted)}. A longer prompt is an error, and a longer "
                     "answer is cut off: give the environment the limits that you need."
@@ -263,7 +263,7 @@ class TextEpisodeRules:
             return  # what a verifier accepts need not be written like the reference
         if n_tokens > self.max_answer_tokens:
             self._too_long = True
-            warnings.warn(
+            warn_user(
                 f"The reference of item {index} has {n_tokens} tokens with its end, but there is room for "
                 f"max_answer_tokens={self.max_answer_tokens}: an answer that is as long is cut off, and wrong. There may be "
                 f"more such items. Prompt: {item.prompt!r:.200}"
@@ -284,7 +284,7 @@ class TextEpisodeRules:
                     raise
                 error = raised
                 if not self._passed_over:
-                    warnings.warn(f"Items like this one are passed over: {error}")
+                    warn_user(f"Items like this one are passed over: {error}")
                 self._passed_over = True
         raise ValueError(f"{_MAX_DRAWS} items were drawn, and none of them can be used. The last one: {error}") from error
 

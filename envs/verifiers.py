@@ -4,12 +4,13 @@ import contextlib
 import math
 import pickle
 import re
-import warnings
 from collections.abc import Callable, Generator, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import cloudpickle
+
+from sb3_grpo.common.user_warnings import warn_user
 
 from .verifier_process import VerifierProcess, VerifierStartError, shared_process
 from .verifier_worker import RESULTS, describe
@@ -287,7 +288,7 @@ class VerifierRunner:
                 'failures with on_verifier_error="zero".'
             ) from cause
         if self.n_errors == 0:
-            warnings.warn(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
+            warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
         self.n_errors += 1
         return what
 

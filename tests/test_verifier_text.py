@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
-from toy_envs import TINY
+from toy_envs import TINY_TEXT
 
 from sb3_grpo.common.start_queue import StartQueue
 from sb3_grpo.common.starts import SeedStart, StartMismatchError
@@ -647,15 +647,19 @@ def test_states_of_other_tasks_are_refused() -> None:
 @pytest.mark.parametrize("settings", [{}, {"task": "guess_number"}])
 def test_training(settings: dict[str, Any]) -> None:
     env = make_vec_env(ENV_ID, n_envs=4, env_kwargs=settings)
-    model = GRPO("MlpPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY, device="cpu", seed=0).learn(200)
+    model = GRPO("TokenPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY_TEXT, device="cpu", seed=0).learn(200)
     assert model.num_timesteps >= 200
     assert model.ep_success_buffer is not None and len(model.ep_success_buffer) > 10
-    GRPO("MlpPolicy", gym.make(ENV_ID, **settings), group_size=4, n_groups=2, policy_kwargs=TINY, device="cpu").learn(50)
+    GRPO("TokenPolicy", gym.make(ENV_ID, **settings), group_size=4, n_groups=2, policy_kwargs=TINY_TEXT, device="cpu").learn(
+        50
+    )
 
 
 def test_training_learns_one_answer() -> None:
     env = gym.make(ENV_ID, task=[("?", "a")], max_answer_tokens=2)
-    model = GRPO("MlpPolicy", env, group_size=16, n_groups=4, learning_rate=0.02, policy_kwargs=TINY, device="cpu", seed=0)
+    model = GRPO(
+        "TokenPolicy", env, group_size=16, n_groups=4, learning_rate=0.02, policy_kwargs=TINY_TEXT, device="cpu", seed=0
+    )
     model.learn(3_000)
     assert model.ep_success_buffer is not None
     assert np.mean(list(model.ep_success_buffer)[-30:]) > 0.8

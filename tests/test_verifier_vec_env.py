@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor
-from toy_envs import TINY, step_both, without_time
+from toy_envs import TINY_TEXT, step_both, without_time
 
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.common.starts import SeedStart, Start, StartMismatchError
@@ -286,7 +286,7 @@ def test_returned_arrays_are_not_changed_afterwards() -> None:
 @pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
 def test_training_and_evaluation(task: str) -> None:
     env = VerifierTextVecEnv(8, seed=0, task=task)
-    model = GRPO("MlpPolicy", env, group_size=4, n_groups=4, policy_kwargs=TINY, device="cpu", seed=0).learn(300)
+    model = GRPO("TokenPolicy", env, group_size=4, n_groups=4, policy_kwargs=TINY_TEXT, device="cpu", seed=0).learn(300)
     assert model.num_timesteps >= 300 and len(model.ep_info_buffer or ()) > 30
     mean, _ = evaluate_policy(model, env, n_eval_episodes=20)
     assert 0 <= mean <= 1
@@ -304,7 +304,7 @@ def test_hard_prompts_have_to_be_the_callback(monkeypatch: pytest.MonkeyPatch) -
         hard(rng)
     env = VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")])
     hard = HardPrompts(2)
-    model = GRPO("MlpPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY, device="cpu")
+    model = GRPO("TokenPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY_TEXT, device="cpu")
     model.learn(30, callback=hard)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -342,4 +342,4 @@ def test_the_example_with_a_language_model(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
 def test_training_inside_of_a_wrapper() -> None:
     env = VecMonitor(VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")], tokenizer=CharTokenizer("ab?!")))
-    GRPO("MlpPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY, device="cpu").learn(50)
+    GRPO("TokenPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY_TEXT, device="cpu").learn(50)

@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from sb3_grpo.common.buffers import Minibatch
 
 TINY = {"net_arch": [8]}
+TINY_TEXT = {"n_layers": 1, "width": 16, "n_heads": 1}
 
 
 def observations_of(batch: Any, steps: th.Tensor | None = None) -> Any:

@@ -1,6 +1,5 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sb3_grpo.common.differences import first_difference
 from sb3_grpo.common.probes import Probe, Trace, compare_traces
 from sb3_grpo.common.start_queue import QueuedStart
 from sb3_grpo.common.starts import Replay, SeedStart, SnapshotStart, Start
+from sb3_grpo.common.user_warnings import warn_user
 
 StartSampler = Callable[[np.random.Generator], Start]
 
@@ -261,7 +261,7 @@ class GroupQueue:
             if played <= MAX_EPISODE_LENGTH:
                 self._unfinished.append((cut_at, played))
             else:
-                warnings.warn(f"An episode has not ended after {played} steps: no group goes on from there.", stacklevel=2)
+                warn_user(f"An episode has not ended after {played} steps: no group goes on from there.")
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """

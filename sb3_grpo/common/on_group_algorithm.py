@@ -3,7 +3,6 @@
 import io
 import math
 import pathlib
-import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -46,6 +45,8 @@ from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.common.starts import StartNotSupportedError
 from sb3_grpo.common.token_buffer import TokenRolloutBuffer
 from sb3_grpo.common.token_policies import TokenPolicy
+from sb3_grpo.common.tokens import TokenSpace
+from sb3_grpo.common.user_warnings import warn_user
 from sb3_grpo.common.vine import VisitedState, VisitedStates
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
@@ -160,6 +161,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
                 f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
             )
+        if isinstance(self.observation_space, TokenSpace) and not (self.policy_class.reads_texts or self._own_extractor):
+            raise ValueError(
+                f"The observations are texts, and {self.policy_class.__name__} would take their token ids for quantities: "
+                f'write {type(self).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
+            )
         for name in number_parameters(type(self)):
             if hasattr(self, name):
                 setattr(self, name, checked_number(type(self), name, getattr(self, name)))
@@ -217,10 +223,14 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             a features extractor or a policy is the user's own, to which the numbers may mean something
         """
         own_policy = self.policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
-        own_extractor = self.policy_kwargs.get("features_extractor_class") not in (None, *_SB3_EXTRACTORS)
-        if not isinstance(self.action_space, spaces.Box) or own_policy or own_extractor or self._vec_normalize_observes:
+        if not isinstance(self.action_space, spaces.Box) or own_policy or self._own_extractor or self._vec_normalize_observes:
             return {}
         return {"normalize_observations": True}
+
+    @property
+    def _own_extractor(self) -> bool:
+        """Whether the user's own features extractor reads the observations."""
+        return self.policy_kwargs.get("features_extractor_class") not in (None, *_SB3_EXTRACTORS)
 
     @property
     def _vec_normalize_observes(self) -> bool:
@@ -305,7 +315,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"There is no environment to learn from. Give one: {name}.load(path, env=...), or model.set_env(...)."
             )
         if self._vec_normalize_observes and self.default_policy_kwargs.keys() - self.policy_kwargs.keys():
-            warnings.warn(
+            warn_user(
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
@@ -471,10 +481,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :return: False if no steps are left for new ones
         """
         assert self.env is not None and self._feeder is not None
-        warnings.warn(
+        warn_user(
             "The training environment was reset by somebody else in the middle of a rollout (a callback that evaluates "
-            "on it?). The groups under way are dropped: give callbacks an environment of their own.",
-            stacklevel=2,
+            "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
         self._begin_groups()

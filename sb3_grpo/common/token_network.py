@@ -56,7 +56,8 @@ class TokenNetworkMixin(ActorCriticPolicy):
         if not isinstance(observation_space, TokenSpace):
             raise ValueError(
                 f"{type(self).__name__} reads token ids: it needs an environment whose observation space is a "
-                f"sb3_grpo.common.tokens.TokenSpace, such as sb3_grpo.envs:VerifierText-v0, got {observation_space}."
+                f"sb3_grpo.common.tokens.TokenSpace, such as sb3_grpo.envs:VerifierText-v0, got {observation_space}. "
+                'For numbers take "MlpPolicy", for images "CnnPolicy", for dictionaries "MultiInputPolicy".'
             )
         vocab_size = observation_space.tokenizer.vocab_size
         if not (isinstance(action_space, spaces.Discrete) and action_space.n == vocab_size):

@@ -1,4 +1,3 @@
-import warnings
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,10 +14,12 @@ from sb3_grpo.common.kl_regularized_algorithm import KLRegularizedAlgorithm
 from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
 from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
 from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
 RATIO_LEVELS = ("step", "episode")
+_WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
 
 
 def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
@@ -306,7 +307,8 @@ class GRPO(KLRegularizedAlgorithm):
                 f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome "
                 f"({f'{low:g}' if low == high else f'from {low:g} in one to {high:g} in another'}). "
                 "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
-                "succeeds: more exploration (ent_coef), a larger group_size or a denser reward may help."
+                f"succeeds: {_WARM_START if self.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
+                "or a denser reward may help."
             )
             return
         batch = self.batch
@@ -517,10 +519,7 @@ class GRPO(KLRegularizedAlgorithm):
         self.logger.record("train/n_live_steps", 0)
         if not self._warned_skip:
             self._warned_skip = True
-            warnings.warn(
-                f"No update at {self.num_timesteps} steps: {reason} Others like it are skipped, too, without a word.",
-                stacklevel=3,
-            )
+            warn_user(f"No update at {self.num_timesteps} steps: {reason} Others like it are skipped, too, without a word.")
 
     def learn(
         self: SelfGRPO,

@@ -1,0 +1,38 @@
+"""Warnings that point to the user's own line."""
+
+import sys
+import warnings
+from types import FrameType
+
+_PACKAGES = ("sb3_grpo", "stable_baselines3", "rl_zoo3", "gymnasium")
+
+
+def warn_user(message: str) -> None:
+    """
+    Warn at the line of the user: the one that has called ``learn``, if that is under way, or else this package.
+    Where there is none (``python -m sb3_grpo``), at the outermost one of the package.
+
+    :param message: What there is to say
+    """
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    ours = [_package(each) in _PACKAGES for each in frames]
+    learns = [our and each.f_code.co_name == "learn" for each, our in zip(frames, ours, strict=True)]
+    begin = learns.index(True) if True in learns else 0
+    end = ours.index(False, begin) if False in ours[begin:] else len(frames)
+    if end == len(frames) or _package(frames[end]) == "runpy":
+        end -= 1
+    place = frames[end]
+    registry = place.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, UserWarning, place.f_code.co_filename, place.f_lineno, place.f_globals.get("__name__"), registry
+    )
+
+
+def _package(frame: FrameType) -> str:
+    # With python -m, the name is __main__
+    name = frame.f_globals.get("__package__") or frame.f_globals.get("__name__") or ""
+    return name.partition(".")[0]
