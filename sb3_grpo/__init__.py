@@ -7,6 +7,7 @@ from pathlib import Path
 # sizes and layers. Ours have another size in each update, so gigabytes would add up. It is read when a convolution first runs.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
+from sb3_grpo.common.check_starts import check_starts
 from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.common.starts import SeedStart, SnapshotStart
 from sb3_grpo.dapo import DAPO
@@ -27,5 +28,6 @@ __all__ = [
     "StartQueue",
     "__version__",
     "capture_starts",
+    "check_starts",
     "make_group_env",
 ]

@@ -84,6 +84,16 @@ def depth_of(place: str) -> int:
     return next(depth for depth, name in enumerate(names) if name != "env")
 
 
+def written(place: str, layers: Sequence[gym.Env]) -> str:
+    """
+    :param place: where a generator is
+    :param layers: the environment with its wrappers
+    :return: the same for people: what the base environment holds is ``env.unwrapped.rng``
+    """
+    depth = depth_of(place)
+    return f"env.unwrapped.{place[len('env.') * depth :]}" if depth == len(layers) - 1 else f"env.{place}"
+
+
 def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[str] = ()) -> None:
     """
     Reseed all of ``find_generators`` in place, so that whoever refers to them has the new ones.
@@ -102,8 +112,8 @@ def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[
         except Exception as error:
             kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
             raise StartNotSupportedError(
-                f"{env_name(layers[0])}: the random generator {place} ({kind}) cannot be seeded: {type(error).__name__}, "
-                f"{error}. The members of a group need noise from a known seed, the same for all or independent: use a "
+                f"{env_name(layers[0])}: the random generator {written(place, layers)} ({kind}) cannot be seeded: "
+                f"{type(error).__name__}, {error}. Members of a group need noise from a known seed: use a "
                 "numpy.random.Generator, a random.Random or a torch.Generator in its place."
             ) from error
 

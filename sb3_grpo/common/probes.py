@@ -64,7 +64,7 @@ def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
                 return trace
             with unwatched(env) as inner:
                 inner.reset()
-                _roll(inner, actions[probe.n_steps :])
+                roll(inner, actions[probe.n_steps :])
             difference = compare_traces(trace, _play(env, start, probe, actions[: probe.n_steps]))
         except UnequalStartError as error:
             return str(error)
@@ -103,10 +103,15 @@ def _play(env: gym.Env, start: SnapshotStart, probe: Probe, actions: list[Any]) 
     if probe.own_noise:
         _seed_global_generators(probe.seed)
     with unwatched(env) as inner:
-        return _roll(inner, actions)
+        return roll(inner, actions)
 
 
-def _roll(env: gym.Env, actions: list[Any]) -> Trace:
+def roll(env: gym.Env, actions: list[Any]) -> Trace:
+    """
+    :param env: an environment in an episode
+    :param actions: what to do, until the episode ends
+    :return: what was seen
+    """
     trace: Trace = []
     for action in actions:
         try:
@@ -118,6 +123,14 @@ def _roll(env: gym.Env, actions: list[Any]) -> Trace:
         if terminated or truncated:
             break
     return trace
+
+
+def has_ended(trace: Trace) -> bool:
+    """
+    :param trace: what was seen
+    :return: whether the episode has ended, by itself or by an error
+    """
+    return bool(trace) and (isinstance(trace[-1], str) or bool(trace[-1][2] or trace[-1][3]))
 
 
 @contextmanager

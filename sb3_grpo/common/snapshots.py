@@ -103,7 +103,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
         )
     return SnapshotStart(
         observation=copy.deepcopy(observation),
-        identity=_identity(env),
+        identity=identity(env),
         layers=_capture_layers(env, state),
         native=replay if state.replayed else state.capture(base),
         # Of TimeLimit, or of what the RL Zoo has in its place
@@ -126,11 +126,11 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
     """
     base = env.unwrapped
     state = base_state(base)
-    identity = _identity(env)
-    if state is None or identity != snapshot.identity:
+    layers = identity(env)
+    if state is None or layers != snapshot.identity:
         raise StartMismatchError(
             "The snapshot was taken in another environment or wrapper stack.\n"
-            f"Snapshot:    {' > '.join(snapshot.identity)}\nEnvironment: {' > '.join(identity)}"
+            f"Snapshot:    {' > '.join(snapshot.identity)}\nEnvironment: {' > '.join(layers)}"
         )
     if isinstance(snapshot.native, Replay):
         _replay(env, snapshot.native, snapshot.observation)
@@ -235,7 +235,11 @@ def _replay(env: gym.Env, replay: Replay, observation: Any) -> None:
         )
 
 
-def _identity(env: gym.Env) -> tuple[str, ...]:
+def identity(env: gym.Env) -> tuple[str, ...]:
+    """
+    :param env: an environment with its wrappers
+    :return: a description of each of them, the outermost first, with the simple arguments that it was made with
+    """
     names = []
     for layer in layers_of(env):
         if isinstance(layer, gym.Wrapper):
@@ -264,12 +268,16 @@ def _create_np_random(base: gym.Env) -> None:
 def _reseed(env: gym.Env, seed: int) -> None:
     base = env.unwrapped
     _create_np_random(base)
-    reseed_generators(layers_of(env), seed, _not_looked_into(base))
+    reseed_generators(layers_of(env), seed, skipped_of(base))
     if "_np_random_seed" in vars(base):
         base._np_random_seed = -1  # Gymnasium's mark for "unknown"
 
 
-def _not_looked_into(base: gym.Env) -> frozenset[str]:
+def skipped_of(base: gym.Env) -> frozenset[str]:
+    """
+    :param base: a base environment
+    :return: its attributes that belong to the simulator or to what is drawn, in which no state is looked for
+    """
     state = base_state(base)
     return frozenset() if state is None else state.skipped
 
@@ -310,7 +318,7 @@ def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
         _create_np_random(layers[-1])
     # First, because some set_state() begin with a reset(), which draws from the generators and reaches the wrappers further in
     for depth, saved in own.items():
-        layers[depth].set_state(saved)  # type: ignore[attr-defined]
+        layers[depth].set_state(saved)
     for layer, values in zip(layers, attributes, strict=True):
         vars(layer).update(values)
         if "episode_start_time" in vars(layer):

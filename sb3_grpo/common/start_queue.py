@@ -12,6 +12,7 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
+from sb3_grpo.common.generators import is_known
 from sb3_grpo.common.holdings import env_name
 from sb3_grpo.common.probes import Probe, Trace, play_probe
 from sb3_grpo.common.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
@@ -114,6 +115,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._goes_on = False
         self._horizon: int | None = None
         self._ordinary_seeds = OrdinarySeeds()
+        _separate_spaces(env.unwrapped)
         self._replayed = needs_replay(env)
         if self._replayed:
             # Bound here, because most environments need no record of the actions and should not pay for a check
@@ -244,6 +246,14 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return StartQueue.step(self, action)
 
 
+def _separate_spaces(base: gym.Env) -> None:
+    """Copies of an environment whose spaces belong to its class would draw from the same generators when they sample."""
+    for name in ("observation_space", "action_space"):
+        space = getattr(type(base), name, None)
+        if isinstance(space, gym.Space) and name not in vars(base) and not is_known(type(base)):
+            setattr(base, name, copy.deepcopy(space))
+
+
 _HOW_TO_ADD = (
     "build it with make_group_env(env_id, ...) or "
     "make_vec_env(env_id, ..., wrapper_class=StartQueue, vec_env_cls=SubprocVecEnv)"
@@ -336,12 +346,9 @@ def make_group_env(
     :return: the vectorized environment
     """
     if isinstance(env_id, str):
-        if _ATARI_ID.fullmatch(env_id):
-            # Atari games are registered by importing ale_py, and this makes Gymnasium import it in every process
-            env_id = f"ale_py:{env_id}"
         # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
         # and is 3 to 6 times slower
-        env_id = functools.partial(gym.make, env_id)
+        env_id = functools.partial(gym.make, importable_id(env_id))
     return make_vec_env(
         env_id,
         n_envs=n_envs,
@@ -354,6 +361,14 @@ def make_group_env(
         vec_env_kwargs=vec_env_kwargs,
         monitor_kwargs=monitor_kwargs,
     )
+
+
+def importable_id(env_id: str) -> str:
+    """
+    :param env_id: the id of an environment
+    :return: the same with what Gymnasium has to import for it in every process: importing ale_py registers Atari games
+    """
+    return f"ale_py:{env_id}" if _ATARI_ID.fullmatch(env_id) else env_id
 
 
 _ATARI_ID = re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]")
