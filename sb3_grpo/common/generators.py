@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-from sb3_grpo.common.holdings import attributes, env_name, is_container, is_leaf, path_name, records_of, walk
+from sb3_grpo.common.holdings import attributes, env_name, is_container, is_leaf, package_of, path_name, records_of, walk
 from sb3_grpo.common.starts import StartNotSupportedError
 
 GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, th.Generator)
@@ -196,4 +196,4 @@ def is_known(cls: type) -> bool:
     :param cls: a class
     :return: whether it belongs to a package of which it is known what the environments and wrappers hold
     """
-    return cls.__module__.partition(".")[0] in _KNOWN_PACKAGES
+    return package_of(cls) in _KNOWN_PACKAGES

@@ -223,14 +223,33 @@ def _closure(function: types.FunctionType) -> list[tuple[str, Any]]:
     return found
 
 
+def is_compiled(item: Any) -> bool:
+    """
+    :param item: what ``walk`` has found
+    :return: whether it stands for something outside of Python, such as the body of a simulator
+    """
+    cls = type(item)
+    if _kind(cls) is not _Kind.OBJECT or hasattr(item, "__dict__") or _slots(cls):
+        return False
+    return not is_of_library(cls) and package_of(cls) not in ("numpy", "torch", "pygame")
+
+
 @_cached
 def is_of_library(cls: type) -> bool:
     """
     :param cls: a class
     :return: whether it comes with Python: its objects are not looked into
     """
-    package = str(getattr(cls, "__module__", "")).partition(".")[0]
-    return package in sys.stdlib_module_names and cls is not types.SimpleNamespace
+    return package_of(cls) in sys.stdlib_module_names and cls is not types.SimpleNamespace
+
+
+def package_of(cls: type) -> str:
+    """
+    :param cls: a class
+    :return: the package that it comes with
+    """
+    # Some compiled classes do not say
+    return str(getattr(cls, "__module__", "")).partition(".")[0]
 
 
 @_cached

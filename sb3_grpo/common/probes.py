@@ -19,7 +19,7 @@ import torch as th
 
 from sb3_grpo.common.differences import first_difference
 from sb3_grpo.common.generators import GENERATORS, generator_state, set_generator_state
-from sb3_grpo.common.holdings import attributes, env_name, is_of_library, layers_of, records_of, walk
+from sb3_grpo.common.holdings import attributes, env_name, is_compiled, is_of_library, layers_of, records_of, walk
 from sb3_grpo.common.snapshots import begin
 from sb3_grpo.common.starts import SnapshotStart, UnequalStartError
 
@@ -160,14 +160,19 @@ def put_back(env: gym.Env) -> Iterator[None]:
     """
     Put everything that an environment holds in Python's objects back as it was, in place, and so the global generators.
 
+    Not what a layer holds that also has compiled objects, besides its generators: a simulator may have destroyed what they
+    stand for and made new ones.
+
     :param env: an environment with its wrappers
     """
     layers = layers_of(env)
     undo: list[Callable[[], Any] | None] = [_undo_global_generators()]
     for layer in layers:
         undo.extend(_undo_space(space) for space in (layer.observation_space, layer.action_space))
-        undo.append(_undo_attributes(layer))
-        for item, _ in walk([*attributes(layer).items()], known=layers):
+        items = [layer, *(item for item, _ in walk([*attributes(layer).items()], known=layers))]
+        if any(is_compiled(item) for item in items):
+            items = [item for item in items if isinstance(item, GENERATORS)]
+        for item in items:
             undo.extend((_undo_content(item), _undo_attributes(item)))
     try:
         yield
@@ -200,7 +205,7 @@ def _refill(container: Any, content: Any) -> None:
 
 def _undo_attributes(item: Any) -> Callable[[], None] | None:
     held = dict(attributes(item))
-    if not held or is_of_library(type(item)):
+    if not held or isinstance(item, GENERATORS) or is_of_library(type(item)):
         return None
 
     def undo() -> None:
