@@ -11,54 +11,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
-from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.monitor import Monitor
+from whole_envs import BREAKOUT_LIFE, STICKY_PONG, make
 
 from sb3_grpo.common import base_states
 from sb3_grpo.common.snapshots import begin, capture, restore
 from sb3_grpo.common.start_queue import StartQueue
 from sb3_grpo.common.starts import SeedStart, SnapshotStart, StartMismatchError, StartNotSupportedError, UnequalStartError
 
-MUJOCO_NAMES = (
-    "Ant HalfCheetah Hopper Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher Swimmer Walker2d"
-)
-PLAIN = [
-    "CartPole-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Pendulum-v1",
-    "FrozenLake-v1",
-    "Taxi-v4",
-    "Blackjack-v1",
-    "CliffWalking-v1",
-    "CliffWalkingSlippery-v1",
-]
-MUJOCO = [f"{name}-v5" for name in MUJOCO_NAMES.split()]
-BOX2D = ["LunarLander-v3", "LunarLander continuous", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"]
-STICKY_PONG = "ALE/Pong-v5"
-BREAKOUT_LIFE = "BreakoutNoFrameskip-v4 life"
-ATARI = [STICKY_PONG, "PongNoFrameskip-v4", BREAKOUT_LIFE, "BreakoutNoFrameskip-v4"]
-ALL = PLAIN + MUJOCO + BOX2D + ATARI
-
-PACKAGES = dict.fromkeys(MUJOCO, "mujoco") | dict.fromkeys(BOX2D, "Box2D") | dict.fromkeys(ATARI, "ale_py")
-
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def make(name: str) -> StartQueue:
-    package = PACKAGES.get(name)
-    if package is not None:
-        module = pytest.importorskip(package)
-        if package == "ale_py":
-            gym.register_envs(module)
-            pytest.importorskip("cv2")
-    env_id, _, variant = name.partition(" ")
-    if "NoFrameskip" in env_id:
-        env: gym.Env = AtariWrapper(Monitor(gym.make(env_id)), terminal_on_life_loss=variant == "life")
-        return StartQueue(gym.wrappers.FrameStackObservation(env, 4))
-    kwargs = {"continuous": True, "enable_wind": True} if variant == "continuous" else {}
-    return StartQueue(Monitor(gym.wrappers.RecordEpisodeStatistics(gym.make(env_id, **kwargs), stats_key="statistics")))
 
 
 def begin_from(env: StartQueue, start: Any, noise_seed: int | None = None) -> Any:
@@ -92,52 +53,6 @@ def walk(env: StartQueue, steps: int, seed: int = 1) -> None:
     for action in actions_for(env, steps, seed):
         if any(env.step(action)[2:4]):
             env.reset()
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("steps", [0, 25])
-def test_snapshot_is_exact(name: str, steps: int) -> None:
-    env, other = make(name), make(name)
-    env.reset(seed=steps)
-    walk(env, steps)
-    snapshot = env.capture_start()
-    actions = actions_for(env, 30 if name == "CarRacing-v3" else 120, seed=2)
-    expected = roll(env, actions)
-
-    walk(env, 3 if name == "CarRacing-v3" else 30, seed=3) if not any(expected[-1][2:4]) else env.reset()
-    first = begin_from(env, snapshot)
-    again = roll(env, actions)
-    assert same(first, snapshot.observation)
-    # Not with sticky actions: the last action before the snapshot is unknown, and taken to be NOOP
-    assert name == STICKY_PONG or same(again, expected)
-
-    # The other copy has never been reset; the second time it has been used
-    for start in (pickle.loads(pickle.dumps(snapshot)), snapshot):
-        assert same(begin_from(other, start), first)
-        assert same(roll(other, actions), again)
-    assert same(begin_from(env, snapshot), first)
-    assert same(roll(env, actions), again)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_seed_start_does_not_depend_on_the_past(name: str) -> None:
-    env, fresh = make(name), make(name)
-    n_actions = 30 if name == "CarRacing-v3" else 100
-    # The order of contacts in a used world only matters now and then
-    for seed in range(8 if name.startswith("Bipedal") else 1):
-        actions = actions_for(env, n_actions, seed)
-        first = begin_from(fresh, SeedStart(seed))
-        expected = roll(fresh, actions)
-        env.reset(seed=77)
-        roll(env, actions_for(env, n_actions, seed + 100))
-        assert same(begin_from(env, SeedStart(seed)), first)
-        assert same(roll(env, actions), expected)
-        if not name.startswith("Bipedal"):
-            # In the middle of an episode, with Breakout in the middle of a game
-            assert same(begin_from(env, SeedStart(seed)), first)
-            roll(env, actions[:9])
-            assert same(begin_from(env, SeedStart(seed)), first)
-            assert same(roll(env, actions), expected)
 
 
 def test_seed_start_begins_a_new_game_after_a_lost_life() -> None:

@@ -100,9 +100,9 @@ class AtariState(BaseState):
     ALE: the emulator's own state with its random generators.
 
     Two things are in no state that the emulator gives out. One is a flag of the graphics chip, without which some games
-    (Qbert, Tetris, Yars' Revenge) go on differently in a copy that was just reset: after the first frame of a game it is as
-    in the middle of one. The other is the last action, which sticky actions repeat: it is NOOP then. All who begin from one
-    snapshot are exactly equal, but with sticky actions the captured episode may have gone on with another action.
+    (Qbert, Tetris, Yars' Revenge) go on differently: it is set by the first frame of a game. The other is the last action,
+    which sticky actions repeat: it is NOOP then. All who begin from one snapshot are exactly equal, but with sticky actions the
+    captured episode may have gone on with another action.
     The screen is not part of the state either and stays as it was until the next step.
     """
 
@@ -114,7 +114,8 @@ class AtariState(BaseState):
 
     def restore(self, base: Any, native: Any) -> None:
         base.ale.reset_game()
-        base.ale.act(0)
+        if native.getEpisodeFrameNumber() > 0:
+            base.ale.act(0)
         base.restore_state(native)
 
     def reseed(self, base: Any, seed: int) -> None:
