@@ -325,8 +325,7 @@ def _maker(env: str | gym.Env | Callable[[], gym.Env]) -> Callable[[], gym.Env] 
         return functools.partial(gym.make, importable_id(env))
     if not isinstance(env, gym.Env):
         return env
-    try:
-        return None if env.spec is None else functools.partial(gym.make, env.spec)
-    except gym.error.Error:
+    if env.spec is None or any(wrapper.kwargs is None for wrapper in env.spec.additional_wrappers):
         # There are wrappers of which nobody knows how they were made
         return None
+    return functools.partial(gym.make, env.spec)

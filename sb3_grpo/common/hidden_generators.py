@@ -28,9 +28,9 @@ def hidden_generators(layers: Sequence[gym.Env], skipped: frozenset[str]) -> lis
     """
     found = find_generators(layers, skipped).values()
     seen = {id(item) for generator in found for item in (generator, getattr(generator, "bit_generator", None))}
-    shared = {id(generator) for generator, _ in shared_generators(layers)}
+    seen |= {id(layer) for layer in layers} | {id(generator) for generator, _ in shared_generators(layers)}
     # What a module holds is not the environment's; its functions lead there
-    seen |= shared | {id(vars(module)) for module in list(sys.modules.values()) if hasattr(module, "__dict__")}
+    seen |= {id(vars(module)) for module in list(sys.modules.values()) if hasattr(module, "__dict__")}
     holders: dict[int, Any] = {}
     hidden: list[str] = []
     kept: list[Any] = list(layers)  # an identity is one only as long as its object exists
