@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch as th
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
@@ -34,13 +35,13 @@ def machine() -> dict[str, Any]:
     # Imported here, so that no process holds more than its own algorithm in memory
     from sb3_grpo.common.machine import cpu_name, source_commit
 
-    packages = ("torch", "stable_baselines3", "gymnasium", "numpy")
+    packages = ("stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {**{package: version(package) for package in packages}, "sb3_grpo": version("sb3_grpo")},
+        "versions": {"torch": str(th.__version__)} | {package: version(package) for package in packages},
         "commit": source_commit() or "unknown",
     }
 

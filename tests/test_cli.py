@@ -110,6 +110,11 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     assert f"{config['evaluation']['mean_return']:.2f}" in printed
 
 
+def test_config_names_the_build_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th, "__version__", "2.13.0+cu130")
+    assert train_and_read()["versions"]["torch"] == "2.13.0+cu130"
+
+
 def test_same_seed_gives_the_same_results_and_another_run_a_new_folder() -> None:
     for seed in ("3", "3", "4"):
         assert train(*SHORT, "--seed", seed) == 0

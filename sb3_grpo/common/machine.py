@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch as th
+
 import sb3_grpo
 
 
@@ -34,8 +36,9 @@ def versions(*more: str) -> dict[str, str]:
     :param more: further packages
     :return: the version of each package that results depend on
     """
-    found = {"sb3_grpo": sb3_grpo.__version__}
-    for package in ("stable_baselines3", "gymnasium", "torch", "numpy", *more):
+    # PyTorch names its build (+cpu, +cu130), which the metadata of its wheels on PyPI do not
+    found = {"sb3_grpo": sb3_grpo.__version__, "torch": str(th.__version__)}
+    for package in ("stable_baselines3", "gymnasium", "numpy", *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
