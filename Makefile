@@ -46,8 +46,8 @@ $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
 
 # Debian's python3 comes without what makes virtual environments, and leaves a half-made one behind
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo 'sb3-grpo needs Python 3.10 or newer: make PYTHON=python3.12'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'sb3-grpo needs Python 3.11 or newer: make PYTHON=python3.13'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo '$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
