@@ -3,11 +3,11 @@
 import json
 import shutil
 
-import pandas as pd
 import pytest
 
 pytest.importorskip("rliable")
 
+import pandas as pd
 from compare_data import curve_to, write_experiment
 
 from benchmarks import text

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from rich.console import Console
 
@@ -14,6 +13,7 @@ pytest.importorskip("ray")
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
 
+import psutil
 import ray
 
 from sb3_grpo.cli_common import UsageError

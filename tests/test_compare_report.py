@@ -7,11 +7,11 @@ import re
 import shutil
 
 import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("rliable")
 
+import pandas as pd
 from compare_data import curve_to, write_experiment, write_run
 
 from sb3_grpo.cli_common import UsageError

@@ -12,11 +12,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 import torch as th
-import yaml
-from filelock import FileLock
 from gymnasium.envs.classic_control import CartPoleEnv
 from rich.console import Console
 from stable_baselines3 import PPO
@@ -24,6 +21,10 @@ from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
+
+import psutil
+import yaml
+from filelock import FileLock
 
 from sb3_grpo import DAPO, cli_compare
 from sb3_grpo.cli import _make_parser, main

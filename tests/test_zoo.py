@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
-import yaml
-from optuna.trial import TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 pytest.importorskip("rl_zoo3")
 
+import optuna
+import yaml
+from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO

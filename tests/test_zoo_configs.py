@@ -7,11 +7,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-import yaml
 
 from sb3_grpo.common.hyperparams import UNDOCUMENTED, config_path, provenance
 
 pytest.importorskip("rl_zoo3")
+
+import yaml
 
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 
