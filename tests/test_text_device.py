@@ -10,6 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sb3_grpo.common.transformer import CausalTransformer
 
+# For benchmarks.common
+pytest.importorskip("yaml")
+
 
 def counted_flop(function: Any) -> int:
     # The counter knows matrix products, to which this backend breaks attention down
