@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 RUN_INSTALLED := $(VENV)/.installed-run
 DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
+LOWEST := $(VENV)-lowest
 
-.PHONY: run text test lint type format clean
+.PHONY: run text test test-lowest lint type format clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
@@ -19,6 +20,10 @@ text: $(RUN_INSTALLED)
 
 test: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest
+
+# The lowest versions that pyproject.toml allows, without extras, on the oldest Python
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
@@ -33,7 +38,7 @@ format: $(DEV_INSTALLED)
 
 # Keeps runs/
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
@@ -44,10 +49,16 @@ $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@ $(RUN_INSTALLED)
 
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/pip
+	$(LOWEST)/bin/python -m pip install -c constraints-lowest.txt -e . pytest
+	@touch $@
+
+$(LOWEST)/bin/pip: PYTHON = python3.11
+
 # Debian's python3 comes without what makes virtual environments, and leaves a half-made one behind
-$(BIN)/pip:
+$(BIN)/pip $(LOWEST)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'sb3-grpo needs Python 3.11 or newer: make PYTHON=python3.13'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo '$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:/bin/pip=)

@@ -2,15 +2,20 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import sb3_grpo
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONAL = ("ale_py", "cv2", "Box2D", "mujoco", "pygame", "tensorboard", "rliable", "pandas", "matplotlib", "rl_zoo3", "yaml")
+SB3_NEEDS = {Requirement(line).name for line in requires("stable_baselines3") or () if "extra ==" not in line}
+OPTIONAL = {"ale_py", "cv2", "Box2D", "mujoco", "pygame", "tensorboard", "rliable", "pandas", "matplotlib", "rl_zoo3", "yaml"}
 
 
 def run_python(code: str, folder: Path) -> str:
@@ -63,11 +68,25 @@ def test_envs_of_the_checkout_can_be_imported(tmp_path: Path) -> None:
 def test_import_needs_no_optional_package(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        f"sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+        f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL - SB3_NEEDS)!r}))\n"
         "from sb3_grpo import DAPO\n"
         "print(DAPO('MlpPolicy', 'CartPole-v1', device='cpu').learn(200).num_timesteps)"
     )
     assert int(run_python(code, tmp_path)) >= 200
+
+
+def versions(requirements: list[str], operator: str) -> dict[str, Version]:
+    """The version that stands behind an operator, for each package."""
+    parsed = [Requirement(line) for line in requirements]
+    return {each.name: Version(part.version) for each in parsed for part in each.specifier if part.operator == operator}
+
+
+def test_lowest_versions_are_those_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    pinned = versions([line for line in lines if not line.startswith("#")], "==")
+    assert pinned == versions(project["dependencies"], ">=")
+    assert len(pinned) == len(project["dependencies"])
 
 
 def test_convolutions_of_many_sizes_take_no_more_and_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
