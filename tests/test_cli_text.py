@@ -105,7 +105,7 @@ def test_more_examples_than_there_are_sums(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--digits=3", "invalid choice: 3"),
+        ("--digits=3", "argument --digits: invalid choice"),
         ("--algo=ppo", "'ppo'"),
         ("--timesteps=0", "must be a whole number above 0"),
         ("--examples=-1", "must be a whole number above 0"),
