@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_grpo.common.hyperparams import UNDOCUMENTED, config_path, provenance
-
 pytest.importorskip("rl_zoo3")
 
 import yaml
 
+from sb3_grpo.common.hyperparams import UNDOCUMENTED, config_path, provenance
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 
 ROOT = Path(__file__).resolve().parent.parent
