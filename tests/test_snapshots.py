@@ -101,7 +101,7 @@ def test_common_and_independent_noise(name: str, kind: str) -> None:
         begin_from(env, start)
         roll(env, actions[:2])
         start = env.capture_start()
-    noise_seeds = [None, None, 1, 2, 1]
+    noise_seeds = [None, None, 1, 4, 1]
     firsts, episodes = [], []
     for noise_seed in noise_seeds:
         firsts.append(begin_from(env, start, noise_seed))

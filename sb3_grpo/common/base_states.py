@@ -101,8 +101,8 @@ class AtariState(BaseState):
 
     Two things are in no state that the emulator gives out. One is a flag of the graphics chip, without which some games
     (Qbert, Tetris, Yars' Revenge) go on differently: it is set by the first frame of a game. The other is the last action,
-    which sticky actions repeat: it is NOOP then. All who begin from one snapshot are exactly equal, but with sticky actions the
-    captured episode may have gone on with another action.
+    which sticky actions repeat: it is NOOP then. All who begin from one snapshot are exactly equal, but with sticky actions
+    the captured episode may have gone on with another action.
     The screen is not part of the state either and stays as it was until the next step.
     """
 
