@@ -57,17 +57,29 @@ class _Comparison:
             # NaN is equal to itself here
             same = expected == observed or (expected != expected and observed != observed)
             return None if same else self._differ(name, expected, observed)
-        return self.compare(_content(expected), _content(observed), name)
+        return self._compare_objects(expected, observed, name)
 
-    def _compare_dicts(self, expected: dict[Any, Any], observed: dict[Any, Any], name: str) -> str | None:
+    def _compare_dicts(self, expected: Any, observed: Any, name: str, written: str = "{}[{!r}]") -> str | None:
         for key in [*expected, *(key for key in observed if key not in expected)]:
-            entry = f"{name}[{key!r}]"
+            entry = written.format(name, key)
             if key not in expected or key not in observed:
                 return f"{entry} is only there {self.sides[key in observed]}"
             difference = self.compare(expected[key], observed[key], entry)
             if difference is not None:
                 return difference
         return None
+
+    def _compare_objects(self, expected: Any, observed: Any, name: str) -> str | None:
+        """By what they are made of when they are pickled: class and arguments, state, entries."""
+        first, second = expected.__reduce_ex__(4), observed.__reduce_ex__(4)
+        if isinstance(first, str) or isinstance(second, str):
+            return self.compare(first, second, name)
+        (_, arguments, state, *entries), (_, now, state_now, *entries_now) = map(_padded, (first, second))
+        if isinstance(state, dict) and isinstance(state_now, dict):
+            difference = self._compare_dicts(state, state_now, name, "{}.{}")
+        else:
+            difference = self.compare(state, state_now, name)
+        return difference or self.compare(entries, entries_now, name) or self.compare(arguments, now, name)
 
     def _compare_arrays(self, expected: Any, observed: Any, name: str) -> str | None:
         # A number is no difference for being of another type
@@ -90,13 +102,10 @@ class _Comparison:
         return f"{name} is {_short(one)} {self.sides[0]} and {_short(other)} {self.sides[1]}{_by(one, other)}"
 
 
-def _content(item: Any) -> Any:
-    """What an object is made of when it is pickled: its class, arguments, state and entries."""
-    reduced = item.__reduce_ex__(4)
-    if isinstance(reduced, str):
-        return reduced
-    _, arguments, state, *entries = (*reduced, None, None, None)[:5]
-    return [arguments, state, *([] if each is None else list(each) for each in entries)]
+def _padded(reduced: tuple[Any, ...]) -> list[Any]:
+    """With lists in place of iterators, and as long as it can be."""
+    function, arguments, state, *entries = (*reduced, None, None, None)[:5]
+    return [function, arguments, state, *([] if each is None else list(each) for each in entries)]
 
 
 def _by(one: Any, other: Any) -> str:
