@@ -66,6 +66,28 @@ class ForgottenGoal(WindyWalk):
     names = ("x", "wind", "t")
 
 
+class OwnStrength(WindyWalk):
+    """Each copy is a little different from the others, from the beginning."""
+
+    def __init__(self) -> None:
+        self.strength = random.random()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.x += self.strength
+        return super().step(action)
+
+
+class LeftOver(WindyWalk):
+    """``reset`` leaves something of the episode before."""
+
+    heat = 0
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.heat += 1
+        observation, reward, *rest = super().step(action)
+        return observation, reward - self.heat, *rest  # type: ignore[return-value]
+
+
 class Weather:
     """Random generators of four kinds."""
 

@@ -8,6 +8,7 @@ from broken_envs import (
     ClassGenerator,
     ClosureGenerator,
     GlobalGenerator,
+    LeftOver,
     NestedGenerator,
     PassedOver,
     SampledNoise,
@@ -66,6 +67,8 @@ def test_environments_that_are_right(env: type[gym.Env]) -> None:
 def test_generators_that_nobody_can_seed() -> None:
     found = inexact(SuspendedGenerator)
     assert not found["seeds"] and found["snapshots"]
+    (captured,) = [check for check in check_starts(SuspendedGenerator, verbose=0).checks if not check.needed]
+    assert captured.what == "as the captured episode went on" and not captured.exact
     assert "SuspendedGenerator.make_weather > Generator" in found["noise"][-1].note
     for env, name in ((GlobalGenerator, "numpy.random"), (ClassGenerator, "broken_envs.ClassGenerator.rng")):
         found = inexact(env)
@@ -73,6 +76,20 @@ def test_generators_that_nobody_can_seed() -> None:
         assert found["noise"][-1].note == f"{name}: shared by all copies"
     found = inexact(SystemGenerator)
     assert found["seeds"] and "env.unwrapped.weather (random.SystemRandom) cannot be seeded" in found["seeds"][0].note
+
+
+def test_what_episodes_leave_over() -> None:
+    # It is forgotten in the copy itself, too
+    assert [check.what for check in inexact(LeftOver)["seeds"]] == [
+        "the same copy, after other episodes",
+        "the same copy, in mid-episode",
+        "another copy, new or after one episode",
+        "another copy, in mid-episode",
+        "two copies in turn",
+    ]
+    report = check_starts(LeftOver, n_starts=1, verbose=0)
+    rows = {check.what: check.exact for check in report.checks if check.starts == "seeds"}
+    assert rows["another copy, new or after one episode"] and not rows["another copy, in mid-episode"]
 
 
 def test_seeds_that_determine_nothing() -> None:

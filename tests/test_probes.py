@@ -5,7 +5,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from broken_envs import BROKEN, ForgottenField, ForgottenGoal, NestedGenerator, PassedOver, RandomPosition, WindyWalk
+from broken_envs import (
+    BROKEN,
+    ForgottenField,
+    ForgottenGoal,
+    NestedGenerator,
+    OwnStrength,
+    PassedOver,
+    RandomPosition,
+    WindyWalk,
+)
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, UnseededEnv
@@ -47,6 +56,28 @@ def test_training_refuses_broken_environments(env: type[gym.Env], settings: dict
 def test_right_environments_are_trained_in(settings: dict[str, Any], own: bool) -> None:
     for env in (WindyWalk, NestedGenerator):
         GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(1000)
+
+
+@pytest.mark.parametrize("settings", MID_EPISODE)
+def test_copies_that_are_not_alike(settings: dict[str, Any]) -> None:
+    expected = (
+        r"^OwnStrength: two copies were put into one and the same state, and .* after 1 equal action, observation\[0\] is "
+    )
+    with pytest.raises(UnequalStartError, match=expected):
+        GRPO("MlpPolicy", make_group_env(OwnStrength, 3, seed=0), **SETTINGS, **settings).learn(2000)
+
+
+def test_monitor_files_do_not_show_probes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for n_probed in (100, 0):
+        monkeypatch.setattr(group_queue, "N_PROBED_FIRST", n_probed)
+        folder = tmp_path / str(n_probed)
+        # Most probes go on to the end of the episode
+        env = make_group_env(NestedGenerator, 3, seed=0, monitor_dir=str(folder))
+        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(800)
+        lines = [path.read_text().splitlines()[1:] for path in sorted(folder.iterdir())]
+        rows.append([[line.rpartition(",")[0] for line in file] for file in lines])
+    assert rows[0] == rows[1] and len(rows[0]) == 3
 
 
 class Recorder(BaseCallback):

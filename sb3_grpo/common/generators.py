@@ -1,7 +1,6 @@
 """The random generators that an environment holds: found, reseeded, captured and restored, all of it in place."""
 
 import random
-import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -23,10 +22,9 @@ GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator
 _KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
 
 # An environment that holds more objects than this is searched the first times, and then after twice as many. In between the
-# generators are where they were, if they are in attributes
+# generators are where they were; it is searched if they are not, or not in attributes
 _LARGE = 50
 _N_FIRST_SEARCHES = 3
-_IN_ATTRIBUTES = re.compile(r"[\w.]+")
 
 
 @dataclass(slots=True)
@@ -64,13 +62,13 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
     n_calls = 1 if search is None else search.n_calls + 1
     if search is not None and n_calls < search.next_search:
         search.n_calls = n_calls
+        # Entries of containers are no attributes
         with suppress(AttributeError):
             found = {place: attrgetter(place)(layers[0]) for place in search.places}
             if all(isinstance(generator, GENERATORS) for generator in found.values()):
                 return found
     found, n_objects = _searched(layers, skipped)
-    in_attributes = all(_IN_ATTRIBUTES.fullmatch(place) for place in found)
-    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if n_objects > _LARGE and in_attributes else n_calls
+    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if n_objects > _LARGE else n_calls
     _searches[layers[0]] = _Search([*found], n_calls, next_search)
     return found
 
