@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +22,7 @@ from sb3_grpo.common.probes import Trace, compare_traces, has_ended, roll
 from sb3_grpo.common.snapshots import identity, restore, skipped_of
 from sb3_grpo.common.start_queue import StartQueue, importable_id
 from sb3_grpo.common.starts import (
+    SEE_CHECK_STARTS,
     SeedStart,
     SnapshotStart,
     Start,
@@ -87,7 +89,7 @@ class StartReport:
         held = ", ".join(self.generators) or "none"
         table.caption = f"Random generators that are reseeded and captured: {held}"
         table.caption_justify = "left"
-        console = Console(width=150)
+        console = Console(width=shutil.get_terminal_size((120, 24)).columns)
         with console.capture() as captured:
             console.print(table)
         return captured.get()
@@ -152,7 +154,7 @@ class _Checker:
         try:
             difference = _difference(expected, play())
         except _REFUSALS as error:
-            difference = str(error)
+            difference = _words(error)
         self.note(starts, what, difference)
 
     def compare_others(self, starts: str, trials: dict[str, Callable[[StartQueue], str | None]]) -> None:
@@ -164,7 +166,7 @@ class _Checker:
             try:
                 difference = trial(self.other)
             except _REFUSALS as error:
-                difference = str(error)
+                difference = _words(error)
             self.note(starts, what, difference)
 
     def actions(self, index: int) -> list[Any]:
@@ -202,7 +204,7 @@ class _Checker:
         try:
             expected = self.play(self.one, start, actions)
         except _REFUSALS as error:
-            self.note("seeds", _POSSIBLE, str(error))
+            self.note("seeds", _POSSIBLE, _words(error))
             return
         self.last_start["seeds"] = start
         play = functools.partial(self.play, start=start, actions=actions)
@@ -233,7 +235,7 @@ class _Checker:
                 self.play(self.one, seed, before[: len(trace) - 1])
             start = self.one.capture_start()
         except _REFUSALS as error:
-            self.note("snapshots", _POSSIBLE, str(error))
+            self.note("snapshots", _POSSIBLE, _words(error))
             return
         captured = copy.deepcopy(start.observation), roll(self.one, actions)
         try:
@@ -241,7 +243,7 @@ class _Checker:
             # As a group does it: with noise that the members have in common
             expected = self.play(self.wander(self.one, 5), start, actions, noise_seed)
         except _REFUSALS as error:
-            self.note("snapshots", "the state is restored", str(error))
+            self.note("snapshots", "the state is restored", _words(error))
             return
         self.last_start["snapshots"] = start
 
@@ -268,7 +270,7 @@ class _Checker:
         try:
             restore(self.one.env, start, compare=True)
         except UnequalStartError as error:
-            return str(error)
+            return _words(error)
         return None
 
     def check_noise(self) -> None:
@@ -281,7 +283,7 @@ class _Checker:
                 one, *others = (self.play(self.one, start, actions, noise_seed) for noise_seed in _NOISE_SEEDS)
                 again = self.play(self.wander(env, 5), start, actions, _NOISE_SEEDS[0])
             except _REFUSALS as error:
-                self.note("noise", f"independent, from {starts}", str(error))
+                self.note("noise", f"independent, from {starts}", _words(error))
                 continue
             firsts = (first_difference(one[0], other[0], "the first observation") for other in others)
             difference = next(filter(None, firsts), None) or _difference(one, again)
@@ -302,6 +304,10 @@ class _Checker:
         layers = layers_of(self.one.env)
         generators = [written(place, layers) for place in find_generators(layers, skipped_of(layers[-1]))]
         return StartReport(env_name(self.one), generators, [*self.found.values()])
+
+
+def _words(error: Exception) -> str:
+    return str(error).removesuffix(SEE_CHECK_STARTS)
 
 
 def _difference(expected: Episode, observed: Episode) -> str | None:

@@ -21,15 +21,15 @@ from sb3_grpo.common.differences import first_difference
 from sb3_grpo.common.generators import GENERATORS, generator_state, set_generator_state
 from sb3_grpo.common.holdings import attributes, env_name, is_compiled, is_of_library, layers_of, records_of, walk
 from sb3_grpo.common.snapshots import begin
-from sb3_grpo.common.starts import SnapshotStart, UnequalStartError
+from sb3_grpo.common.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
 
 # What an episode shows, step by step: observation, reward, terminated, truncated; or the error that ended it
 Trace: TypeAlias = list[Any]
 
 _ADVICE = (
     "Something that the environment depends on is not restored: a quantity that get_state() leaves out or set_state(state) "
-    "does not set, a random generator that no attribute leads to, or a clock. sb3_grpo.check_starts(...) shows what is exact. "
-    "Without snapshots (horizon=None, vine_share=0, a start_sampler of seeds), none of it is needed."
+    "does not set, a random generator that no attribute leads to, or a clock. Without snapshots (horizon=None, vine_share=0, "
+    "a start_sampler of seeds) none of it is needed." + SEE_CHECK_STARTS
 )
 
 

@@ -30,6 +30,7 @@ from sb3_grpo.common.generators import (
 )
 from sb3_grpo.common.holdings import DESCRIPTIVE, env_name, layers_of, records_of
 from sb3_grpo.common.starts import (
+    SEE_CHECK_STARTS,
     OrdinaryReset,
     Replay,
     SeedStart,
@@ -343,8 +344,8 @@ def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -
     if difference is not None:
         raise UnequalStartError(
             f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything that "
-            "get_state() returns, and a state has to be a value, not a time or the number under which a simulator keeps it. "
-            "sb3_grpo.check_starts(...) shows what is exact."
+            "get_state() returns, and a state has to be a value, not a time or the number under which a simulator keeps it."
+            + SEE_CHECK_STARTS
         )
 
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+# The end of messages about starts that are not exact
+SEE_CHECK_STARTS = " sb3_grpo.check_starts(...) shows what is exact."
+
 
 class StartNotSupportedError(TypeError):
     """The environment (or one of its wrappers) cannot be captured or put into this kind of start."""
