@@ -13,7 +13,17 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-from sb3_grpo.common.holdings import attributes, env_name, is_container, is_leaf, package_of, path_name, records_of, walk
+from sb3_grpo.common.holdings import (
+    attributes,
+    cached_by_class,
+    env_name,
+    is_container,
+    is_leaf,
+    package_of,
+    path_name,
+    records_of,
+    walk,
+)
 from sb3_grpo.common.starts import StartNotSupportedError
 
 GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, th.Generator)
@@ -21,8 +31,8 @@ GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator
 # Layers of these packages have generators in their attributes, and no deeper
 _KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
 
-# An environment that holds more objects than this is searched the first times, and then after twice as many. In between the
-# generators are where they were; it is searched if they are not, or not in attributes
+# An environment that holds more objects than this, or is all of known packages, is searched the first times, and then after
+# twice as many. In between the generators are where they were; it is searched if they are not, or not in attributes
 _LARGE = 50
 _N_FIRST_SEARCHES = 3
 
@@ -68,7 +78,8 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
             if all(isinstance(generator, GENERATORS) for generator in found.values()):
                 return found
     found, n_objects = _searched(layers, skipped)
-    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if n_objects > _LARGE else n_calls
+    is_rare = n_objects > _LARGE or all(is_known(type(layer)) for layer in layers)
+    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if is_rare else n_calls
     _searches[layers[0]] = _Search([*found], n_calls, next_search)
     return found
 
@@ -179,16 +190,25 @@ def _searched(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict
 def _roots(layers: Sequence[gym.Env], skipped: Collection[str]) -> Iterator[tuple[str, Any]]:
     for depth, layer in enumerate(layers):
         left_out = skipped if layer is layers[-1] else records_of(type(layer))
-        all_known = is_known(type(layer))
+        # One look at a class has to do: this is asked for each attribute at each start
+        looked_into = _looked_into_in_known if is_known(type(layer)) else _looked_into
         for name, value in attributes(layer).items():
-            cls = type(value)
-            if is_leaf(cls) or name in left_out:
-                continue
-            # Nothing in what known packages made, but perhaps in a function of the user's that they were given
-            if not all_known or isinstance(value, GENERATORS) or not (is_container(cls) or is_known(cls)):
+            if looked_into(type(value)) and name not in left_out:
                 yield f"{'env.' * depth}{name}", value
 
 
+@cached_by_class
+def _looked_into(cls: type) -> bool:
+    return not is_leaf(cls)
+
+
+@cached_by_class
+def _looked_into_in_known(cls: type) -> bool:
+    """What known packages made holds no generators further in, but it may hold a function of the user's."""
+    return issubclass(cls, GENERATORS) or not (is_leaf(cls) or is_container(cls) or is_known(cls))
+
+
+@cached_by_class
 def is_known(cls: type) -> bool:
     """
     :param cls: a class

@@ -46,7 +46,7 @@ _RECORDS = {
     ),
 }
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # How an object is reached, from its end: what its holder calls it, and how the holder is reached
 Path: TypeAlias = tuple[str, "Path | None"]
@@ -114,17 +114,21 @@ def attributes(item: Any) -> dict[str, Any]:
     slots = _slots(type(item))
     if slots:
         found = found | {name: getattr(item, name) for name in slots if hasattr(item, name)}
-    if isinstance(item, gym.Env):
-        return {name: value for name, value in found.items() if name not in DESCRIPTIVE}
-    return found
+    if not isinstance(item, gym.Env):
+        return found
+    return {name: value for name, value in found.items() if name not in DESCRIPTIVE}
 
 
-def _cached(function: Callable[[type], T]) -> Callable[[type], T]:
+def cached_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
+    """
+    :param function: a function of a class
+    :return: the same, asked once for each class
+    """
     # mypy does not take every class for hashable
     return functools.cache(function)
 
 
-@_cached
+@cached_by_class
 def records_of(wrapper_class: type) -> frozenset[str]:
     """
     :param wrapper_class: class of a wrapper
@@ -134,7 +138,7 @@ def records_of(wrapper_class: type) -> frozenset[str]:
     return frozenset().union(*(_RECORDS.get(name, ()) for name in names))
 
 
-@_cached
+@cached_by_class
 def is_leaf(cls: type) -> bool:
     """
     :param cls: a class
@@ -143,7 +147,7 @@ def is_leaf(cls: type) -> bool:
     return _kind(cls) is _Kind.LEAF
 
 
-@_cached
+@cached_by_class
 def is_container(cls: type) -> bool:
     """
     :param cls: a class
@@ -173,7 +177,7 @@ def env_name(env: gym.Env) -> str:
     return type(base).__qualname__ if base.spec is None else base.spec.id
 
 
-@_cached
+@cached_by_class
 def _kind(cls: type) -> _Kind:
     kinds: tuple[tuple[_Kind, Any], ...] = (
         (_Kind.LEAF, (*_LEAVES, *_OPAQUE, type(None))),
@@ -234,7 +238,7 @@ def is_compiled(item: Any) -> bool:
     return not is_of_library(cls) and package_of(cls) not in ("numpy", "torch", "pygame")
 
 
-@_cached
+@cached_by_class
 def is_of_library(cls: type) -> bool:
     """
     :param cls: a class
@@ -252,7 +256,7 @@ def package_of(cls: type) -> str:
     return str(getattr(cls, "__module__", "")).partition(".")[0]
 
 
-@_cached
+@cached_by_class
 def _slots(cls: type) -> tuple[str, ...]:
     names: list[str] = []
     for ancestor in cls.__mro__:
