@@ -171,6 +171,21 @@ def test_what_cannot_be_seeded_is_named() -> None:
         begin(env, SeedStart(1), noise_seed=2)
 
 
+class Fleeting:
+    """Its state exists only while somebody asks for it."""
+
+    def __init__(self, x: int):
+        self.x = x
+
+    def __reduce__(self) -> Any:
+        return Fleeting, ([[self.x]],)
+
+
+def test_differences_between_objects_that_exist_for_a_moment() -> None:
+    one, other = ([Fleeting(x) for x in numbers] for numbers in ([0] * 50, [0] * 49 + [1]))
+    assert first_difference(one, other, "it") is not None
+
+
 class Point:
     def __init__(self, x: float):
         self.x, self.me = x, self

@@ -31,7 +31,8 @@ def first_difference(
 class _Comparison:
     def __init__(self, sides: tuple[str, str]):
         self.sides = sides
-        self.compared: set[tuple[int, int]] = set()
+        # With the objects: an identity is one only as long as its object exists
+        self.compared: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def compare(self, expected: Any, observed: Any, name: str) -> str | None:
         if expected is observed or (id(expected), id(observed)) in self.compared:
@@ -43,7 +44,7 @@ class _Comparison:
         if type(expected) is not type(observed) and not numbers:
             return self._differ(name, expected, observed)
         # Objects that refer to each other
-        self.compared.add((id(expected), id(observed)))
+        self.compared[id(expected), id(observed)] = expected, observed
         if isinstance(expected, GENERATORS):
             return self.compare(generator_state(expected), generator_state(observed), f"the state of {name}")
         if isinstance(expected, dict):
