@@ -34,7 +34,6 @@ class BaseState:
     skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
     replayed = False  # the state cannot be copied: it is reached again by replaying the actions
     own_protocol = False  # the environment has get_state() and set_state()
-    compared = False  # what was captured can be captured again after it was restored, and compared, in no time
 
     def capture(self, base: gym.Env) -> Any:
         """
@@ -107,7 +106,6 @@ class AtariState(BaseState):
     """
 
     skipped = frozenset({"ale", "_action_set"})
-    compared = True
 
     def capture(self, base: Any) -> Any:
         return base.clone_state(include_rng=True)

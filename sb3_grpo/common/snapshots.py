@@ -138,7 +138,7 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
     else:
         state.restore(base, snapshot.native)
     own = _restore_layers(env, state, snapshot.layers)
-    if compare or ((own or state.compared) and len(snapshot.layers) <= MAX_COMPARED_BYTES):
+    if compare or (own and len(snapshot.layers) <= MAX_COMPARED_BYTES):
         _compare_restored(env, state, snapshot)
     return copy.deepcopy(snapshot.observation)
 
@@ -339,8 +339,6 @@ def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -
     """
     sides = ("when it was captured", "once it is restored")
     difference = _compare_layers(env, snapshot.layers, _capture_layers(env, state), sides)
-    if difference is None and state.compared:
-        difference = first_difference(snapshot.native, state.capture(env.unwrapped), "the emulator's state", sides)
     if difference is not None:
         raise UnequalStartError(
             f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything that "
