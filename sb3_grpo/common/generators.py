@@ -68,7 +68,8 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
     :param skipped: attributes of the base environment that are not looked into
     :return: where each of them is, and the generator
     """
-    search = _searches.get(layers[0])
+    is_hashable = type(layers[0]).__hash__ is not None
+    search = _searches.get(layers[0]) if is_hashable else None
     n_calls = 1 if search is None else search.n_calls + 1
     if search is not None and n_calls < search.next_search:
         search.n_calls = n_calls
@@ -80,7 +81,8 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
     found, n_objects = _searched(layers, skipped)
     is_rare = n_objects > _LARGE or all(is_known(type(layer)) for layer in layers)
     next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if is_rare else n_calls
-    _searches[layers[0]] = _Search([*found], n_calls, next_search)
+    if is_hashable:
+        _searches[layers[0]] = _Search([*found], n_calls, next_search)
     return found
 
 

@@ -8,6 +8,7 @@ looked into. What methods, partial functions and closures are bound to is.
 import functools
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
@@ -66,6 +67,7 @@ class _Kind(Enum):
 
 
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, range, slice, np.generic, np.dtype, th.nn.Module)
+_WEAK = (weakref.ReferenceType, weakref.ProxyType, weakref.CallableProxyType)
 _OPAQUE = (type, types.ModuleType, gym.Space)
 
 
@@ -111,7 +113,7 @@ def attributes(item: Any) -> dict[str, Any]:
     """
     found = getattr(item, "__dict__", None)
     found = found if type(found) is dict else {}
-    slots = _slots(type(item))
+    slots = slots_of(type(item))
     if slots:
         found = found | {name: getattr(item, name) for name in slots if hasattr(item, name)}
     if not isinstance(item, gym.Env):
@@ -180,7 +182,7 @@ def env_name(env: gym.Env) -> str:
 @cached_by_class
 def _kind(cls: type) -> _Kind:
     kinds: tuple[tuple[_Kind, Any], ...] = (
-        (_Kind.LEAF, (*_LEAVES, *_OPAQUE, type(None))),
+        (_Kind.LEAF, (*_LEAVES, *_OPAQUE, *_WEAK, type(None))),
         (_Kind.MAPPING, dict),
         (_Kind.SEQUENCE, (list, tuple, deque)),
         (_Kind.SET, (set, frozenset)),
@@ -200,9 +202,10 @@ def _entries(item: Any) -> Iterable[tuple[str, Any]]:
         case _Kind.OBJECT:
             return [] if is_of_library(cls) else [(f".{name}", value) for name, value in attributes(item).items()]
         case _Kind.MAPPING:
-            inside = [(f"[{key!r}]", value) for key, value in item.items() if not is_leaf(type(value))]
+            # All at once, because another thread may be at work
+            inside = [(f"[{key!r}]", value) for key, value in [*item.items()] if not is_leaf(type(value))]
         case _Kind.SEQUENCE | _Kind.SET:
-            inside = [(f"[{index}]", value) for index, value in enumerate(item) if not is_leaf(type(value))]
+            inside = [(f"[{index}]", value) for index, value in enumerate([*item]) if not is_leaf(type(value))]
         case _Kind.ARRAY:
             inside = [(f".flat[{index}]", value) for index, value in enumerate(item.flat)] if item.dtype.hasobject else []
         case _Kind.METHOD:
@@ -233,7 +236,7 @@ def is_compiled(item: Any) -> bool:
     :return: whether it stands for something outside of Python, such as the body of a simulator
     """
     cls = type(item)
-    if _kind(cls) is not _Kind.OBJECT or hasattr(item, "__dict__") or _slots(cls):
+    if _kind(cls) is not _Kind.OBJECT or hasattr(item, "__dict__") or slots_of(cls):
         return False
     return not is_of_library(cls) and package_of(cls) not in ("numpy", "torch", "pygame")
 
@@ -257,9 +260,15 @@ def package_of(cls: type) -> str:
 
 
 @cached_by_class
-def _slots(cls: type) -> tuple[str, ...]:
+def slots_of(cls: type) -> tuple[str, ...]:
+    """
+    :param cls: a class
+    :return: the names of its slots, those of its ancestors included
+    """
     names: list[str] = []
     for ancestor in cls.__mro__:
         slots = vars(ancestor).get("__slots__", ())
-        names.extend([slots] if isinstance(slots, str) else slots)
+        for name in [slots] if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{ancestor.__name__.lstrip('_')}{name}" if is_private else name)
     return tuple(name for name in names if not name.startswith("__"))

@@ -7,6 +7,7 @@ the state is that of the start, from which the copy then begins.
 """
 
 import copy
+import functools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import torch as th
 
 from sb3_grpo.common.differences import first_difference
 from sb3_grpo.common.generators import GENERATORS, generator_state, set_generator_state
-from sb3_grpo.common.holdings import attributes, env_name, is_compiled, is_of_library, layers_of, records_of, walk
+from sb3_grpo.common.holdings import attributes, env_name, is_compiled, is_of_library, layers_of, records_of, slots_of, walk
 from sb3_grpo.common.snapshots import begin
 from sb3_grpo.common.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
 
@@ -192,15 +193,17 @@ def _undo_content(item: Any) -> Callable[[], Any] | None:
     if isinstance(item, th.Tensor):
         tensor = item.detach().clone()
         return lambda: item.detach().copy_(tensor)
-    if isinstance(item, dict | set | list | deque):
-        content = copy.copy(item) if isinstance(item, dict) else [*item]
-        return lambda: _refill(item, content)
+    for cls, fill in ((dict, dict.update), (set, set.update), (list, list.extend), (deque, deque.extend)):
+        if isinstance(item, cls):
+            content = dict(item) if isinstance(item, dict) else [*item]
+            return functools.partial(_refill, item, cls, fill, content)
     return None
 
 
-def _refill(container: Any, content: Any) -> None:
-    container.clear()
-    (container.extend if isinstance(container, list | deque) else container.update)(content)
+def _refill(container: Any, cls: Any, fill: Callable[[Any, Any], Any], content: Any) -> None:
+    # Not by methods that a class of the user's has in their place
+    cls.clear(container)
+    fill(container, content)
 
 
 def _undo_attributes(item: Any) -> Callable[[], None] | None:
@@ -209,12 +212,23 @@ def _undo_attributes(item: Any) -> Callable[[], None] | None:
         return None
 
     def undo() -> None:
-        for name in attributes(item).keys() - held.keys():
-            object.__delattr__(item, name)
+        now = attributes(item)
+        in_dict = getattr(item, "__dict__", {})
+        for name in [name for name in now if name not in held]:
+            # Past properties and the like, which may do more than to set a value
+            in_dict.pop(name) if name in in_dict else object.__delattr__(item, name)
         for name, value in held.items():
-            object.__setattr__(item, name, value)
+            if name not in now or now[name] is not value:
+                _set(item, in_dict, name, value)
 
     return undo
+
+
+def _set(item: Any, in_dict: dict[str, Any], name: str, value: Any) -> None:
+    if name in slots_of(type(item)):
+        object.__setattr__(item, name, value)
+    else:
+        in_dict[name] = value
 
 
 def _undo_space(space: gym.Space) -> Callable[[], None]:
