@@ -1,8 +1,8 @@
 """
-What the checks of starts cost: processor seconds of training with this checkout over those with an older one, in turn.
+What the checks of snapshots cost: processor seconds of training with them over those without, in turn. Otherwise it is the same
+training, to the last bit.
 
-    git worktree add ../before 55e0aa1
-    python -m benchmarks.start_checks --before ../before
+    python -m benchmarks.start_checks
 """
 
 import argparse
@@ -19,8 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "benchmarks" / "results" / "start_checks.json"
+FILE = Path(__file__).resolve().parent / "results" / "start_checks.json"
 
 
 class Walk(gym.Env):
@@ -58,68 +57,67 @@ CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "HalfCheetah-v5, horizon 100": ("HalfCheetah-v5", 60_000, {"horizon": 100}),
     "own environment, visited states": (Walk, 100_000, {"vine_share": 0.5}),
     "own environment, horizon 25": (Walk, 100_000, {"horizon": 25}),
-    "own environment, seeds": (Walk, 100_000, {}),
-    "CartPole-v1, seeds": ("CartPole-v1", 100_000, {}),
 }
 
 
-def train(case: str) -> float:
+def train(case: str, checked: bool) -> float:
     """
     :param case: one of ``CASES``
-    :return: processor seconds for 1000 steps of the training, its updates included
+    :param checked: whether snapshots are checked
+    :return: processor seconds of the training, its updates included
     """
     import torch as th
 
     from sb3_grpo import DAPO, make_group_env
+    from sb3_grpo.common import group_queue, snapshots
 
+    if not checked:
+        group_queue.N_PROBED_FIRST, group_queue.PROBED_SHARE, snapshots.MAX_COMPARED_BYTES = 0, 0.0, 0
     th.set_num_threads(1)
     env_id, n_steps, settings = CASES[case]
     model = DAPO("MlpPolicy", make_group_env(env_id, n_envs=16, seed=0), seed=0, device="cpu", **settings)
     begin = time.process_time()
     model.learn(n_steps)
-    return 1000 * (time.process_time() - begin) / model.num_timesteps
+    return time.process_time() - begin
 
 
-def in_process(case: str, checkout: Path) -> float:
+def in_process(case: str, checked: bool) -> float:
     """
     :param case: one of ``CASES``
-    :param checkout: the sources to train with
+    :param checked: see ``train``
     :return: see ``train``
     """
-    path = Path(__file__).resolve()
-    code = f"import sys, runpy; sys.path.insert(0, {str(checkout)!r}); sys.argv = ['', '--one', {case!r}]; "
-    code += f"runpy.run_path({str(path)!r}, run_name='__main__')"
-    command = [sys.executable, "-c", code]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=checkout).stdout.split()[-1])
+    arguments = ["--one", case, *([] if checked else ["--without"])]
+    command = [sys.executable, "-m", "benchmarks.start_checks", *arguments]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path, help="folder of an older checkout")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--one", choices=CASES)
+    parser.add_argument("--one", choices=CASES, help="only this one, to the output")
+    parser.add_argument("--without", action="store_true", help="without checks")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
     args = parser.parse_args()
     if args.one:
-        print(train(args.one))
+        print(train(args.one, not args.without))
         return
     from benchmarks.common import command, machine
 
-    runs = [(case, checkout) for _ in range(args.repeats) for case in args.cases for checkout in (args.before, ROOT)]
+    runs = [(case, checked) for _ in range(args.repeats) for case in args.cases for checked in (False, True)]
     seconds: dict[str, list[float]] = {}
-    for case, checkout in tqdm(runs):
-        seconds.setdefault(case, []).append(in_process(case, checkout.resolve()))
+    for case, checked in tqdm(runs):
+        seconds.setdefault(case, []).append(in_process(case, checked))
     results = {}
     for case, figures in seconds.items():
-        ratios = [after / before for before, after in zip(figures[::2], figures[1::2], strict=True)]
+        ratios = [checked / without for without, checked in zip(figures[::2], figures[1::2], strict=True)]
         results[case] = {
             "ratio": round(statistics.median(ratios), 4),
             "ratios": [round(ratio, 4) for ratio in sorted(ratios)],
-            "seconds_per_1000_steps": round(statistics.median(figures[1::2]), 4),
+            "seconds": round(statistics.median(figures[1::2]), 2),
         }
         print(f"{case}: {results[case]['ratio']:.3f}  {results[case]['ratios']}")
-    before = subprocess.run(["git", "describe", "--always"], cwd=args.before, capture_output=True, text=True, check=True)
-    about = {"command": command(), "before": before.stdout.strip(), "repeats": args.repeats, **machine()}
+    about = {"command": command(), "repeats": args.repeats, **machine()}
     FILE.write_text(json.dumps({**about, "cases": results}, indent=1) + "\n")
 
 
