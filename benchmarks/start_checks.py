@@ -1,6 +1,6 @@
 """
-What the checks of snapshots cost: processor seconds of training with them over those without, in turn. Otherwise it is the same
-training, to the last bit.
+What the checks of snapshots cost: processor seconds of training with them over those without, in turn.
+Otherwise it is the same training, to the last bit.
 
     python -m benchmarks.start_checks
 """
