@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from broken_envs import (
     BROKEN,
@@ -22,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import ToyEnv, UnseededEnv
 from whole_envs import ALL, STICKY_PONG, make
 
-from sb3_grpo import check_starts
+from sb3_grpo import GRPO, SeedStart, check_starts
 from sb3_grpo.common.check_starts import StartCheck
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,6 +76,7 @@ def test_generators_that_nobody_can_seed() -> None:
         assert found["seeds"] and found["snapshots"]
         assert found["noise"][-1].note == f"{name}: shared by all copies"
     found = inexact(SystemGenerator)
+    assert "env.unwrapped.weather" in next(check.note for check in found["noise"] if "seeded" in check.what)
     assert found["seeds"] and "env.unwrapped.weather (random.SystemRandom) cannot be seeded" in found["seeds"][0].note
 
 
@@ -116,8 +118,55 @@ def test_environments_of_which_there_is_only_one() -> None:
     # From its specification another one can be made
     for env in (gym.make("CartPole-v1"), "CartPole-v1"):
         assert check_starts(env, verbose=0).is_exact()
-    with pytest.raises(TypeError, match="not a DummyVecEnv"):
+    with pytest.raises(TypeError, match="got DummyVecEnv"):
         check_starts(DummyVecEnv([lambda: gym.make("CartPole-v1")]))  # type: ignore[arg-type]
+
+
+class Sized(WindyWalk):
+    def __init__(self, size: int):
+        self.size = size
+
+
+class WithoutReturn(WindyWalk):
+    """Whoever wrote it forgot ``return``."""
+
+    def get_state(self) -> Any:
+        super().get_state()
+
+
+def test_errors_of_the_environment_are_rows() -> None:
+    found = inexact(WithoutReturn)
+    assert not found["seeds"] and "TypeError in set_state, line " in found["snapshots"][0].note
+
+
+def test_what_can_be_asked_for() -> None:
+    report = check_starts("CartPole-v1", n_starts=1, n_steps=5, verbose=0)
+    assert report.is_exact("seeds", "noise") and report.is_exact()
+    with pytest.raises(ValueError, match="Unknown starts 'snapshot', must be among seeds, snapshots, noise"):
+        report.is_exact("snapshot")
+    report.checks.clear()
+    assert not report.is_exact() and not report.is_exact("seeds")
+    for name, value in (("n_starts", 0), ("n_steps", -1), ("n_steps", 2.5), ("n_starts", "3"), ("seed", -1)):
+        with pytest.raises(ValueError, match=f"^{name} must be a whole number"):
+            check_starts("CartPole-v1", **{name: value})  # type: ignore[arg-type]
+    one = gym.make("CartPole-v1")
+    for env, error, message in (
+        (3, TypeError, "got int: give the id"),
+        (dict, TypeError, "a function that returns a dict"),
+        (Sized, TypeError, r"Sized\(\) without arguments .*'size'.* give lambda: Sized\(\.\.\.\)"),
+        (lambda: one, ValueError, "the same one twice"),
+    ):
+        with pytest.raises(error, match=message):
+            check_starts(env)  # type: ignore[arg-type]
+
+
+def test_seeds_of_starts() -> None:
+    assert type(SeedStart(np.int64(3)).seed) is int  # type: ignore[arg-type]
+    for seed in (-3, 2.5, True, "1"):
+        with pytest.raises(ValueError, match="seed of a SeedStart must be a whole number"):
+            SeedStart(seed)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="start_sampler must be a function"):
+        GRPO("MlpPolicy", "CartPole-v1", start_sampler=[SeedStart(1)])  # type: ignore[arg-type]
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,23 @@
 
 import copy
 import functools
+import inspect
 import pickle
 import shutil
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.differences import first_difference
-from sb3_grpo.common.generators import find_generators, written
+from sb3_grpo.common.generators import can_be_seeded, find_generators, written
 from sb3_grpo.common.hidden_generators import hidden_generators, shared_states
 from sb3_grpo.common.holdings import env_name, layers_of
 from sb3_grpo.common.probes import Trace, compare_traces, has_ended, roll
@@ -35,15 +38,18 @@ from sb3_grpo.common.starts import (
 Episode: TypeAlias = tuple[Any, Trace]
 
 _POSSIBLE = "an episode can begin there"
+_STARTS = ("seeds", "snapshots", "noise")
 _ONE_COPY = "not tried: give the id of the environment, or a function that makes it"
+_NO_ENVIRONMENT = "check_starts needs an environment, got {}: give the id of one, or a function that makes it."
 # Enough to meet different noise also where an episode is a few steps long
 _NOISE_SEEDS = (1, 2, 3, 4, 5, 6)
-_REFUSALS = (StartNotSupportedError, StartMismatchError, UnequalStartError)
+# Said by their message alone
+_OWN_ERRORS = (StartNotSupportedError, StartMismatchError, UnequalStartError)
 
 
 class StartCheck(NamedTuple):
     """
-    :param starts: ``"seeds"`` or ``"snapshots"``
+    :param starts: ``"seeds"``, ``"snapshots"`` or ``"noise"``
     :param what: what was compared
     :param exact: whether it was equal to the last bit, in all trials; None if it was not tried
     :param note: how it differs, or why it was not tried
@@ -63,7 +69,7 @@ class StartReport:
     What ``check_starts`` has found. ``print(report)`` shows it as a table.
 
     :param env: the id of the environment, or its class where it has none
-    :param generators: where it has random generators, which are reseeded and captured
+    :param generators: where it has random generators that are reseeded
     :param checks: what was compared
     """
 
@@ -74,20 +80,25 @@ class StartReport:
     def is_exact(self, *starts: str) -> bool:
         """
         :param starts: ``"seeds"``, ``"snapshots"``, ``"noise"``; all three if none is given
-        :return: whether everything that groups need of them is exact
+        :return: whether everything that groups need of them was tried, and is exact
         """
-        return all(check.exact for check in self.checks if check.needed and (not starts or check.starts in starts))
+        unknown = [each for each in starts if each not in _STARTS]
+        if unknown:
+            raise ValueError(f"Unknown starts {unknown[0]!r}, must be among {', '.join(_STARTS)}.")
+        asked = [[check for check in self.checks if check.needed and check.starts == each] for each in starts or _STARTS]
+        return all(checks and all(check.exact for check in checks) for checks in asked)
 
     def __str__(self) -> str:
         """The table."""
         table = Table("Starts", "What was compared", "Exact", "How it differs", title=self.env, title_justify="left")
         before = ""
+        # Where members of a group are not alike, everything may help to find out why
+        unneeded = "no, not needed" if self.is_exact("snapshots") else "no"
         for check in self.checks:
-            word = "-" if check.exact is None else "yes" if check.exact else "no" if check.needed else "no, not needed"
+            word = "-" if check.exact is None else "yes" if check.exact else "no" if check.needed else unneeded
             table.add_row("" if check.starts == before else check.starts, check.what, word, check.note)
             before = check.starts
-        held = ", ".join(self.generators) or "none"
-        table.caption = f"Random generators that are reseeded and captured: {held}"
+        table.caption = f"Random generators that are reseeded: {', '.join(self.generators) or 'none'}"
         table.caption_justify = "left"
         console = Console(width=shutil.get_terminal_size((120, 24)).columns)
         with console.capture() as captured:
@@ -105,14 +116,19 @@ def check_starts(
 
     What does not show within ``n_steps`` random actions is not found.
 
-    :param env: the id of an environment, or a function or class that makes it, with all wrappers. An environment is enough if
-        it was made from its id alone; it is in mid-episode afterwards
+    :param env: the id of an environment, or a function or class that makes it, with all wrappers. An environment itself is
+        enough if it was made from its id alone, otherwise what needs another copy is not tried; it is in mid-episode then
     :param n_starts: how many starts of each kind are tried
     :param n_steps: how many steps are played from each
     :param seed: of the starts and actions
     :param verbose: 0 prints nothing, 1 the table
     :return: what was found
+    :raises ValueError: if a number is impossible
+    :raises TypeError: if ``env`` is not an environment, nor makes one
     """
+    for name, value, least in (("n_starts", n_starts, 1), ("n_steps", n_steps, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}.")
     checker = _Checker(env, n_steps, seed)
     for index in range(n_starts):
         checker.check_seed(index)
@@ -141,7 +157,12 @@ class _Checker:
     def _another(self) -> StartQueue | None:
         if self.make is None:
             return None
-        other = _queued(self.make())
+        made = self.make()
+        if made.unwrapped is self.one.unwrapped:
+            raise ValueError(
+                "check_starts needs a function that makes a new environment each time, and got the same one twice."
+            )
+        other = _queued(made)
         return other if identity(other.env) == identity(self.one.env) else None
 
     def note(self, starts: str, what: str, difference: str | None, needed: bool = True, note: str = "") -> None:
@@ -153,7 +174,7 @@ class _Checker:
     def compare(self, starts: str, what: str, expected: Episode, play: Callable[[], Episode]) -> None:
         try:
             difference = _difference(expected, play())
-        except _REFUSALS as error:
+        except Exception as error:
             difference = _words(error)
         self.note(starts, what, difference)
 
@@ -165,7 +186,7 @@ class _Checker:
                 continue
             try:
                 difference = trial(self.other)
-            except _REFUSALS as error:
+            except Exception as error:
                 difference = _words(error)
             self.note(starts, what, difference)
 
@@ -203,7 +224,7 @@ class _Checker:
         start, actions = SeedStart(self.seed + index), self.actions(index)
         try:
             expected = self.play(self.one, start, actions)
-        except _REFUSALS as error:
+        except Exception as error:
             self.note("seeds", _POSSIBLE, _words(error))
             return
         self.last_start["seeds"] = start
@@ -234,7 +255,7 @@ class _Checker:
             if has_ended(trace):
                 self.play(self.one, seed, before[: len(trace) - 1])
             start = self.one.capture_start()
-        except _REFUSALS as error:
+        except Exception as error:
             self.note("snapshots", _POSSIBLE, _words(error))
             return
         captured = copy.deepcopy(start.observation), roll(self.one, actions)
@@ -242,7 +263,7 @@ class _Checker:
             as_captured = self.play(self.wander(self.one, 5), start, actions)
             # As a group does it: with noise that the members have in common
             expected = self.play(self.wander(self.one, 5), start, actions, noise_seed)
-        except _REFUSALS as error:
+        except Exception as error:
             self.note("snapshots", "the state is restored", _words(error))
             return
         self.last_start["snapshots"] = start
@@ -269,7 +290,7 @@ class _Checker:
     def _restored_otherwise(self, start: SnapshotStart) -> str | None:
         try:
             restore(self.one.env, start, compare=True)
-        except UnequalStartError as error:
+        except Exception as error:
             return _words(error)
         return None
 
@@ -282,7 +303,7 @@ class _Checker:
             try:
                 one, *others = (self.play(self.one, start, actions, noise_seed) for noise_seed in _NOISE_SEEDS)
                 again = self.play(self.wander(env, 5), start, actions, _NOISE_SEEDS[0])
-            except _REFUSALS as error:
+            except Exception as error:
                 self.note("noise", f"independent, from {starts}", _words(error))
                 continue
             firsts = (first_difference(one[0], other[0], "the first observation") for other in others)
@@ -291,8 +312,12 @@ class _Checker:
             seen = "noise was seen" if is_seen else "no noise was seen"
             self.note("noise", f"independent, from {starts}", difference, note=seen)
         layers = layers_of(self.one.env)
-        hidden = hidden_generators(layers, skipped_of(layers[-1]))
-        self.note("noise", "all generators are found", f"not reseeded: {'; '.join(hidden)}" if hidden else None)
+        skipped = skipped_of(layers[-1])
+        systems = [
+            written(place, layers) for place, each in find_generators(layers, skipped).items() if not can_be_seeded(each)
+        ]
+        unseeded = [*systems, *hidden_generators(layers, skipped)]
+        self.note("noise", "all generators can be seeded", f"not: {'; '.join(unseeded)}" if unseeded else None)
         now = shared_states(layers)
         drawn = [name for name, state in self.shared.items() if first_difference(state, now[name], name)]
         self.note("noise", "from generators of its own", f"{', '.join(drawn)}: shared by all copies" if drawn else None)
@@ -302,12 +327,17 @@ class _Checker:
         :return: what was found
         """
         layers = layers_of(self.one.env)
-        generators = [written(place, layers) for place in find_generators(layers, skipped_of(layers[-1]))]
+        held = find_generators(layers, skipped_of(layers[-1]))
+        generators = [written(place, layers) for place, each in held.items() if can_be_seeded(each)]
         return StartReport(env_name(self.one), generators, [*self.found.values()])
 
 
 def _words(error: Exception) -> str:
-    return str(error).removesuffix(SEE_CHECK_STARTS)
+    words = str(error).removesuffix(SEE_CHECK_STARTS)
+    if isinstance(error, _OWN_ERRORS):
+        return words
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {place.name}, line {place.lineno} of {Path(place.filename).name}: {words}"
 
 
 def _difference(expected: Episode, observed: Episode) -> str | None:
@@ -318,19 +348,31 @@ def _queued(env: Any) -> StartQueue:
     return env if isinstance(env, StartQueue) else StartQueue(env)
 
 
+def _made(function: Callable[[], gym.Env]) -> gym.Env:
+    if not callable(function):
+        raise TypeError(_NO_ENVIRONMENT.format(type(function).__name__))
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(f"check_starts calls {name}() without arguments ({error}): give lambda: {name}(...).") from None
+    except ValueError:
+        pass  # of some compiled functions nobody knows
+    env = function()
+    if not isinstance(env, gym.Env):
+        raise TypeError(_NO_ENVIRONMENT.format(f"a function that returns a {type(env).__name__}"))
+    return env
+
+
 def _maker(env: str | gym.Env | Callable[[], gym.Env]) -> Callable[[], gym.Env] | None:
     """
     :param env: what the user gave
     :return: a function that makes the environment, None if there is only one
     """
-    if isinstance(env, VecEnv):
-        raise TypeError(
-            f"check_starts needs an environment, not a {type(env).__name__}: give its id, or a function that makes it."
-        )
     if isinstance(env, str):
         return functools.partial(gym.make, importable_id(env))
     if not isinstance(env, gym.Env):
-        return env
+        return functools.partial(_made, env)
     if env.spec is None or any(wrapper.kwargs is None for wrapper in env.spec.additional_wrappers):
         # There are wrappers of which nobody knows how they were made
         return None

@@ -124,7 +124,7 @@ def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[
             kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
             raise StartNotSupportedError(
                 f"{env_name(layers[0])}: the random generator {written(place, layers)} ({kind}) cannot be seeded: "
-                f"{type(error).__name__}, {error}. Members of a group need noise from a known seed: use a "
+                f"{type(error).__name__}, {str(error).rstrip('.')}. Members of a group need noise from a known seed: use a "
                 "numpy.random.Generator, a random.Random or a torch.Generator in its place."
             ) from error
 
@@ -148,6 +148,14 @@ def reseed(generator: Any, entropy: list[int]) -> None:
         generator.getstate()
 
 
+def can_be_seeded(generator: Any) -> bool:
+    """
+    :param generator: one of ``GENERATORS``
+    :return: whether its numbers follow from a seed, and not from the system
+    """
+    return not isinstance(generator, random.SystemRandom)
+
+
 def generator_state(generator: Any) -> Any:
     """
     :param generator: one of ``GENERATORS``
@@ -160,7 +168,7 @@ def generator_state(generator: Any) -> Any:
         return generator.get_state(legacy=False)
     if isinstance(generator, th.Generator):
         return generator.get_state().numpy()
-    return None if isinstance(generator, random.SystemRandom) else generator.getstate()
+    return generator.getstate() if can_be_seeded(generator) else None
 
 
 def set_generator_state(generator: Any, state: Any) -> None:

@@ -169,6 +169,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         for name in number_parameters(type(self)):
             if hasattr(self, name):
                 setattr(self, name, checked_number(type(self), name, getattr(self, name)))
+        if self.start_sampler is not None and not callable(self.start_sampler):
+            raise ValueError(
+                "start_sampler must be a function of a numpy.random.Generator that returns a start, "
+                f"got {self.start_sampler!r:.80}."
+            )
         if self.group_size < 2:
             raise ValueError(
                 f"group_size must be at least 2, got {self.group_size}: an episode is compared with "

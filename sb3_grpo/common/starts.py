@@ -1,6 +1,7 @@
 """What an episode can begin from: a seed, or an exact state of an environment."""
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 # The end of messages about starts that are not exact
@@ -26,10 +27,17 @@ class SeedStart:
 
     :param seed: seed given to ``reset``
     :param options: options given to ``reset``
+    :raises ValueError: if the seed is impossible
     """
 
     seed: int
     options: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or self.seed < 0:
+            raise ValueError(f"The seed of a SeedStart must be a whole number that is not negative, got {self.seed!r}.")
+        # Gymnasium does not take NumPy's
+        object.__setattr__(self, "seed", int(self.seed))
 
 
 @dataclass(frozen=True, eq=False)
