@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.common import RESULTS
-from sb3_grpo.common.machine import describe_machine, versions
+from sb3_grpo.utils.machine import describe_machine, versions
 
 FILE = RESULTS / "atari_starts.csv"
 STICKY = (0.0, 0.25)

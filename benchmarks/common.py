@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
     :return: What a reader needs to place a speed figure
     """
     # Imported here, so that no process holds more than its own algorithm in memory
-    from sb3_grpo.common.machine import cpu_name, source_commit
+    from sb3_grpo.utils.machine import cpu_name, source_commit
 
     packages = ("stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
     return {

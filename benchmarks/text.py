@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.cli_text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
+from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
 
 RUNS = Path(__file__).resolve().parent / "results" / "text"
 
@@ -124,8 +124,8 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.callbacks import BaseCallback
 
     from benchmarks.common import algorithm, command, machine
-    from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
     from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
+    from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 
     th.set_num_threads(1)
     setting = EXPERIMENTS[experiment]

@@ -42,11 +42,11 @@ from tqdm import tqdm
 from benchmarks.common import RESULTS, command, machine
 from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import EpisodeTexts
-from sb3_grpo.common.machine import peak_memory
-from sb3_grpo.common.token_policies import TokenPolicy
-from sb3_grpo.common.tokens import TokenSteps
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.envs.text_rules import Turn
+from sb3_grpo.envs.text.rules import Turn
+from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.tokens import TokenSteps
+from sb3_grpo.utils.machine import peak_memory
 
 MODELS: dict[str, dict[str, int]] = {
     "small": {"n_layers": 2, "width": 64, "n_heads": 4},

@@ -49,13 +49,13 @@ from stable_baselines3.common.env_util import make_vec_env
 from benchmarks import text_setting as setting
 from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.common.buffers import EpisodeTexts
-from sb3_grpo.common.group_queue import Episode
-from sb3_grpo.common.machine import peak_memory
-from sb3_grpo.common.token_buffer import TokenRolloutBuffer
-from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
-from sb3_grpo.common.tokens import PAD
-from sb3_grpo.common.transformer import CausalTransformer
 from sb3_grpo.envs import VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.groups.queue import Episode
+from sb3_grpo.text.buffer import TokenRolloutBuffer
+from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.transformer import CausalTransformer
+from sb3_grpo.utils.machine import peak_memory
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")

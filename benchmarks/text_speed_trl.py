@@ -10,7 +10,7 @@ from typing import Any
 import torch as th
 
 from benchmarks import text_setting as setting
-from sb3_grpo.common.machine import peak_memory
+from sb3_grpo.utils.machine import peak_memory
 
 PAD_TOKEN, EOS_TOKEN = "<pad>", "<eos>"
 

@@ -2,20 +2,20 @@
 
 import gymnasium as gym
 
-from .arithmetic import ArithmeticTask
-from .builtin_tasks import CapitalsTask, GuessNumberTask, make_task
-from .control_vec_env import ControlVecEnv
-from .curriculum import HardPrompts
-from .float_observation import FloatObservation
-from .reasoning_gym_task import ReasoningGymTask
-from .tasks import GeneratorTask, Item, PairsTask, Task
-from .text_rules import TextEpisodeRules
-from .tokenizers import CharTokenizer, HuggingFaceTokenizer, Tokenizer
-from .verifier_text import VerifierTextEnv
-from .verifier_text_vec_env import VerifierTextVecEnv
-from .verifiers import VerifierError, is_equivalent, math_equivalent
+from sb3_grpo.envs.control.float_observation import FloatObservation
+from sb3_grpo.envs.control.vec_env import ControlVecEnv
+from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
+from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
+from sb3_grpo.envs.tasks.builtin import CapitalsTask, GuessNumberTask, make_task
+from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from sb3_grpo.envs.text.env import VerifierTextEnv
+from sb3_grpo.envs.text.hard_prompts import HardPrompts
+from sb3_grpo.envs.text.rules import TextEpisodeRules
+from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, Tokenizer
+from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
+from sb3_grpo.envs.verifiers.runner import VerifierError, is_equivalent, math_equivalent
 
-gym.register("VerifierText-v0", entry_point="sb3_grpo.envs.verifier_text:VerifierTextEnv")
+gym.register("VerifierText-v0", entry_point="sb3_grpo.envs.text.env:VerifierTextEnv")
 
 __all__ = [
     "ArithmeticTask",

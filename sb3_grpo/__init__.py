@@ -7,18 +7,14 @@ from pathlib import Path
 # sizes and layers. Ours have another size in each update, so gigabytes would add up. It is read when a convolution first runs.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
-from sb3_grpo.common.check_starts import check_starts
-from sb3_grpo.common.start_queue import StartQueue, capture_starts, make_group_env
-from sb3_grpo.common.starts import SeedStart, SnapshotStart
+import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.check_starts import check_starts
+from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart
 
-_package = Path(__file__).resolve().parent
-# A wheel has sb3_grpo/envs. In a source checkout that folder lies beside the package, and Python has to be told.
-if not (_package / "envs").is_dir() and (_package.parent / "envs" / "__init__.py").is_file():
-    __path__.append(str(_package.parent))
-
-__version__ = (_package / "version.txt").read_text().strip()
+__version__ = (Path(__file__).resolve().parent / "version.txt").read_text().strip()
 
 __all__ = [
     "DAPO",

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sb3_grpo.cli_common import ALGORITHMS, known_settings
+from sb3_grpo.console import ALGORITHMS, known_settings
 
 BUDGET = 10_000
 N_EVALUATIONS = 5

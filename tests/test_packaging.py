@@ -54,7 +54,7 @@ def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         "import sb3_grpo.envs; print(sb3_grpo.__version__, sb3_grpo.__path__, sb3_grpo.envs.__file__)\n"
-        "from sb3_grpo.common.hyperparams import config_path; print(config_path('dapo'))"
+        "from sb3_grpo.zoo.hyperparams import config_path; print(config_path('dapo'))"
     )
     site = tmp_path / "site" / "sb3_grpo"
     package = f"{sb3_grpo.__version__} {[str(site)]} {site / 'envs' / '__init__.py'}"

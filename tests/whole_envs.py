@@ -6,7 +6,7 @@ from gymnasium.envs.registration import find_highest_version
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.monitor import Monitor
 
-from sb3_grpo.common.start_queue import StartQueue
+from sb3_grpo.starts.start_queue import StartQueue
 
 MUJOCO_NAMES = (
     "Ant HalfCheetah Hopper Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher Swimmer Walker2d"

@@ -10,11 +10,11 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_grpo.common.devices import to_device
-from sb3_grpo.common.group_queue import NO_EPISODE, Episode, Group
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.common.starts import SnapshotStart
-from sb3_grpo.common.tokens import TokenSteps
+from sb3_grpo.groups.queue import NO_EPISODE, Episode, Group
+from sb3_grpo.starts.starts import SnapshotStart
+from sb3_grpo.text.tokens import TokenSteps
+from sb3_grpo.utils.devices import to_device
 
 _ROWS_AT_A_TIME = 1024
 

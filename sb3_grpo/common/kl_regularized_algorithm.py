@@ -10,7 +10,7 @@ from stable_baselines3.common.type_aliases import TensorDict
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.common.tokens import TokenSteps
+from sb3_grpo.text.tokens import TokenSteps
 
 # Bounds of the adaptive coefficient
 MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3

@@ -21,9 +21,15 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
-from sb3_grpo.common.causal_lm import CausalLMPolicy
-from sb3_grpo.common.files import replaced, save_location
-from sb3_grpo.common.group_queue import (
+from sb3_grpo.common.optimizers import fuse_adam
+from sb3_grpo.common.policies import (
+    ActorCnnPolicy,
+    ActorMultiInputPolicy,
+    ActorPolicy,
+    unchecked_distributions,
+)
+from sb3_grpo.groups.feeder import StartFeeder
+from sb3_grpo.groups.queue import (
     MAX_EPISODE_LENGTH,
     NO_EPISODE,
     GroupQueue,
@@ -32,22 +38,16 @@ from sb3_grpo.common.group_queue import (
     outcomes,
     random_seed_start,
 )
-from sb3_grpo.common.optimizers import fuse_adam
-from sb3_grpo.common.parameters import checked_number, number_parameters
-from sb3_grpo.common.policies import (
-    ActorCnnPolicy,
-    ActorMultiInputPolicy,
-    ActorPolicy,
-    unchecked_distributions,
-)
-from sb3_grpo.common.start_feeder import StartFeeder
-from sb3_grpo.common.start_queue import make_group_env, refuse_frame_stack
-from sb3_grpo.common.starts import StartNotSupportedError
-from sb3_grpo.common.token_buffer import TokenRolloutBuffer
-from sb3_grpo.common.token_policies import TokenPolicy
-from sb3_grpo.common.tokens import TokenSpace
-from sb3_grpo.common.user_warnings import warn_user
-from sb3_grpo.common.vine import VisitedState, VisitedStates
+from sb3_grpo.groups.vine import VisitedState, VisitedStates
+from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
+from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.text.buffer import TokenRolloutBuffer
+from sb3_grpo.text.causal_lm import CausalLMPolicy
+from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.tokens import TokenSpace
+from sb3_grpo.utils.files import replaced, save_location
+from sb3_grpo.utils.parameters import checked_number, number_parameters
+from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 

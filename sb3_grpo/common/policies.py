@@ -30,7 +30,7 @@ from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.common.normalization import ObservationNorm, RunningNorm
 from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
 from sb3_grpo.common.optimizers import Adam
-from sb3_grpo.common.tokens import TokenSteps
+from sb3_grpo.text.tokens import TokenSteps
 
 NOISE_STEPS = 64
 # Of continuous actions. With 0, SB3's, three of eight runs learned MountainCarContinuous (docs/design.md)

@@ -17,11 +17,11 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
-from sb3_grpo.cli_common import UsageError, missing_env_extra
 from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
+from sb3_grpo.console import UsageError, missing_env_extra
 
 # Importing the package registers grpo and dapo
 from sb3_grpo.zoo.experiment import GroupExperimentManager

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from sb3_grpo.cli_common import UsageError, close_matches, find_env
-from sb3_grpo.common.entries import read_entry
-from sb3_grpo.common.hyperparams import config_path, entry_name
 from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
+from sb3_grpo.console import UsageError, close_matches, find_env
+from sb3_grpo.utils.entries import read_entry
+from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
 # What an entry of the RL Zoo's files may have besides the parameters of the algorithm
 _ZOO_KEYS = (

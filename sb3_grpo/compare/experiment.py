@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sb3_grpo.cli_common import UsageError
 from sb3_grpo.compare.results import damage, run_folder
+from sb3_grpo.console import UsageError
 
 # Beyond are the seeds of evaluations
 MAX_SEED = 2**31 - 1

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sb3_grpo.cli_common import ALGORITHMS
 from sb3_grpo.compare.findings import number
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.tables import median
+from sb3_grpo.console import ALGORITHMS
 
 # The first that an algorithm logs is how far an update went from the policy that acted
 KL_KEYS = ("train/approx_kl", "train/kl_divergence_loss")

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from sb3_grpo.cli_common import UsageError, missing_extra
 from sb3_grpo.compare.worker import ERROR, RESULT, RunProcess
+from sb3_grpo.console import UsageError, missing_extra
 
 # env, variant, seed
 Key = tuple[str, str, int]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sb3_grpo.cli_common import UsageError, missing_extra
+from sb3_grpo.console import UsageError, missing_extra
 
 if TYPE_CHECKING:
     import pandas as pd

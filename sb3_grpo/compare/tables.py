@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sb3_grpo.cli_common import UsageError, find_env
 from sb3_grpo.compare.findings import interval_text, number
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import (
@@ -18,6 +17,7 @@ from sb3_grpo.compare.statistics import (
     mean_interval,
     mean_over_training,
 )
+from sb3_grpo.console import UsageError, find_env
 
 if TYPE_CHECKING:
     import pandas as pd

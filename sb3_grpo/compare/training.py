@@ -17,12 +17,12 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
-from sb3_grpo.common.hyperparams import provenance
-from sb3_grpo.common.machine import describe_machine, peak_memory, versions
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, undisturbed_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
+from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
+from sb3_grpo.zoo.hyperparams import provenance
 
 # So many rows of diagnostics for each key at the most
 _N_DIAGNOSTICS = 100

@@ -1,6 +1,6 @@
-from sb3_grpo.common.causal_lm import CausalLMPolicy
 from sb3_grpo.common.policies import ActorCnnPolicy, ActorMultiInputPolicy, ActorPolicy
-from sb3_grpo.common.token_policies import TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.text.causal_lm import CausalLMPolicy
+from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 
 MlpPolicy = ActorPolicy
 CnnPolicy = ActorCnnPolicy

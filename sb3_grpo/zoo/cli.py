@@ -22,8 +22,8 @@ from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.cli_common import OK, USAGE_ERROR, UsageError, in_own_words, register_atari, say
-from sb3_grpo.common.starts import StartNotSupportedError
+from sb3_grpo.console import OK, USAGE_ERROR, UsageError, in_own_words, register_atari, say
+from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 

@@ -23,12 +23,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.cli_common import UsageError, say
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
-from sb3_grpo.common.entries import read_entry
-from sb3_grpo.common.hyperparams import config_path
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.common.start_queue import StartQueue
+from sb3_grpo.console import UsageError, say
+from sb3_grpo.starts.start_queue import StartQueue
+from sb3_grpo.utils.entries import read_entry
+from sb3_grpo.zoo.hyperparams import config_path
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)

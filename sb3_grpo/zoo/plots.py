@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from sb3_grpo.cli_common import UsageError, say
+from sb3_grpo.console import UsageError, say
 
 _TOOLS = ("all_plots", "plot_from_file", "plot_train")
 

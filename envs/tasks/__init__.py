@@ -1,0 +1,5 @@
+"""What is asked: tasks that make prompts and know the right answers."""
+
+from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
+
+__all__ = ["GeneratorTask", "Item", "PairsTask", "Task"]

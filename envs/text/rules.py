@@ -1,0 +1,495 @@
+"""What one environment of text and a batch of them have in common: prompts, limits, ends and rewards."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from sb3_grpo.envs.tasks.base import Item, Scorer, Task, is_trusted
+from sb3_grpo.envs.tasks.builtin import make_task
+from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer
+from sb3_grpo.envs.verifiers.runner import Check, Reply, Verdict, VerifierRunner, is_equivalent, make_math_verifier
+from sb3_grpo.text.tokens import PAD, Tokenizer, TokenSpace
+from sb3_grpo.utils.user_warnings import warn_user
+
+# Where the task does not say how long its prompts and answers are
+_DEFAULT_PROMPT_TOKENS = 128
+_DEFAULT_ANSWER_TOKENS = 64
+
+# Where the task knows how long some of them are: a quarter more, in steps, so that it does not depend much on which
+_ROOM = 1.25
+_ROOM_STEP = 64
+
+# Of more texts than this, shorter ones are not encoded if they cannot have the most tokens
+_MAX_ENCODED = 10_000
+
+# Draws after which it is said that nothing fits
+_MAX_DRAWS = 1000
+
+# What comparing two formulas may need that ends
+_MATH_BYTES = 4 * 2**30
+
+# Tokens of encoded prompts that are kept, padding included
+_MAX_KEPT = 8_000_000
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """
+    An item with the tokens of its prompt.
+
+    :param index: Its number
+    :param item: The item
+    :param row: (L,) the observation that an episode with it begins with
+    :param n_tokens: How many tokens the prompt has
+    """
+
+    index: int
+    item: Item
+    row: np.ndarray
+    n_tokens: int
+
+
+@dataclass(slots=True)
+class Exchange:
+    """
+    What was said in an episode.
+
+    :param encoded: What the agent was asked
+    :param messages: Its answers that are complete and the replies to them
+    :param turn_start: Place of the first token of the present answer
+    :param n_reply_tokens: Tokens of the replies so far
+    :param error: What went wrong with the reply to the last answer, which ended the episode
+    """
+
+    encoded: EncodedItem
+    messages: list[str] = field(default_factory=list)
+    turn_start: int = 0
+    n_reply_tokens: int = 0
+    error: str | None = None
+
+
+class Turn(NamedTuple):
+    """
+    An answer that has just ended.
+
+    :param exchange: The episode, in which the answer and the reply to it are going to be noted
+    :param row: (L,) the tokens
+    :param n_tokens: How many there are
+    :param n_given: How many the agent gave
+    """
+
+    exchange: Exchange
+    row: np.ndarray
+    n_tokens: int
+    n_given: int
+
+
+class TurnEnd(NamedTuple):
+    """
+    What follows the end of an answer.
+
+    :param complete: Whether the episode ends with this answer
+    :param reply: The tokens that the agent has to answer next. None if there is no room for them, or if it has
+        given as many tokens as it may
+    """
+
+    complete: bool
+    reply: np.ndarray | None
+
+
+class TextEpisodeRules:
+    """
+    Everything about episodes of text but the tokens written in them.
+
+    :param task: See :func:`make_task`
+    :param task_kwargs: Arguments for the task
+    :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
+        or ``transformers`` (see :class:`HuggingFaceTokenizer`); None: one token for each character of the task's alphabet
+    :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
+        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
+    :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
+        None: as many as the longest answer of the task needs, or 64 with a warning if nobody knows that. Where there is
+        no reference, an answer can be as long as the prompt
+    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if nobody knows that
+    :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
+    :param reward_correct: Reward for an answer with score 1
+    :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
+    :param success_score: An episode with at least this score is a success
+    :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
+        filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
+        a truncation, which nobody has ever seen, and learns never to come to an end
+    :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
+    :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
+        for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours
+    """
+
+    def __init__(
+        self,
+        task: Any = "arithmetic",
+        task_kwargs: dict[str, Any] | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
+        verifier: Callable[[str, str], float] | str | None = None,
+        max_answer_tokens: int | None = None,
+        max_prompt_tokens: int | None = None,
+        max_reply_tokens: int | None = None,
+        reward_correct: float = 1.0,
+        reward_wrong: float = 0.0,
+        success_score: float = 1.0,
+        truncate: bool = True,
+        verifier_timeout: float = 5.0,
+        on_verifier_error: str | None = None,
+    ):
+        self.task = make_task(task, **(task_kwargs or {}))
+        self.tokenizer = _make_tokenizer(tokenizer, self.task)
+        scorer, trusted = _make_scorer(verifier, self.task)
+        self._payload = scorer.payload
+        self.multi_turn = type(self.task).reply is not Task.reply
+        reply = self.task.reply if self.multi_turn else None
+        name = _name_of_ours(verifier, self.task)
+        default = "raise" if name is None else "zero"
+        self.runner = VerifierRunner(
+            scorer.function,
+            trusted,
+            verifier_timeout,
+            default if on_verifier_error is None else on_verifier_error,
+            reply,
+            reply_trusted=is_trusted(self.task, "reply"),
+            n_bytes=scorer.n_bytes,
+            reply_on_error="raise" if on_verifier_error is None else on_verifier_error,
+            name=name,
+        )
+        limits = {"max_prompt_tokens": max_prompt_tokens, "max_answer_tokens": max_answer_tokens}
+        prompt_tokens, answer_tokens = self._longest([name for name, value in limits.items() if value is None])
+        self.max_prompt_tokens = _limit("max_prompt_tokens", max_prompt_tokens, prompt_tokens, 1)
+        self.max_answer_tokens = _limit("max_answer_tokens", max_answer_tokens, answer_tokens, 1)
+        self.max_reply_tokens = _limit("max_reply_tokens", max_reply_tokens, self.task.max_reply_tokens, 0)
+        _check_rewards(reward_correct, reward_wrong, success_score)
+        self.reward_correct, self.reward_wrong, self.success_score = reward_correct, reward_wrong, success_score
+        self.truncate = truncate
+        self._kept: dict[int, EncodedItem] = {}
+        self._passed_over = False
+        self._too_long = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of an observation."""
+        return self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
+
+    def make_spaces(self) -> tuple[TokenSpace, spaces.Discrete]:
+        """
+        :return: New observation and action space
+        """
+        return TokenSpace(self.length, self.tokenizer), spaces.Discrete(self.tokenizer.vocab_size)
+
+    def _longest(self, wanted: list[str]) -> tuple[int, int]:
+        """
+        :param wanted: Names of the limits that are not given
+        :return: Tokens of prompts and of answers
+        """
+        items = self.task.longest_items() if wanted else None
+        if items is None:
+            default = _DEFAULT_PROMPT_TOKENS, _DEFAULT_ANSWER_TOKENS
+            guesses = dict(zip(("max_prompt_tokens", "max_answer_tokens"), default, strict=True))
+            if wanted:
+                warn_user(
+                    f"{type(self.task).__name__} has too many items to look for the longest. Guessed: "
+                    f"{', '.join(f'{name}={guesses[name]}' for name in wanted)}. A longer prompt is an error, and a longer "
+                    "answer is cut off: give the environment the limits that you need."
+                )
+            return default
+        items = list(items)
+        prompt_tokens = self._most_tokens([item.prompt for item in items])
+        answers = [item.answer for item in items if self.task.has_reference(item)]
+        without = [item.prompt for item in items if not self.task.has_reference(item)]
+        answer_tokens = self._most_tokens(answers) + 1 if answers else 0
+        if without:
+            answer_tokens = max(answer_tokens, self._most_tokens(without), _DEFAULT_ANSWER_TOKENS)
+        if not self.task.knows_longest:
+            prompt_tokens, answer_tokens = _with_room(prompt_tokens), _with_room(answer_tokens)
+        return prompt_tokens, answer_tokens * self.task.n_turns
+
+    def _most_tokens(self, texts: list[str]) -> int:
+        """
+        :param texts: Some texts
+        :return: Tokens of the one that has the most
+        """
+        sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
+        most = 0
+        for rank, (n_bytes, text) in enumerate(sized):
+            # A token is a byte or more, but for one that a tokenizer may put before the text
+            if rank >= _MAX_ENCODED and n_bytes < most:
+                break
+            most = max(most, len(self.tokenizer.encode(text)))
+        return most
+
+    def encoded(self, index: int) -> EncodedItem:
+        """
+        :param index: Number of an item
+        :return: The item, ready to begin an episode with
+        """
+        found = self._kept.get(index)
+        if found is not None:
+            return found
+        item = self.task.item(index)
+        tokens = self.tokenizer.encode(item.prompt)
+        if not 1 <= len(tokens) <= self.max_prompt_tokens:
+            raise ValueError(
+                f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
+                f"max_prompt_tokens={self.max_prompt_tokens}. Prompt: {item.prompt!r:.200}"
+            )
+        self._check_reference(index, item)
+        row = np.full(self.length, PAD, np.int64)
+        row[: len(tokens)] = tokens
+        row.setflags(write=False)
+        if len(self._kept) * self.length >= _MAX_KEPT:
+            self._kept.clear()
+        found = self._kept[index] = EncodedItem(index, item, row, len(tokens))
+        return found
+
+    def _check_reference(self, index: int, item: Item) -> None:
+        if self._too_long or not self.task.has_reference(item):
+            return
+        try:
+            n_tokens = len(self.tokenizer.encode(item.answer)) + 1
+        except ValueError:
+            return  # what a verifier accepts need not be written like the reference
+        if n_tokens > self.max_answer_tokens:
+            self._too_long = True
+            warn_user(
+                f"The reference of item {index} has {n_tokens} tokens with its end, but there is room for "
+                f"max_answer_tokens={self.max_answer_tokens}: an answer that is as long is cut off, and wrong. There may be "
+                f"more such items. Prompt: {item.prompt!r:.200}"
+            )
+
+    def drawn(self, rng: np.random.Generator) -> EncodedItem:
+        """
+        :param rng: Random generator
+        :return: An item that it draws. Where the task does not know its longest items, one for which there is no room
+            or no token is passed over
+        """
+        error: ValueError | None = None
+        for _ in range(_MAX_DRAWS):
+            try:
+                return self.encoded(self.task.draw(rng))
+            except ValueError as raised:
+                if self.task.knows_longest:
+                    raise
+                error = raised
+                if not self._passed_over:
+                    warn_user(f"Items like this one are passed over: {error}")
+                self._passed_over = True
+        raise ValueError(f"{_MAX_DRAWS} items were drawn, and none of them can be used. The last one: {error}") from error
+
+    def chosen(self, options: dict[str, Any] | None) -> int | None:
+        """
+        :param options: The options given to ``reset``
+        :return: The item that they choose, None if they leave it to chance
+        """
+        if not options:
+            return None
+        if set(options) != {"item"}:
+            raise ValueError(f"options={options}: the only option is 'item', the number of the item to begin with")
+        return self.checked(options["item"])
+
+    def checked(self, index: Any) -> int:
+        """
+        :param index: What may be the number of an item
+        :return: The number
+        """
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise ValueError(f"item={index!r:.100} has to be the number of an item, not {type(index).__name__}")
+        n_items = self.task.n_items
+        if index < 0 or (n_items is not None and index >= n_items):
+            there_are = "from 0 on" if n_items is None else f"from 0 to {n_items - 1}"
+            raise ValueError(f"There is no item {index}: they are numbered {there_are}")
+        return int(index)
+
+    def begin(self, encoded: EncodedItem) -> tuple[Exchange, dict[str, Any]]:
+        """
+        :param encoded: What the agent is asked
+        :return: The episode, and the info for ``reset``
+        """
+        return Exchange(encoded, [], encoded.n_tokens), {"prompt": encoded.item.prompt, "item": encoded.index}
+
+    def end_turns(self, turns: list[Turn]) -> list[TurnEnd]:
+        """
+        Agents have ended their answers.
+
+        :param turns: These
+        :return: How each of the episodes goes on
+        """
+        for exchange, row, n_tokens, _ in turns:
+            exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
+        if not self.multi_turn:
+            return [TurnEnd(complete=True, reply=None)] * len(turns)
+        replies = self.runner.reply([(turn.exchange.encoded.item, turn.exchange.messages) for turn in turns])
+        return [self._replied(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
+
+    def _replied(self, turn: Turn, reply: Reply) -> TurnEnd:
+        exchange = turn.exchange
+        if reply.text is None:
+            exchange.error = reply.error
+            return TurnEnd(complete=True, reply=None)
+        tokens = self.tokenizer.encode(reply.text)
+        exchange.messages.append(reply.text)
+        exchange.n_reply_tokens += len(tokens)
+        exchange.turn_start = turn.n_tokens + len(tokens)
+        if turn.n_given >= self.max_answer_tokens or exchange.n_reply_tokens > self.max_reply_tokens:
+            return TurnEnd(complete=False, reply=None)
+        return TurnEnd(complete=False, reply=np.array(tokens, np.int64))
+
+    def score(self, exchanges: list[Exchange]) -> list[Verdict]:
+        """
+        :param exchanges: Episodes that ended with a complete answer
+        :return: What the answers are worth
+        """
+        checked = [exchange for exchange in exchanges if exchange.error is None]
+        verdicts = iter(self.runner.score([self._check(exchange) for exchange in checked]))
+        return [next(verdicts) if exchange.error is None else Verdict(0.0, exchange.error) for exchange in exchanges]
+
+    def _check(self, exchange: Exchange) -> Check:
+        item = exchange.encoded.item
+        return Check(exchange.messages[-1], self._payload(item), item.prompt)
+
+    def outcome(
+        self, exchange: Exchange, verdict: Verdict | None, row: np.ndarray, n_tokens: int
+    ) -> tuple[float, dict[str, Any]]:
+        """
+        :param exchange: An episode that has ended
+        :param verdict: What its answer is worth, None if it is not complete
+        :param row: (L,) the tokens
+        :param n_tokens: How many there are
+        :return: The reward and the info of its last step
+        """
+        item = exchange.encoded.item
+        score = 0.0 if verdict is None else verdict.score
+        info = {
+            "prompt": item.prompt,
+            "item": exchange.encoded.index,
+            "answer": self._unfinished(exchange, row, n_tokens) if verdict is None else exchange.messages[-1],
+            "reference": item.answer,
+            "verdict": score,
+            "is_success": score >= self.success_score,
+        }
+        if self.multi_turn:
+            info["messages"] = list(exchange.messages)
+        if verdict is not None and verdict.error is not None:
+            info["verifier_error"] = verdict.error
+        return self.reward_wrong + score * (self.reward_correct - self.reward_wrong), info
+
+    def _unfinished(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
+        return self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist())
+
+    def transcript(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
+        """
+        :param exchange: An episode
+        :param row: (L,) the tokens
+        :param n_tokens: How many there are
+        :return: All that was said, line after line
+        """
+        unfinished = self._unfinished(exchange, row, n_tokens)
+        ended = len(exchange.messages) % 2 == 1
+        said = [exchange.encoded.item.prompt, *exchange.messages] + ([] if ended else [unfinished])
+        return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))
+
+    def change(self, name: str, value: Any) -> None:
+        """
+        :param name: ``reward_correct``, ``reward_wrong``, ``success_score`` or ``truncate``
+        :param value: What it is from now on
+        """
+        rewards = {key: getattr(self, key) for key in ("reward_correct", "reward_wrong", "success_score")}
+        if name in rewards:
+            _check_rewards(**{**rewards, name: value})
+        setattr(self, name, value)
+
+    def close(self) -> None:
+        """End the verifier's process."""
+        self.runner.close()
+
+
+def _changeable(name: str) -> Any:
+    return property(
+        lambda self: getattr(self.rules, name), lambda self, value: self.rules.change(name, value), doc=f"See rules.{name}"
+    )
+
+
+class HasRules:
+    """An environment with rules, of which it shows those that can be changed."""
+
+    rules: TextEpisodeRules
+    reward_correct = _changeable("reward_correct")
+    reward_wrong = _changeable("reward_wrong")
+    success_score = _changeable("success_score")
+    truncate = _changeable("truncate")
+
+
+def _check_rewards(reward_correct: float, reward_wrong: float, success_score: float) -> None:
+    values = {"reward_correct": reward_correct, "reward_wrong": reward_wrong, "success_score": success_score}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise ValueError(f"{name}={value!r} has to be a finite number")
+    if reward_correct <= reward_wrong:
+        raise ValueError(f"reward_correct={reward_correct} has to be greater than reward_wrong={reward_wrong}")
+    if not 0.0 < success_score <= 1.0:
+        raise ValueError(f"success_score={success_score} has to be above 0 and at most 1, like the scores of right answers")
+
+
+def _with_room(n_tokens: int) -> int:
+    return _ROOM_STEP * math.ceil(_ROOM * n_tokens / _ROOM_STEP)
+
+
+def _limit(name: str, value: int | None, default: int, least: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value!r} has to be a whole number of tokens, at least {least}")
+    return int(value)
+
+
+def _make_tokenizer(tokenizer: Any, task: Task) -> Tokenizer:
+    if tokenizer is None:
+        return CharTokenizer(task.alphabet())
+    if isinstance(tokenizer, str | Path):
+        return HuggingFaceTokenizer(tokenizer)
+    missing = [name for name in ("vocab_size", "eos_id", "encode", "decode") if not hasattr(tokenizer, name)]
+    if missing and {cls.__module__.split(".")[0] for cls in type(tokenizer).__mro__} & {"tokenizers", "transformers"}:
+        return HuggingFaceTokenizer(tokenizer)
+    if missing:
+        raise TypeError(
+            f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
+            "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
+        )
+    return tokenizer
+
+
+def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
+    """
+    :return: How answers are scored, and whether that is trusted
+    """
+    if verifier is None:
+        return task.scorer(), is_trusted(task, "score", "scorer")
+    if verifier == "exact":
+        return Scorer(is_equivalent, task.reference), True
+    if verifier == "math":
+        return Scorer(make_math_verifier(), task.reference, _MATH_BYTES), False
+    if callable(verifier):
+        return Scorer(verifier, task.reference), False
+    raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
+
+
+def _name_of_ours(verifier: Any, task: Task) -> str | None:
+    """
+    :return: What the verifier is called if it is one that answers may be too hard for, and not the user's
+    """
+    if verifier == "math":
+        return "math"
+    if verifier is None and isinstance(task, ReasoningGymTask) and type(task).scorer is ReasoningGymTask.scorer:
+        return f"reasoning_gym:{task.name}"
+    return None

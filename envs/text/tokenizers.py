@@ -1,0 +1,180 @@
+"""Tokenizers for environments of text: one token per character, or whatever a Hugging Face tokenizer does."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sb3_grpo.text.tokens import PAD, Tokenizer
+
+__all__ = ["CharTokenizer", "HuggingFaceTokenizer", "Tokenizer"]
+
+# What published tokenizers call the token that ends a text
+_EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+
+
+def _up_to_eos(ids: Iterable[Any], eos_id: int, vocab_size: int) -> list[int]:
+    """
+    :param ids: Tokens, padded or not
+    :param eos_id: The token that ends a text
+    :param vocab_size: Ids are smaller than this
+    :return: The tokens before the first one that ends the text, without padding
+    """
+    kept = []
+    for token in map(int, ids):
+        if token == eos_id:
+            break
+        if token == PAD:
+            continue
+        if not 0 <= token < vocab_size:
+            raise ValueError(f"There is no token {token}: ids are from 0 to {vocab_size - 1} (and {PAD} for padding)")
+        kept.append(token)
+    return kept
+
+
+class CharTokenizer:
+    """
+    One token per character. Ids follow the order of the alphabet, the token that ends a text comes last.
+
+    :param alphabet: Every character that may occur, each one once
+    """
+
+    def __init__(self, alphabet: Sequence[str]):
+        self.alphabet = "".join(alphabet)
+        self._ids = {character: index for index, character in enumerate(self.alphabet)}
+        if not self.alphabet:
+            raise ValueError("The alphabet is empty: CharTokenizer needs at least one character, e.g. '0123456789+='")
+        if len(self._ids) < len(self.alphabet):
+            twice = sorted({character for character in self.alphabet if self.alphabet.count(character) > 1})
+            raise ValueError(f"The alphabet {self.alphabet!r} has {', '.join(map(repr, twice))} more than once")
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return len(self.alphabet) + 1
+
+    @cached_property
+    def eos_id(self) -> int:
+        return len(self.alphabet)
+
+    def encode(self, text: str) -> list[int]:
+        """
+        :param text: A text of characters of the alphabet
+        :return: Its tokens, without the one that ends it
+        """
+        try:
+            return [self._ids[character] for character in text]
+        except KeyError as error:
+            raise ValueError(
+                f"The character {error.args[0]!r} in {_shortened(text)} is not in the alphabet {self.alphabet!r}. "
+                "Pass tokenizer=CharTokenizer(...) with all characters that can occur, or a HuggingFaceTokenizer."
+            ) from None
+
+    def decode(self, ids: Any) -> str:
+        """
+        :param ids: Tokens, padded or not
+        :return: Their text, up to the token that ends it
+        """
+        return "".join([self.alphabet[token] for token in _up_to_eos(ids, self.eos_id, self.vocab_size)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CharTokenizer) and self.alphabet == other.alphabet
+
+    def __hash__(self) -> int:
+        return hash(self.alphabet)
+
+    def __repr__(self) -> str:
+        return f"CharTokenizer({self.alphabet!r})"
+
+
+class HuggingFaceTokenizer:
+    """
+    A tokenizer in Hugging Face's format. Nothing is downloaded, and nothing is added to texts, cut off or padded.
+
+    Special tokens stay visible in decoded texts, and so do ids of no token (``<id 7>``): an answer with one in its middle is
+    not the answer without it.
+
+    :param source: Path of a ``tokenizer.json``, or a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``
+    :param eos_token: The token that ends a text. None: what ``transformers`` says, or the only one of the usual names
+        that the tokenizer has.
+    """
+
+    def __init__(self, source: Any, eos_token: str | None = None):
+        try:
+            from tokenizers import Tokenizer as Backend
+        except ImportError as error:
+            raise ImportError(
+                'HuggingFaceTokenizer needs the package tokenizers: pip install "sb3-grpo[text]", '
+                "or use CharTokenizer, which needs nothing."
+            ) from error
+        if isinstance(source, str | Path):
+            if not Path(source).is_file():
+                raise FileNotFoundError(
+                    f"There is no file {str(source)!r}. Give the path of a tokenizer.json; nothing is downloaded by name."
+                )
+            self._backend = Backend.from_file(str(source))
+        else:
+            eos_token = eos_token or getattr(source, "eos_token", None)
+            backend = getattr(source, "backend_tokenizer", source)
+            if not isinstance(backend, Backend):
+                raise TypeError(
+                    "Expected the path of a tokenizer.json, a tokenizers.Tokenizer, or a fast tokenizer of transformers, "
+                    f"not {type(source).__name__}"
+                )
+            # What is changed below should not be changed for its other users
+            self._backend = copy.deepcopy(backend)
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        self.eos_token = _find_eos(vocabulary, eos_token)
+        self._eos_id = vocabulary[self.eos_token]
+        # Ids may have gaps
+        self._vocab_size = max(vocabulary.values()) + 1
+        self._gaps = frozenset(range(self._vocab_size)).difference(vocabulary.values())
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def eos_id(self) -> int:
+        return self._eos_id
+
+    def encode(self, text: str) -> list[int]:
+        """
+        :param text: A text
+        :return: Its tokens, without the one that ends it
+        """
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Any) -> str:
+        """
+        :param ids: Tokens, padded or not
+        :return: Their text, up to the token that ends it
+        """
+        rest = _up_to_eos(ids, self._eos_id, self._vocab_size)
+        texts: list[str] = []
+        # The tokenizer itself would leave them out
+        for place in [place for place, token in enumerate(rest) if token in self._gaps][::-1]:
+            texts[:0] = [f"<id {rest[place]}>", self._backend.decode(rest[place + 1 :], skip_special_tokens=False)]
+            rest = rest[:place]
+        return "".join([self._backend.decode(rest, skip_special_tokens=False), *texts])
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceTokenizer({self._vocab_size} tokens, eos_token={self.eos_token!r})"
+
+
+def _find_eos(vocabulary: dict[str, int], eos_token: str | None) -> str:
+    if eos_token is None:
+        candidates = [name for name in _EOS_NAMES if name in vocabulary]
+        if len(candidates) == 1:
+            return candidates[0]
+        found = f"it has {' and '.join(candidates)}" if candidates else f"it has none of {', '.join(_EOS_NAMES)}"
+        raise ValueError(f"Which token ends a text? The tokenizer does not say, and {found}: pass eos_token='...'.")
+    if eos_token not in vocabulary:
+        raise ValueError(f"eos_token={eos_token!r} is not one of the {len(vocabulary)} tokens of this tokenizer")
+    return eos_token
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."

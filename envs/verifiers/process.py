@@ -1,0 +1,145 @@
+"""A process of its own for verifiers, which may hang or crash without harm to the training."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Generator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = Path(__file__).with_name("worker.py")
+
+# For importing what the verifier needs, which can be much
+_START_SECONDS = 120.0
+
+
+class VerifierStartError(RuntimeError):
+    """The process of the verifier could not begin its work."""
+
+
+class VerifierProcess:
+    """
+    One worker process that runs functions, started when it is first needed.
+
+    :param functions: A dict of them, pickled with cloudpickle. Keys are those of ``RESULTS``.
+    :param n_bytes: Memory that it may take in addition to what it begins with (on Linux). None: no limit
+    """
+
+    def __init__(self, functions: bytes, n_bytes: int | None = None):
+        self._functions = functions
+        self._n_bytes = n_bytes
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Any = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._owner = os.getpid()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None where there is none."""
+        return None if self._process is None else self._process.pid
+
+    def call(self, name: str, calls: list[bytes], time_limit: float) -> Generator[tuple[Any, str | None], None, None]:
+        """
+        :param name: Which of the functions
+        :param calls: The arguments that it is called with, a pickled tuple for each call
+        :param time_limit: Seconds that each of the calls may take
+        :return: For each of them, as soon as it is known: the result, or None and what went wrong
+        """
+        with self._lock:
+            n_done = 0
+            try:
+                while n_done < len(calls):
+                    self._start()
+                    # Where the worker has ended, receiving will tell
+                    with contextlib.suppress(OSError):
+                        self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
+                    while n_done < len(calls) and self._process is not None:
+                        result = self._receive(time_limit)
+                        n_done += 1
+                        yield result
+            finally:
+                if n_done < len(calls):
+                    self._stop()
+
+    def _receive(self, time_limit: float) -> tuple[Any, str | None]:
+        assert self._process is not None
+        if not self._connection.poll(time_limit):
+            self._stop()
+            return None, f"it did not finish within {time_limit:g} s and was stopped"
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            process = self._process
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            code = process.returncode
+            self._stop()
+            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit status {code}"
+            return None, f"it ended its own process ({how})"
+
+    def _start(self) -> None:
+        if self._owner != os.getpid():
+            # Forked: the worker answers to the other process
+            self._forget()
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()  # it has ended while it had nothing to do
+        if self._process is not None:
+            return
+        self._connection, other_end = multiprocessing.Pipe()
+        with other_end:
+            # -I: the folder of the script is not searched for modules, it has some whose names are those of packages
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_SCRIPT), str(other_end.fileno())],
+                pass_fds=[other_end.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
+        with contextlib.suppress(OSError):
+            self._connection.send((os.getpid(), sys.path, self._functions, self._n_bytes))
+        _, error = self._receive(_START_SECONDS)
+        if error is not None:
+            self._stop()
+            raise VerifierStartError(error)
+
+    def _stop(self) -> None:
+        finalizer = self._finalizer
+        self._forget()
+        if finalizer is not None:
+            finalizer()
+
+    def close(self) -> None:
+        """End the process. It is started again if it is needed again."""
+        with self._lock:
+            self._stop()
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
+    if owner == os.getpid():
+        connection.close()
+        process.kill()
+        process.wait()
+
+
+_processes: "weakref.WeakValueDictionary[tuple[bytes, int | None], VerifierProcess]" = weakref.WeakValueDictionary()
+
+
+def shared_process(functions: bytes, n_bytes: int | None = None) -> VerifierProcess:
+    """
+    :param functions: See :class:`VerifierProcess`
+    :param n_bytes: See :class:`VerifierProcess`
+    :return: The one worker of all environments of this process that use these functions
+    """
+    process = _processes.get((functions, n_bytes))
+    if process is None:
+        process = _processes[functions, n_bytes] = VerifierProcess(functions, n_bytes)
+    return process

@@ -1,0 +1,312 @@
+"""Verifiers: what says whether an answer is right."""
+
+import contextlib
+import math
+import pickle
+import re
+from collections.abc import Callable, Generator, Iterable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from sb3_grpo.envs.verifiers.process import VerifierProcess, VerifierStartError, shared_process
+from sb3_grpo.envs.verifiers.worker import RESULTS, describe
+from sb3_grpo.utils.user_warnings import warn_user
+
+Verifier = Callable[[str, str], float]
+
+# No exponents: 1e999999999 is an answer that a model may give, too
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
+
+
+class VerifierError(RuntimeError):
+    """A verifier raised an exception, took too long, ended its process, or returned something else than a number."""
+
+
+def is_equivalent(answer: str, reference: str) -> bool:
+    """
+    Whether two texts are the same up to white space around them, or are the same number: 7 and 07.0.
+
+    :param answer: The agent's answer
+    :param reference: The right one
+    :return: True if they are equivalent
+    """
+    answer, reference = answer.strip(), reference.strip()
+    if answer == reference:
+        return True
+    if _PLAIN_NUMBER.fullmatch(answer) and _PLAIN_NUMBER.fullmatch(reference):
+        return Decimal(answer) == Decimal(reference)
+    return False
+
+
+def make_math_verifier() -> Verifier:
+    """
+    :return: The same as :func:`math_equivalent`, as a function whose process does not need this package
+    """
+    try:
+        import math_verify
+    except ImportError as error:
+        raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
+
+    # Defined in here, they are sent to their process by value: without what the import of this package takes. It imports
+    # math_verify with them, before the time of the first answer begins
+    def with_signs(formula: str) -> str:
+        """
+        :param formula: A reference
+        :return: With the signs without which nothing but numbers would be found in it
+        """
+        has_signs = re.search(r"(?<!\\)(?:\$|\\boxed|\\[(\[])", formula)
+        # Units would be products of letters
+        if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
+            return formula
+        # 1e-05 and x**2 are how Python writes them
+        formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
+        return f"${formula.replace('**', '^')}$"
+
+    def verify_math(answer: str, reference: str) -> float:
+        import logging
+
+        # It reports answers that are too hard for it as warnings. They are merely wrong.
+        logging.getLogger("math_verify").setLevel(logging.ERROR)
+        # The solutions of GSM8K end with #### and the answer
+        right = reference.rpartition("####")[2].strip()
+        # Answer and comparison together take less than the default limit of the environment: too hard an answer is no
+        # mistake of the verifier. The reference twice: a second may pass by chance, and without it there is no score
+        gold = math_verify.parse(with_signs(right), parsing_timeout=1) or math_verify.parse(
+            with_signs(right), parsing_timeout=1
+        )
+        if not gold:
+            raise ValueError(
+                f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
+                "formula, or take verifier='exact'"
+            )
+        if answer.strip() == right:
+            return 1.0
+        target = math_verify.parse(answer, parsing_timeout=1)
+        return float(math_verify.verify(gold, target, timeout_seconds=2))
+
+    return verify_math
+
+
+def math_equivalent(answer: str, reference: str) -> bool:
+    """
+    Whether an answer is mathematically the same as the reference, by math-verify: 1/2 and 0.5. It finds the
+    answer in a text around it; formulas in there need ``$`` or ``\\boxed``. The reference does not. Only for the main thread
+    of a process.
+
+    :param answer: The agent's answer
+    :param reference: The right one
+    :return: True if they are equivalent
+    """
+    return bool(make_math_verifier()(answer, reference))
+
+
+class Check(NamedTuple):
+    """
+    An answer to be scored.
+
+    :param answer: The answer
+    :param payload: The second argument of the verifier
+    :param prompt: What was asked
+    """
+
+    answer: str
+    payload: Any
+    prompt: str
+
+
+class Verdict(NamedTuple):
+    """
+    :param score: What the answer is worth
+    :param error: What went wrong with the verifier, None if nothing
+    """
+
+    score: float
+    error: str | None = None
+
+
+class Reply(NamedTuple):
+    """
+    :param text: What the agent has to answer next, None if its last answer ends the episode
+    :param error: What went wrong with the task's ``reply``, None if nothing
+    """
+
+    text: str | None
+    error: str | None = None
+
+
+class _Call(NamedTuple):
+    """
+    :param arguments: What the function gets
+    :param prompt: What was asked
+    :param answer: The last answer
+    """
+
+    arguments: tuple[Any, ...]
+    prompt: str
+    answer: str
+
+
+# What was called, and what it returned; or what went wrong, and the exception where it is known
+_Result = tuple[_Call, Any, str | None, Exception | None]
+
+
+class VerifierRunner:
+    """
+    Runs a verifier on lists of answers, and what replies to them in several turns. Unless they are trusted, they run in a
+    process of their own with a time limit.
+
+    :param function: Gets an answer and something to compare it with, returns a number
+    :param trusted: Whether it is known to be quick and safe, and can run in this process
+    :param time_limit: Seconds for each answer
+    :param on_error: ``"raise"`` a :class:`VerifierError`, or count it and give ``"zero"``
+    :param reply: See :meth:`Task.reply`; None where there is one turn
+    :param reply_trusted: The same as ``trusted``, of ``reply``
+    :param n_bytes: Memory that the process may take, see :class:`VerifierProcess`
+    :param reply_on_error: The same as ``on_error``, of ``reply``
+    :param name: What the verifier is called in messages. None: as the function is
+    """
+
+    def __init__(
+        self,
+        function: Callable[[str, Any], Any],
+        trusted: bool,
+        time_limit: float = 5.0,
+        on_error: str = "raise",
+        reply: Callable[[Any, list[str]], str | None] | None = None,
+        reply_trusted: bool = False,
+        n_bytes: int | None = None,
+        reply_on_error: str = "raise",
+        name: str | None = None,
+    ):
+        if not (time_limit > 0 and math.isfinite(time_limit)):
+            raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
+        for each_on_error in (on_error, reply_on_error):
+            if each_on_error not in ("raise", "zero"):
+                raise ValueError(f"on_verifier_error={each_on_error!r} has to be 'raise' or 'zero'")
+        self.time_limit, self.n_bytes = time_limit, n_bytes
+        self.on_error = {"score": on_error, "reply": reply_on_error}
+        self.n_errors = 0
+        functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
+        self._names = {
+            key: getattr(each, "__qualname__", type(each).__name__) + ("" if key == "score" else ", which replies to answers,")
+            for key, each in functions.items()
+        }
+        if name is not None:
+            self._names["score"] = name
+        there = {key for key, is_trusted in (("score", trusted), ("reply", reply_trusted)) if not is_trusted} & {*functions}
+        self._here = {key: each for key, each in functions.items() if key not in there}
+        self._pickled = _pickle({key: functions[key] for key in sorted(there)}) if there else None
+        self._process: VerifierProcess | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts a process of its own when it needs one
+        return {**vars(self), "_process": None}
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the worker, None where there is none."""
+        return None if self._process is None else self._process.pid
+
+    def score(self, checks: list[Check]) -> list[Verdict]:
+        """
+        :param checks: Answers
+        :return: What each of them is worth
+        """
+        calls = (_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks)
+        return [Verdict(0.0 if error else value, error) for value, error in self._results("score", calls)]
+
+    def reply(self, exchanges: list[tuple[Any, list[str]]]) -> list[Reply]:
+        """
+        :param exchanges: Items with the messages so far, the last of which are answers
+        :return: What is said to each of them
+        """
+        calls = (_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges)
+        return [Reply(value, error) for value, error in self._results("reply", calls)]
+
+    def _results(self, key: str, calls: Iterable[_Call]) -> list[tuple[Any, str | None]]:
+        """
+        :param key: Which function
+        :param calls: What it is called with
+        :return: For each call the result, or None and what went wrong, where that is counted and not raised
+        """
+        run = self._called_here if key in self._here else self._called_there
+        # Not left to the garbage collector: it holds the process
+        with contextlib.closing(run(key, calls)) as results:
+            return [
+                (value, None) if error is None else (None, self._fail(key, call, error, cause))
+                for call, value, error, cause in results
+            ]
+
+    def _called_here(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
+        function, checked = self._here[key], RESULTS[key]
+        for call in calls:
+            result: _Result
+            try:
+                result = call, checked(function(*call.arguments)), None, None
+            except Exception as error:
+                result = call, None, describe(error), error
+            yield result
+
+    def _called_there(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
+        assert self._pickled is not None
+        calls = list(calls)
+        if not calls:
+            return
+        packed = [self._packed(key, call) for call in calls]
+        if self._process is None:
+            self._process = shared_process(self._pickled, self.n_bytes)
+        try:
+            with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
+                for call, (value, error) in zip(calls, results, strict=True):
+                    yield call, value, error, None
+        except VerifierStartError as start_error:
+            message = f"The verifier {self._names[key]} cannot run in a process of its own: {start_error}"
+            raise VerifierError(message) from start_error
+
+    def _packed(self, key: str, call: _Call) -> bytes:
+        try:
+            return pickle.dumps(call.arguments)
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be sent "
+                f"there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, dicts). "
+                "Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then it runs in "
+                f"this process, without a time limit.\nPrompt: {call.prompt!r:.500}"
+            ) from error
+
+    def _fail(self, key: str, call: _Call, what: str, cause: Exception | None) -> str:
+        message = (
+            f"The verifier {self._names[key]} failed on an answer: {what}\n"
+            f"Prompt: {call.prompt!r:.500}\nAnswer: {call.answer!r:.500}"
+        )
+        if self.on_error[key] == "raise":
+            raise VerifierError(
+                f"{message}\nCorrect the verifier, give it more time with verifier_timeout, or count such answers as "
+                'failures with on_verifier_error="zero".'
+            ) from cause
+        if self.n_errors == 0:
+            warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
+        self.n_errors += 1
+        return what
+
+    def close(self) -> None:
+        """End the worker process, where there is one. It is started again if it is needed again."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def _pickle(functions: dict[str, Callable[..., Any]]) -> bytes:
+    for function in functions.values():
+        try:
+            cloudpickle.dumps(function)
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {getattr(function, '__qualname__', type(function).__name__)} cannot be sent to its own process "
+                f"({type(error).__name__}: {error}). Let it create what cannot be pickled (locks, open files, connections) "
+                "when it is called, or import it from a module."
+            ) from error
+    # In one piece: functions of one task remain functions of one task
+    return cloudpickle.dumps(functions)

@@ -1,0 +1,198 @@
+"""``python -m sb3_grpo compare``: algorithms side by side, on several environments and seeds."""
+
+import argparse
+import importlib.util
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import track
+from rich.text import Text
+
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say
+
+if TYPE_CHECKING:
+    from sb3_grpo.compare.experiment import Experiment, Job
+
+FAILED = 1
+_TIMESTEPS = 100_000
+_SEEDS = 10
+
+
+def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: where to add the command
+    """
+    parser = commands.add_parser(
+        "compare",
+        help="train several algorithms on several environments and seeds, and report what the runs show",
+        description="Train several algorithms on several environments and seeds, and report what the runs show.\n"
+        "The same command again goes on where it was stopped; more seeds, environments or algorithms can be added.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--env", nargs="+", help="ids of Gymnasium environments")
+    parser.add_argument("--algo", nargs="+", help="algorithms of the RL Zoo, grpo and dapo among them")
+    parser.add_argument("--seeds", type=positive, help=f"runs of each, with the seeds 0, 1, ... (default: {_SEEDS})")
+    parser.add_argument("--timesteps", type=positive, help=f"environment steps of each run (default: {_TIMESTEPS:,})")
+    parser.add_argument(
+        "--config", type=Path, help="YAML file that describes the experiment, instead of --env, --algo and --timesteps"
+    )
+    parser.add_argument("--name", help="of the experiment (default: made from environments and algorithms)")
+    parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
+    parser.add_argument(
+        "--workers", type=positive, help="runs at the same time (default: one for each CPU core, or all that Ray has room for)"
+    )
+    parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on this Ray cluster; auto: that of this machine")
+    parser.set_defaults(run=_compare)
+
+    reports = parser.add_subparsers(title="commands", metavar="")
+    report = reports.add_parser("report", help="make the report of a comparison again")
+    report.add_argument("folder", type=Path, help="folder of the comparison")
+    report.set_defaults(run=_report)
+
+
+def _check_extra() -> None:
+    for package in ("rl_zoo3", "yaml", "rliable"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra("compare", "compare")
+
+
+def _report(args: argparse.Namespace) -> int:
+    _check_extra()
+    from sb3_grpo.compare.report import make_report
+
+    say(Text("Report: ", "bold"), str(make_report(args.folder)))
+    return OK
+
+
+def _compare(args: argparse.Namespace) -> int:
+    _check_extra()
+    experiment = _experiment(args)
+    folder: Path = args.output or Path("comparisons") / experiment.name
+    _check(experiment)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two would remove each other's runs. However this process ends, the system takes the lock back
+        locked = FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write to {folder}: {error}") from error
+    with locked:
+        return _run(args, experiment, folder)
+
+
+def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
+    # Only now, because other commands do without the packages of this one
+    from sb3_grpo.compare.schedule import Board, run_jobs
+
+    pool = _make_pool(args, experiment)
+    _begin(experiment, folder, args.argv)
+    n_done = sum(job.is_done(folder) for job in experiment.jobs())
+    resumed = f", {n_done} of them finished before" if n_done else ""
+    say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")
+    try:
+        n_failed = run_jobs(experiment, folder, pool, Board(experiment, folder, Console()))
+    except KeyboardInterrupt:
+        n_done = sum(job.is_done(folder) for job in experiment.jobs())
+        say(Text("Interrupted. ", "bold yellow"), f"{n_done} runs are finished. The same command goes on with the others, and")
+        say(f"python -m sb3_grpo compare report {shlex.quote(str(folder))}", " shows what there is.")
+        return INTERRUPTED
+    if n_failed:
+        say(Text(f"{n_failed} runs have failed. ", "bold red"), "The same command tries them again.")
+    if any(job.is_done(folder) for job in experiment.jobs()):
+        _report(argparse.Namespace(folder=folder))
+    return FAILED if n_failed else OK
+
+
+def _experiment(args: argparse.Namespace) -> "Experiment":
+    from sb3_grpo.compare.definition import make_experiment, read_experiment
+
+    content: dict[str, Any]
+    if args.config is not None:
+        for option in ("env", "algo", "timesteps"):
+            if getattr(args, option) is not None:
+                raise UsageError(f"--{option} and --config exclude each other: write it in {args.config}")
+        content, source = read_experiment(args.config), str(args.config)
+    else:
+        for option in ("env", "algo"):
+            if getattr(args, option) is None:
+                raise UsageError(f"--{option} is missing, or --config with a YAML file")
+        name = re.sub(r"[^\w.-]+", "-", "_".join([*args.env, *args.algo]))[:150]
+        timesteps = args.timesteps or _TIMESTEPS
+        content = {"name": name, "envs": args.env, "variants": args.algo, "timesteps": timesteps, "seeds": _SEEDS}
+        source = "compare"
+    given = {"name": args.name, "seeds": args.seeds}
+    return make_experiment(content | {key: value for key, value in given.items() if value is not None}, source)
+
+
+def _check(experiment: "Experiment") -> None:
+    from sb3_grpo.compare.build import check
+
+    console = Console()
+
+    def progress(jobs: "list[Job]") -> "Iterable[Job]":
+        return track(jobs, "Checking", console=console, transient=True, disable=not console.is_terminal)
+
+    check(experiment, progress)
+    for env, networks in experiment.networks.items():
+        if len(set(networks.values())) > 1:
+            described = "; ".join(f"{name}: {network}" for name, network in networks.items())
+            say(
+                Text("Warning: ", "bold yellow"),
+                f"the networks on {env} differ, so that not only the algorithms are compared: {described}. "
+                "Set policy_kwargs in the hyperparams of the variants to make them equal.",
+            )
+
+
+def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
+    """Write ``experiment.json``, together with what was there before."""
+    from sb3_grpo.compare.definition import default_settings, known_algorithms
+    from sb3_grpo.compare.experiment import Experiment, differences, merge
+    from sb3_grpo.utils.machine import describe_machine, versions
+
+    experiment.command = shlex.join(["python", "-m", "sb3_grpo", *argv])
+    experiment.versions = versions("rl_zoo3", "sb3_contrib")
+    experiment.machine = describe_machine()
+    everything = experiment
+    if not (folder / "experiment.json").exists() and any((folder / "runs").rglob("result.json")):
+        raise UsageError(
+            f"{folder} has finished runs, but no experiment.json that says what they are: "
+            "choose another folder with --name or --output."
+        )
+    if (folder / "experiment.json").exists():
+        before = Experiment.load(folder)
+        algorithms = known_algorithms()
+        defaults = {variant.name: default_settings(algorithms[variant.algo]) for variant in experiment.variants}
+        found = differences(before, experiment, folder, defaults)
+        if found:
+            listed = "\n".join(f"- {difference}" for difference in found)
+            raise UsageError(
+                f"{folder} has finished runs of another experiment:\n{listed}\n"
+                "Choose another folder with --name or --output, or go on with the same settings."
+            )
+        everything = merge(before, experiment)
+        updated = [
+            f"{name} {experiment.versions.get(name)}"
+            for name, old in before.versions.items()
+            if experiment.versions.get(name) != old
+        ]
+        if updated:
+            say(
+                Text("Warning: ", "bold yellow"),
+                f"earlier runs were made with other versions, now there is {', '.join(updated)}.",
+            )
+    everything.save(folder)
+
+
+def _make_pool(args: argparse.Namespace, experiment: "Experiment") -> Any:
+    from sb3_grpo.compare.pools import LocalPool, RayPool
+
+    if args.ray is not None:
+        return RayPool(args.ray, args.workers, experiment.device)
+    return LocalPool(args.workers or os.cpu_count() or 1)

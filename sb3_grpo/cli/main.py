@@ -1,0 +1,47 @@
+"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text`` and ``compare``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rich.text import Text
+
+import sb3_grpo
+from sb3_grpo.cli.compare import add_compare
+from sb3_grpo.cli.text import add_text
+from sb3_grpo.cli.train import add_train
+from sb3_grpo.console import INTERRUPTED, USAGE_ERROR, UsageError, say
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the command line.
+
+    :param argv: the arguments, ``sys.argv[1:]`` if None
+    :return: the exit code
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = _make_parser().parse_args(argv)
+    args.argv = argv
+    try:
+        return args.run(args)
+    except UsageError as error:
+        say(Text("Error: ", "bold red"), str(error), stderr=True)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        say(Text("Interrupted", "bold yellow"), stderr=True)
+        return INTERRUPTED
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sb3_grpo", description=sb3_grpo.__doc__)
+    parser.add_argument("--version", action="version", version=f"sb3-grpo {sb3_grpo.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_train(commands)
+    add_text(commands)
+    add_compare(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""``python -m sb3_grpo text``: a small transformer learns to add from a verifier."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from rich.text import Text
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import LinearSchedule
+
+from sb3_grpo.console import (
+    ALGORITHMS,
+    INTERRUPTED,
+    OK,
+    UsageError,
+    announce,
+    curve_figure,
+    learn,
+    make_output,
+    positive,
+    report,
+    save_config,
+    say,
+    say_table,
+    valid_seed,
+)
+from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
+from sb3_grpo.text.policies import TokenPolicy
+
+NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
+# Without overlong_filter: nothing would say that an answer without an end is wrong
+SETTINGS: dict[str, Any] = {
+    "max_sampling_rounds": 8,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "advantage_scale": "group",
+    "overlong_filter": False,
+}
+N_ENVS = 512
+WARM_START_BATCH = 32
+
+_N_SHOWN = 5
+_N_POINTS = 50
+
+
+class Lesson(NamedTuple):
+    """
+    What the sums of some number of digits take.
+
+    :param timesteps: tokens to train
+    :param settings: of the algorithm, besides ``SETTINGS``
+    :param learning_rate: at the beginning; it falls to 0
+    :param examples: worked examples for the warm start
+    :param passes: how many times each of them is seen
+    :param n_test: prompts that are held out to test with; 0: there are so few that all are trained and tested
+    """
+
+    timesteps: int
+    settings: dict[str, Any]
+    learning_rate: float
+    examples: int
+    passes: int
+    n_test: int
+
+
+LESSONS = {
+    # Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups
+    # of 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus
+    1: Lesson(1_500_000, {"group_size": 64, "n_groups": 16, "ent_coef": 0.1}, 5e-4, 100, 20, 0),
+    # Many prompts: with fewer and larger groups, what is right for some is unlearned with others
+    2: Lesson(8_000_000, {"group_size": 16, "n_groups": 64, "ent_coef": 0.1}, 5e-4, 2000, 10, 500),
+}
+
+
+class Exam:
+    """
+    Prompts, each of them answered with the most likely tokens.
+
+    :param task: where they come from: all that it has
+    """
+
+    def __init__(self, task: ArithmeticTask):
+        assert task.n_items is not None
+        self._items = [task.item(index) for index in range(task.n_items)]
+        self._shown = np.random.default_rng(0).choice(len(self._items), size=_N_SHOWN, replace=False).tolist()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def take(self, policy: TokenPolicy) -> tuple[list[str], list[bool]]:
+        """
+        :param policy: the policy
+        :return: its answers, and which of them are right
+        """
+        answers = policy.generate([item.prompt for item in self._items])
+        return answers, [answer == item.answer for answer, item in zip(answers, self._items, strict=True)]
+
+    def show(self, policy: TokenPolicy, when: str) -> float:
+        """
+        Print some of the answers, always to the same prompts.
+
+        :param policy: the policy
+        :param when: what has happened to it
+        :return: share of right answers among all
+        """
+        answers, right = self.take(policy)
+        share = float(np.mean(right))
+        say(Text(when, "bold"), f": {sum(right)} of {len(self)} answers are right ({share:.1%}), for example")
+        rows = []
+        for index in self._shown:
+            verdict = Text("right", "green") if right[index] else Text("wrong", "red")
+            rows.append((Text(f"  {self._items[index].prompt}{answers[index]}"), verdict))
+        say_table(rows)
+        return share
+
+
+class AnswersCurve(BaseCallback):
+    """
+    Keep the share of right answers now and then, while the policy rests between two updates.
+
+    :param exam: the prompts
+    :param interval: tokens from one point to the next, at least
+    """
+
+    def __init__(self, exam: Exam, interval: float):
+        super().__init__()
+        self.exam = exam
+        self.interval = interval
+        self.curve: list[tuple[int, float]] = []
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= len(self.curve) * self.interval:
+            assert isinstance(self.model.policy, TokenPolicy)
+            _, right = self.exam.take(self.model.policy)
+            self.curve.append((self.num_timesteps, float(np.mean(right))))
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: where to add the command
+    """
+    one, two = LESSONS.values()
+    parser = commands.add_parser(
+        "text",
+        help="train a small transformer to add, from whether its answers are right",
+        description="Train a small transformer to add: a few worked examples for a warm start, and then nothing but whether "
+        "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three minutes. "
+        "Ctrl-C ends the training early and keeps the model.",
+    )
+    parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
+    parser.add_argument(
+        "--digits",
+        type=int,
+        default=1,
+        choices=LESSONS,
+        help="of the numbers to be added (default: %(default)s). "
+        f"The policy is tested on all sums of one digit, and on {two.n_test} sums of two digits that are held out",
+    )
+    parser.add_argument(
+        "--timesteps",
+        type=positive,
+        help=f"tokens to train (default: {one.timesteps:,} with one digit, {two.timesteps:,} with two)",
+    )
+    parser.add_argument(
+        "--examples",
+        type=positive,
+        help=f"worked examples of the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
+        f"{two.examples}, {two.passes} times each, with two)",
+    )
+    parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/addition-DIGITS_NUMBER)")
+    parser.set_defaults(run=_text)
+
+
+def _text(args: argparse.Namespace) -> int:
+    lesson = LESSONS[args.digits]
+    args.timesteps = args.timesteps or lesson.timesteps
+    args.examples = args.examples or lesson.examples
+    th.set_num_threads(1)
+
+    numbers = {"digits": args.digits, "n_test": lesson.n_test}
+    training = ArithmeticTask(**numbers, split="train" if lesson.n_test else "all")
+    exam = Exam(ArithmeticTask(**numbers, split="test" if lesson.n_test else "all"))
+    try:
+        examples = training.worked_examples(args.examples, seed=args.seed)
+    except ValueError as error:
+        raise UsageError(f"--examples {args.examples}: {error}") from error
+    # One token more than the longest answer and its end need, so that there is something to learn about the end, too
+    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
+    assert training.n_items is not None
+    hard = HardPrompts(training.n_items)
+    settings = {**SETTINGS, **lesson.settings, "policy_kwargs": NETWORK}
+    learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
+    algorithm = ALGORITHMS[args.algo]
+    model = algorithm("TokenPolicy", env, learning_rate, seed=args.seed, device="cpu", start_sampler=hard, **settings)
+    policy = model.policy
+    assert isinstance(policy, TokenPolicy)
+    output = make_output(args, f"addition-{args.digits}")
+
+    task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
+    announce(model, task, "TokenPolicy")
+    start = time.perf_counter()
+    loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)[-1]
+    warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
+    before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
+    curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
+    outcome = learn(model, args.timesteps, [hard, curve])
+    env.close()
+    model.save(output / "model.zip")
+    after = exam.show(policy, "After the training")
+    curve.curve.append((outcome.steps, after))
+    _save_curve(output / "curve.png", f"{algorithm.__name__} on {task}", curve.curve)
+    save_config(
+        output / "config.json",
+        args,
+        {**settings, "learning_rate": str(learning_rate)},
+        model,
+        outcome,
+        {"right_answers": curve.curve},
+        task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS},
+        warm_start=warm_start,
+        evaluation={"prompts": len(exam), "right_before": before, "right_after": after, "deterministic": True},
+    )
+    report(output, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
+    return INTERRUPTED if outcome.interrupted else OK
+
+
+def _save_curve(path: Path, title: str, curve: list[tuple[int, float]]) -> None:
+    tokens, shares = np.array(curve).T
+    with curve_figure(path, title, "tokens", "share of right answers") as axes:
+        axes.plot(tokens, shares, ".-", label="most likely answers to all test prompts")
+        axes.set_ylim(0.0, 1.02)

@@ -1,0 +1,277 @@
+"""``python -m sb3_grpo train``: any environment of Gymnasium."""
+
+import argparse
+import importlib.util
+import re
+import textwrap
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+
+from sb3_grpo import GRPO, make_group_env
+from sb3_grpo.console import (
+    ALGORITHMS,
+    INTERRUPTED,
+    OK,
+    UsageError,
+    announce,
+    close_matches,
+    curve_figure,
+    find_env,
+    known_settings,
+    learn,
+    make_output,
+    missing_env_extra,
+    missing_extra,
+    positive,
+    report,
+    save_config,
+    valid_seed,
+)
+from sb3_grpo.text.tokens import TokenSpace
+from sb3_grpo.utils.entries import parse_value
+
+
+class EpisodeReturns(BaseCallback):
+    """Keep the return of every training episode, as Monitor measures it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve: list[tuple[int, float]] = []
+
+    def _on_step(self) -> bool:
+        for idx in np.flatnonzero(self.locals["dones"]):
+            # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+            episode = self.locals["infos"][idx].get("episode")
+            if episode is not None:
+                self.curve.append((self.num_timesteps, float(episode["r"])))
+        return True
+
+
+def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: where to add the command
+    """
+    parser = commands.add_parser(
+        "train",
+        help="train an agent, evaluate it, and save it with its learning curve",
+        description="Train an agent, evaluate it on seeds it has not seen, and save it with its learning curve.\n"
+        "Ctrl-C ends the training early and keeps the model.",
+        epilog=_describe_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--algo", required=True, choices=ALGORITHMS, help="the algorithm")
+    parser.add_argument(
+        "--env", required=True, help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first"
+    )
+    parser.add_argument(
+        "--timesteps", type=positive, default=100_000, help="environment steps to train (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
+    parser.add_argument("--n-envs", type=positive, default=16, help="copies of the environment (default: %(default)s)")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="cpu, cuda or auto: cuda if there is one (default: %(default)s). Policies without images use one CPU thread "
+        "on the cpu: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
+    )
+    parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/ENV_NUMBER)")
+    parser.add_argument(
+        "--eval-episodes", type=positive, default=100, help="episodes in the evaluation at the end (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated",
+    )
+    parser.set_defaults(run=_train)
+
+
+def _describe_settings() -> str:
+    known = {name: known_settings(algorithm) for name, algorithm in ALGORITHMS.items()}
+    lines = []
+    for key, parameter in known["grpo"].items():
+        own = known["dapo"][key].default
+        dapo = f" (dapo: {own!r})" if own != parameter.default else ""
+        lines.append(f"  {key}={parameter.default!r}{dapo}")
+    return "hyperparameters for --set, and their defaults:\n" + "\n".join(lines)
+
+
+def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
+    """
+    :param algorithm: the algorithm
+    :param assignments: strings ``key=value``
+    :return: keyword arguments for the algorithm
+    """
+    known = known_settings(algorithm)
+    settings = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
+        if key not in known:
+            close = close_matches(key, known)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            all_known = textwrap.fill(", ".join(known), 100)
+            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
+        settings[key] = _parse_value(assignment, text, known[key].annotation)
+    if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
+        raise missing_extra("tensorboard", "tensorboard_log")
+    return settings
+
+
+def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    classes = [get_origin(kind) or kind for kind in kinds]
+    try:
+        value = parse_value(text)
+    except ValueError:
+        # Quotes would have to be protected from the shell: advantage=outcome is good enough
+        if str in classes and re.fullmatch(r"[\w./-]+", text):
+            return text
+        raise UsageError(f"--set {assignment}: {text} is not a Python value (True and False are written like this)") from None
+    fits = bool in classes if isinstance(value, bool) else isinstance(value, tuple(classes))
+    if not fits and not (float in classes and type(value) is int):
+        names = " or ".join("None" if cls is type(None) else cls.__name__ for cls in classes if cls.__module__ == "builtins")
+        raise UsageError(f"--set {assignment}: {text} is {type(value).__name__}, expected {names}")
+    return value
+
+
+def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
+    """
+    :param env_id: as on the command line
+    :param spec: what Gymnasium knows of the environment
+    :param n_envs: number of copies
+    :param seed: of the first copy
+    :return: the vectorized environment, preprocessed as usual if it is an Atari game
+    """
+    entry_point = str(spec.entry_point)
+    atari = entry_point.startswith("ale_py") and spec.kwargs.get("obs_type", "rgb") == "rgb"
+    try:
+        if atari:
+            env = make_group_env(
+                env_id,
+                n_envs=n_envs,
+                seed=seed,
+                wrapper_class=AtariWrapper,
+                # Whole games: as episodes of their own, all lives but the first would never be trained
+                wrapper_kwargs={"terminal_on_life_loss": False},
+                # AtariWrapper skips frames itself
+                env_kwargs={"frameskip": 1},
+            )
+            return VecFrameStack(env, n_stack=4)
+        return make_group_env(env_id, n_envs=n_envs, seed=seed)
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
+
+
+def _choose_policy(space: spaces.Space) -> str:
+    if isinstance(space, TokenSpace):
+        raise UsageError(
+            "train is not for environments of text, which take other policies and settings: use python -m sb3_grpo text, "
+            'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
+        )
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def _limit_threads(space: spaces.Space, device: str) -> None:
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    if get_device(device).type == "cpu" and not any(is_image_space(part) for part in parts):
+        th.set_num_threads(1)
+
+
+def _check_device(device: str) -> None:
+    if device.startswith("cuda") and not th.cuda.is_available():
+        # SB3 would take the CPU without a word
+        raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
+
+
+def _train(args: argparse.Namespace) -> int:
+    _check_device(args.device)
+    algorithm = ALGORITHMS[args.algo]
+    settings = _parse_settings(algorithm, args.set)
+    spec = find_env(args.env)
+    env = _make_env(args.env, spec, args.n_envs, args.seed)
+    policy = _choose_policy(env.observation_space)
+    try:
+        _limit_threads(env.observation_space, args.device)
+        model = algorithm(policy, env, seed=args.seed, device=args.device, **settings)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    output = make_output(args, re.sub(r"[^\w.-]+", "-", args.env))
+
+    announce(model, args.env, policy)
+    returns = EpisodeReturns()
+    outcome = learn(model, args.timesteps, [returns])
+    env.close()
+    model.save(output / "model.zip")
+    evaluation: dict[str, Any] | None = None
+    try:
+        if not outcome.interrupted:
+            evaluation = _evaluate(model, args, spec)
+    finally:
+        # A Ctrl-C during the evaluation loses nothing but the evaluation
+        _save_curve(output / "curve.png", f"{algorithm.__name__} on {args.env}", returns.curve, spec.reward_threshold)
+        training = {"episodes": len(returns.curve)}
+        save_config(output / "config.json", args, settings, model, outcome, training, evaluation=evaluation)
+        report(output, outcome, _summary(evaluation, spec.reward_threshold))
+    return INTERRUPTED if outcome.interrupted else OK
+
+
+def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:
+    # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random ones of the groups
+    seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
+    env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
+    try:
+        returns, lengths = evaluate_policy(model, env, args.eval_episodes, deterministic=True, return_episode_rewards=True)
+    finally:
+        env.close()
+    return {
+        "episodes": args.eval_episodes,
+        "mean_return": float(np.mean(returns)),
+        "std_return": float(np.std(returns)),
+        "mean_length": float(np.mean(lengths)),
+        "deterministic": True,
+        "seed": seed,
+    }
+
+
+def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshold: float | None) -> None:
+    if not curve:
+        return
+    steps, returns = np.array(curve).T
+    window = max(1, min(100, len(returns) // 10))
+    means = np.convolve(returns, np.ones(window) / window, "valid")
+    with curve_figure(path, title, "environment steps", "return") as axes:
+        axes.plot(steps, returns, ".", markersize=3, alpha=0.3, label="training episode")
+        axes.plot(steps[window - 1 :], means, label=f"mean of the last {window}")
+        if threshold is not None:
+            axes.axhline(threshold, color="gray", linestyle="--", label=f"solved: {threshold:g}")
+
+
+def _summary(evaluation: dict[str, Any] | None, threshold: float | None) -> list[tuple[str, str]]:
+    if evaluation is None:
+        return []
+    mean, std = evaluation["mean_return"], evaluation["std_return"]
+    summary = f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"
+    rows = [("Evaluation", f"deterministic actions: {summary}")]
+    if threshold is not None:
+        verdict = "yes" if mean >= threshold else "no"
+        rows.append(("Solved", f"{verdict}, that takes a mean return of {threshold:g}"))
+    return rows

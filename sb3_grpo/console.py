@@ -1,0 +1,373 @@
+"""What the commands share: options, the training itself, and the results that it leaves."""
+
+import argparse
+import difflib
+import importlib
+import inspect
+import json
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium as gym
+import torch as th
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.machine import describe_machine, versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
+
+# What the environments of a package need, by the beginning of their entry point
+_EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
+# Constructor parameters with an option of their own, or that no Python literal can express
+_NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+
+OK, USAGE_ERROR, INTERRUPTED = 0, 2, 130
+
+
+class UsageError(Exception):
+    """A mistake of the user, who needs the message and not the traceback."""
+
+
+class Outcome(NamedTuple):
+    """
+    What came out of the training.
+
+    :param interrupted: Ctrl-C ended it
+    :param seconds: how long it took
+    :param steps: how many steps the environments made
+    """
+
+    interrupted: bool
+    seconds: float
+    steps: int
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds
+
+
+def say(*parts: str | Text, stderr: bool = False) -> None:
+    """
+    Print a line.
+
+    :param parts: what it consists of
+    :param stderr: print it there instead of stdout
+    """
+    # No markup in strings: "[box2d]" is not a style
+    Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
+
+
+def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
+    """
+    Print a table without lines.
+
+    :param rows: its cells
+    """
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def positive(text: str) -> int:
+    """
+    :param text: as on the command line
+    :return: a number above 0
+    """
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def valid_seed(text: str) -> int:
+    """
+    :param text: as on the command line
+    :return: a seed that NumPy and PyTorch take
+    """
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
+    return int(text)
+
+
+def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
+    """
+    :param algorithm: the algorithm
+    :return: the constructor parameters that ``--set`` can set
+    """
+    known: dict[str, inspect.Parameter] = {}
+    # DAPO's constructor passes on what it does not name
+    for cls in (GRPO, algorithm):
+        known |= inspect.signature(cls).parameters
+    return {
+        name: parameter
+        for name, parameter in known.items()
+        if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def close_matches(word: str, known: Iterable[str]) -> list[str]:
+    """
+    :param word: what the user wrote
+    :param known: what can be written
+    :return: what the user may have meant
+    """
+    spelled = {name.lower(): name for name in known}
+    return [spelled[match] for match in difflib.get_close_matches(word.lower(), spelled, n=4, cutoff=0.6)]
+
+
+def missing_extra(extra: str, what: str) -> UsageError:
+    """
+    :param extra: the extra whose packages are missing
+    :param what: what needs them
+    :return: the error to raise
+    """
+    return UsageError(f'{what} needs packages that are not installed. Install them with: pip install "sb3-grpo[{extra}]"')
+
+
+def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
+    """
+    :param env_id: id of a registered environment
+    :param error: why it cannot be made
+    :return: the error to raise, if the reason is that an extra is not installed
+    """
+    if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
+        entry_point = str(gym.spec(env_id).entry_point)
+        for package, extra in _EXTRAS.items():
+            if entry_point.startswith(package):
+                return missing_extra(extra, env_id)
+    return None
+
+
+def register_atari(env_id: str) -> None:
+    """
+    Import what registers the environment if it is an Atari game.
+
+    :param env_id: id of any environment
+    """
+    if "ALE/" not in env_id and "NoFrameskip-v" not in env_id:
+        return
+    try:
+        # ale-py registers its environments when it is imported
+        importlib.import_module("ale_py")
+        importlib.import_module("cv2")
+    except ImportError as error:
+        raise missing_extra("atari", env_id) from error
+
+
+def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
+    """
+    :param env_id: as on the command line
+    :return: what Gymnasium knows of the environment
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
+    register_atari(name)
+    try:
+        return gym.spec(name)
+    except gym.error.Error as error:
+        close = close_matches(name, gym.registry)
+        known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
+        raise UsageError(f"{error}\n{known}") from error
+
+
+def make_output(args: argparse.Namespace, name: str) -> Path:
+    """
+    :param args: the arguments, among them ``algo`` and ``output``
+    :param name: what a folder of this run is called, if the user has not chosen one
+    :return: the folder for the results, without a model in it
+    """
+    output: Path = args.output or _new_run(Path("runs") / args.algo, name)
+    if (output / "model.zip").exists():
+        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"Cannot make the folder {output}: {error}") from error
+    return output
+
+
+def _new_run(folder: Path, name: str) -> Path:
+    number = 1
+    while (folder / f"{name}_{number}").exists():
+        number += 1
+    return folder / f"{name}_{number}"
+
+
+def announce(model: GRPO, task: str, policy: str) -> None:
+    """
+    Say what will be trained.
+
+    :param model: the model
+    :param task: what it will learn
+    :param policy: the policy as users call it
+    """
+    threads = th.get_num_threads()
+    say(
+        Text(f"{type(model).__name__} on {task}", "bold"),
+        f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device} ({threads} thread{'s' if threads > 1 else ''})",
+    )
+
+
+class ProgressLines(BaseCallback):
+    """Says now and then how far the training is, where there is no terminal to draw a bar on."""
+
+    INTERVAL = 15.0
+
+    def _on_training_start(self) -> None:
+        self._begin = self._last = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        now = time.perf_counter()
+        if now - self._last >= self.INTERVAL:
+            self._last = now
+            total = self.model._total_timesteps
+            rest = ", until the last groups are complete" if self.num_timesteps >= total else ""
+            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
+        return True
+
+
+def in_own_words(error: ValueError | StartNotSupportedError) -> bool:
+    """
+    :param error: what training raised
+    :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
+        defect does
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    # Not what a function in C has refused that was called here
+    return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
+
+
+def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
+    """
+    Train and show the progress, until Ctrl-C at the most.
+
+    :param model: the model
+    :param timesteps: environment steps
+    :param callbacks: called at each step, before the progress is shown
+    :return: what came out of it
+    """
+    progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
+    interrupted = False
+    start = time.perf_counter()
+    try:
+        model.learn(timesteps, callback=[*callbacks, progress])
+    except KeyboardInterrupt:
+        interrupted = True
+    except (ValueError, StartNotSupportedError) as error:
+        if not in_own_words(error):
+            raise
+        raise UsageError(str(error)) from error
+    finally:
+        seconds = time.perf_counter() - start
+        if hasattr(progress, "pbar"):
+            progress.pbar.close()
+    return Outcome(interrupted, seconds, model.num_timesteps)
+
+
+@contextmanager
+def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["Axes"]:
+    """
+    A figure with a legend that is saved at the end of the ``with`` block.
+
+    :param path: where to save it
+    :param title: its title
+    :param xlabel: what is on the horizontal axis
+    :param ylabel: what is on the vertical axis
+    :return: the axes to draw on
+    """
+    # Only now, because it takes long to import
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    yield axes
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def save_config(
+    path: Path,
+    args: argparse.Namespace,
+    settings: dict[str, Any],
+    model: GRPO,
+    outcome: Outcome,
+    training: dict[str, Any],
+    **sections: Any,
+) -> None:
+    """
+    Write down what was run, on what, and what came out.
+
+    :param path: the file
+    :param args: the arguments
+    :param settings: the hyperparameters that are not the defaults
+    :param model: the trained model
+    :param outcome: of the training
+    :param training: what else the command measured while it trained
+    :param sections: what else belongs to the command
+    """
+    arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "run", "set")}
+    used = {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings
+    # What "auto" has become
+    used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
+    if model.default_policy_kwargs:
+        used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
+    config = {
+        "arguments": {**arguments, "output": str(path.parent)},
+        "hyperparameters": used,
+        "policy": type(model.policy).__name__,
+        "versions": versions(),
+        "machine": {
+            **describe_machine(),
+            "torch_threads": th.get_num_threads(),
+            "device": th.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device),
+        },
+        "training": {
+            "interrupted": outcome.interrupted,
+            "steps": outcome.steps,
+            **training,
+            "seconds": outcome.seconds,
+            "steps_per_second": outcome.steps_per_second,
+        },
+        **sections,
+    }
+    path.write_text(json.dumps(config, indent=2, default=str) + "\n")
+
+
+def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> None:
+    """
+    Print what came out.
+
+    :param output: the folder with the results
+    :param outcome: of the training
+    :param rows: labels, and what the command has to say of the trained model
+    :param unit: what the environments' steps are called
+    """
+    speed = f"{outcome.seconds:.1f} s, {outcome.steps_per_second:,.0f} {unit}/s"
+    rows = [
+        ("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} {unit}, {speed}"),
+        *rows,
+        ("Saved", f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}"),
+    ]
+    say_table([(Text(label, "bold"), Text(text, overflow="fold")) for label, text in rows])

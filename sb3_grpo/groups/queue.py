@@ -1,0 +1,318 @@
+"""The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+
+from sb3_grpo.common.advantages import live_groups
+from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.probes import Probe, Trace, compare_traces
+from sb3_grpo.starts.start_queue import QueuedStart
+from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
+from sb3_grpo.utils.user_warnings import warn_user
+
+StartSampler = Callable[[np.random.Generator], Start]
+
+# In place of the ticket, for a copy that plays an episode that nobody wants
+NO_EPISODE = -1
+
+# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
+MAX_EPISODE_LENGTH = 100_000
+
+# Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
+# the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
+N_UNFINISHED = 16
+
+# The first groups from snapshots are probed, and then some, so that the probes take about as long as this share of all steps
+N_PROBED_FIRST = 2
+PROBED_SHARE = 0.003
+# Steps of a probe, and how many more steps one takes as long as
+PROBE_STEPS = 8
+PROBE_OVERHEAD = 50
+
+# All queues draw from it, so that an environment that two models use tells their episodes apart
+_tickets = count()
+
+
+def random_seed_start(rng: np.random.Generator) -> SeedStart:
+    """
+    The default start sampler: a fresh seed for ``env.reset(seed=...)``.
+
+    :param rng: The model's generator of starts
+    :return: A start that every environment with a working ``reset(seed=...)`` can reproduce
+    """
+    return SeedStart(int(rng.integers(2**31)))
+
+
+@dataclass(slots=True)
+class Episode:
+    """One member of a group: its place, and what is known of it once it has ended."""
+
+    ticket: int
+    member: int
+    length: int = 0
+    outcome: float = 0.0  # undiscounted return of the environment's own rewards
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class Group:
+    """The episodes that share one start."""
+
+    number: int
+    start: Start | None
+    episodes: list[Episode]
+    noise_seeds: list[int | None]
+    probe: Probe | None = None
+    played: int = 0  # steps of the pieces before
+    first_observation: Any = None
+    trace: Trace | None = None
+    n_ended: int = 0
+    replaced: bool = False  # dead, and another one was drawn for it
+
+    @property
+    def complete(self) -> bool:
+        return self.n_ended == len(self.episodes)
+
+
+def outcomes(groups: list[Group]) -> th.Tensor:
+    """
+    :param groups: B complete groups
+    :return: (B, G) raw outcomes
+    """
+    return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
+
+
+class GroupSettings(NamedTuple):
+    """
+    What groups are drawn.
+
+    :param group_size: Episodes per group
+    :param n_groups: Groups per update
+    :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
+        1: dead groups are not replaced.
+    :param start_sampler: Draws the start of a group, ``None`` for groups of unrelated starts
+    :param common_noise: Whether the environment's noise after the start is the same for all members
+    :param horizon: Members are cut after so many steps, ``None`` for whole episodes
+    """
+
+    group_size: int
+    n_groups: int
+    max_sampling_rounds: int
+    start_sampler: StartSampler | None
+    common_noise: bool
+    horizon: int | None = None
+
+
+class GroupQueue:
+    """
+    Draws groups, hands out their members one by one in order, and keeps account of the open groups.
+
+    :param settings: What groups are drawn
+    """
+
+    def __init__(self, settings: GroupSettings):
+        self.settings = settings
+        self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
+        self._members: dict[int, tuple[Group, Episode]] = {}
+        self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
+        self._unfinished: list[tuple[SnapshotStart, int]] = []  # where first members were cut, after how many steps in all
+        self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
+        self.n_sampling_rounds = 1
+        self._n_drawn = 0
+        self._n_probed = 0
+        self._n_steps = 0  # of all episodes that have ended
+        self._probed_steps = 0
+
+    def _draw_group(self, rng: np.random.Generator) -> None:
+        start: Start | None = None
+        played = 0
+        if self._unfinished and rng.random() * N_UNFINISHED < len(self._unfinished):
+            start, played = self._unfinished.pop(rng.integers(len(self._unfinished)))
+        elif self.settings.start_sampler is not None:
+            start = self.settings.start_sampler(rng)
+        noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
+        if not self.settings.common_noise:
+            noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
+        elif isinstance(start, SnapshotStart):
+            # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
+            noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
+        episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
+        group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start), played)
+        self._n_drawn += 1
+        self.groups.append(group)
+        for episode in episodes:
+            self._members[episode.ticket] = (group, episode)
+            self._waiting.append(episode.ticket)
+
+    def _next_probe(self, start: Start | None) -> Probe | None:
+        """
+        :param start: Of a group
+        :return: What its members play to see whether they are all in the same state, ``None`` for most groups
+        """
+        if not isinstance(start, SnapshotStart):
+            return None
+        replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
+        # The first member plays twice
+        cost = (self.settings.group_size + 1) * (PROBE_STEPS + PROBE_OVERHEAD + replayed)
+        if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
+            return None
+        self._n_probed += 1
+        self._probed_steps += cost
+        # Not from the generator of the starts: the others shall be the same as without probes
+        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
+
+    def next_ticket(self, rng: np.random.Generator, max_open_groups: int) -> int | None:
+        """
+        Take the next (group, member) off the queue, drawing a new group when the last one is given out.
+
+        :param rng: Generator from which new starts are drawn
+        :param max_open_groups: Draw no further group if this many are open
+        :return: The member's ticket; ``None`` if there is no work left
+        """
+        if not self._waiting:
+            if len(self.groups) >= max_open_groups:
+                return None
+            self._draw_group(rng)
+        return self._waiting.popleft()
+
+    def give_back(self, tickets: list[int]) -> None:
+        """
+        Put members back that were handed out but never started.
+
+        :param tickets: In the order in which they were handed out
+        """
+        self._waiting.extendleft(reversed(tickets))
+
+    def queued_start(self, ticket: int) -> QueuedStart:
+        """
+        :param ticket: The member's ticket
+        :return: What the member's environment copy has to start from
+        """
+        group, episode = self._members[ticket]
+        assert group.start is not None  # unrelated starts are never queued
+        noise_seed, horizon = group.noise_seeds[episode.member], self.settings.horizon
+        is_first = episode.member == 0
+        probe = group.probe and group.probe._replace(again=is_first)
+        goes_on = horizon is not None and is_first
+        return QueuedStart(ticket, group.start, noise_seed, horizon, goes_on, group.number, episode.member, probe)
+
+    def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
+        """
+        Compare a member's first observation with that of the group's first member.
+
+        :param ticket: The member's ticket
+        :param observation: The environment's own first observation
+        :return: How they differ, in words; ``None`` if they do not
+        """
+        group, _ = self._members[ticket]
+        if group.first_observation is None:
+            group.first_observation = observation
+            return None
+        difference = first_difference(group.first_observation, observation, "the first observation")
+        return difference and f"two members of a group did not begin alike from {group.start}: {difference}"
+
+    def is_probed(self, ticket: int) -> bool:
+        """
+        :param ticket: The member's ticket
+        :return: Whether the member has played a probe
+        """
+        return self._members[ticket][0].probe is not None
+
+    def compare_trace(self, ticket: int, trace: Trace) -> str | None:
+        """
+        Compare what a member has seen in the probe of its group with what the first one has seen.
+
+        :param ticket: The member's ticket
+        :param trace: What it has seen
+        :return: How they differ, in words; ``None`` if they do not
+        """
+        group, _ = self._members[ticket]
+        if group.trace is None:
+            group.trace = trace
+        return compare_traces(group.trace, trace)
+
+    def end_episode(
+        self, ticket: int, length: int, outcome: float, truncated: bool, cut_at: SnapshotStart | None = None
+    ) -> None:
+        """
+        Note the end of an episode, or of the piece of it that a member plays.
+
+        The episode of the first member goes on in a later group. Not that of a member chosen by its end: those that have not
+        failed would be taken more often than they occur.
+
+        :param ticket: The member's ticket
+        :param length: Its number of steps
+        :param outcome: The sum of the environment's own rewards
+        :param truncated: Whether a time limit cut it off
+        :param cut_at: Where it was cut at the horizon, if it is to go on
+        """
+        group, episode = self._members[ticket]
+        episode.length, episode.outcome, episode.truncated = length, outcome, truncated
+        group.n_ended += 1
+        self._n_steps += length
+        if cut_at is not None:
+            played = group.played + length
+            if played <= MAX_EPISODE_LENGTH:
+                self._unfinished.append((cut_at, played))
+            else:
+                warn_user(f"An episode has not ended after {played} steps: no group goes on from there.")
+
+    def member(self, ticket: int) -> tuple[Group, Episode]:
+        """
+        :param ticket: A member's ticket
+        :return: Its group, and what is known of itself
+        """
+        return self._members[ticket]
+
+    def wanted(self) -> list[Group]:
+        """
+        :return: The groups of this update that were drawn so far
+        """
+        return list(islice(self.groups, self.n_wanted))
+
+    def take(self) -> list[Group]:
+        """
+        Close the groups of this update and turn to the next one. Groups that were drawn ahead come first.
+
+        :return: The groups, dead ones included
+        """
+        wanted = self.wanted()
+        for group in wanted:
+            self.groups.popleft()
+            for episode in group.episodes:
+                del self._members[episode.ticket]
+        self.n_wanted = self.settings.n_groups
+        self.n_sampling_rounds = 1
+        return wanted
+
+    def ready(self) -> bool:
+        """
+        Whether the groups of the update are complete. With more than one sampling round, dead groups are replaced
+        round after round, until ``n_groups`` are live or the last round is over.
+
+        :return: True if the update can begin
+        """
+        while True:
+            wanted = self.wanted()
+            if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
+                return False
+            live = live_groups(outcomes(wanted)).tolist()
+            n_missing = self.settings.n_groups - sum(live)
+            if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
+                return True
+            for group, is_live in zip(wanted, live, strict=True):
+                group.replaced = not is_live
+            self.n_wanted += n_missing
+            self.n_sampling_rounds += 1
+
+    def open_tickets(self) -> list[int]:
+        """
+        :return: The members of all open groups whose steps may be learned from
+        """
+        return [ticket for ticket, (group, _) in self._members.items() if not group.replaced]

@@ -1,0 +1,245 @@
+"""
+How the state of a base environment (below all wrappers) is captured, restored and reseeded.
+
+Simulators keep their state outside of Python, each in its own way. The optional packages are recognised by
+the names of the classes that an environment inherits from, so that none of them has to be installed.
+"""
+
+import copy
+import re
+import sys
+import zlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from sb3_grpo.starts.starts import StartMismatchError, StartNotSupportedError
+
+# The generators of gymnasium.Env. Everything else that is random has to be found in the attributes.
+RNG_ATTRIBUTES = frozenset({"_np_random", "_np_random_seed"})
+
+# The names under which Gymnasium's environments keep what they draw on
+_RENDERING = frozenset({"screen", "surf", "clock", "isopen", "window", "window_surface"})
+
+
+class BaseState:
+    """
+    A base environment whose whole state is in its Python attributes (Gymnasium's classic control and toy text).
+
+    The transition tables never change and can be large, so they stay in place.
+    """
+
+    only: frozenset[str] | None = None  # if set: the only attributes to copy
+    skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
+    replayed = False  # the state cannot be copied: it is reached again by replaying the actions
+    own_protocol = False  # the environment has get_state() and set_state()
+
+    def capture(self, base: gym.Env) -> Any:
+        """
+        :param base: the base environment
+        :return: the part of its state that is not in Python attributes
+        """
+        return None
+
+    def restore(self, base: gym.Env, native: Any) -> None:
+        """
+        :param base: the base environment
+        :param native: what ``capture`` returned, here or in another process
+        """
+
+    def before_reset(self, base: gym.Env) -> None:
+        """
+        Remove what ``reset`` would leave over from earlier episodes.
+
+        :param base: the base environment
+        """
+
+    def reseed(self, base: gym.Env, seed: int) -> None:
+        """
+        Reseed the generators that are not in Python attributes.
+
+        :param base: the base environment
+        :param seed: the new seed
+        """
+
+
+class OwnState(BaseState):
+    """A base environment with ``get_state()`` and ``set_state(state)`` of its own. Its generators are captured beside them."""
+
+    only = frozenset({"_np_random_seed"})
+    own_protocol = True
+
+
+class MujocoState(BaseState):
+    """
+    Gymnasium's MuJoCo environments: a full copy of ``MjData``.
+
+    The state vectors that MuJoCo offers (``mj_getState``) leave out what some environments read from ``MjData``:
+    the contact forces in Ant and Humanoid, for example.
+    """
+
+    skipped = frozenset({"model", "data", "mujoco_renderer"})
+
+    def capture(self, base: Any) -> Any:
+        return copy.copy(base.data), _model_checksum(base.model)
+
+    def restore(self, base: Any, native: Any) -> None:
+        data, checksum = native
+        if _model_checksum(base.model) != checksum:
+            raise StartMismatchError(
+                f"The MuJoCo model of this {type(base).__name__} is not the one that the snapshot was taken with "
+                "(domain randomization?). Give the environment get_state() and set_state(state), or use SeedStart."
+            )
+        sys.modules["mujoco"].mj_copyData(base.data, base.model, data)
+
+
+class AtariState(BaseState):
+    """
+    ALE: the emulator's own state with its random generators.
+
+    Two things are in no state that the emulator gives out. One is a flag of the graphics chip, without which some games
+    (Qbert, Tetris, Yars' Revenge) go on differently: it is set by the first frame of a game. The other is the last action,
+    which sticky actions repeat: it is NOOP then. All who begin from one snapshot are exactly equal, but with sticky actions
+    the captured episode may have gone on with another action.
+    The screen is not part of the state either and stays as it was until the next step.
+    """
+
+    skipped = frozenset({"ale", "_action_set"})
+
+    def capture(self, base: Any) -> Any:
+        return base.clone_state(include_rng=True)
+
+    def restore(self, base: Any, native: Any) -> None:
+        base.ale.reset_game()
+        if native.getEpisodeFrameNumber() > 0:
+            base.ale.act(0)
+        base.restore_state(native)
+
+    def reseed(self, base: Any, seed: int) -> None:
+        if not _has_sticky_actions(base):
+            return
+        state = _replace_emulator_rngs(base.clone_state(include_rng=True), seed)
+        if state is not None:
+            base.restore_state(state)
+            return
+        # Unknown format of the state: only loading the ROM seeds the emulator. It takes 25 times as long.
+        state = base.clone_state(include_rng=False)
+        base.ale.setInt("random_seed", int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1))
+        base.load_game()
+        base.ale.reset_game()
+        base.restore_state(state)
+
+
+class Box2dState(BaseState):
+    """
+    Box2D environments: the actions are replayed, because worlds cannot be copied.
+
+    A world keeps internal state (such as the order of contacts) when all of its bodies are destroyed and created
+    again. BipedalWalker and CarRacing do that in ``reset``, and then the same seed leads to another trajectory.
+    """
+
+    only = RNG_ATTRIBUTES
+    replayed = True
+
+    def before_reset(self, base: Any) -> None:
+        base._destroy()
+        base.world = type(base.world)(gravity=base.world.gravity)
+
+
+_BY_MODULE: dict[str, BaseState] = {
+    "gymnasium.envs.classic_control": BaseState(),
+    "gymnasium.envs.toy_text": BaseState(),
+    "gymnasium.envs.mujoco": MujocoState(),
+    "gymnasium.envs.box2d": Box2dState(),
+    "ale_py": AtariState(),
+}
+_OWN = OwnState()
+
+
+def base_state(base: gym.Env) -> BaseState | None:
+    """
+    :param base: a base environment
+    :return: how to handle its state, None if nothing is known about it
+    """
+    by_class = _known_ancestor(type(base))
+    # MujocoEnv.set_state(qpos, qvel) is something else, and not the whole state
+    if not isinstance(by_class, MujocoState) and has_own_protocol(base):
+        return _OWN
+    return by_class
+
+
+def has_own_protocol(layer: gym.Env) -> bool:
+    """
+    :param layer: a base environment or a wrapper
+    :return: whether its class defines ``get_state`` and ``set_state``
+    """
+    cls = type(layer)
+    return callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
+
+
+def explain_unsupported(base: gym.Env) -> StartNotSupportedError:
+    """
+    :param base: a base environment that ``base_state`` does not know
+    :return: the error to raise
+    """
+    return StartNotSupportedError(
+        f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
+        "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
+        "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
+    )
+
+
+def _known_ancestor(cls: type) -> BaseState | None:
+    for ancestor in cls.__mro__:
+        parts = ancestor.__module__.split(".")
+        for length in (1, 3):
+            state = _BY_MODULE.get(".".join(parts[:length]))
+            if state is not None:
+                return state
+    return None
+
+
+def _model_checksum(model: Any) -> int:
+    mujoco = sys.modules["mujoco"]
+    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, buffer)
+    return zlib.crc32(buffer.data)
+
+
+def _has_sticky_actions(base: Any) -> bool:
+    return base.ale.getFloat("repeat_action_probability") > 0
+
+
+# A Mersenne Twister as C++ writes it: 624 words. What follows the last one depends on the library.
+_EMULATOR_RNG = re.compile(rb"(?:\d{1,10} ){623}")
+
+
+def _replace_emulator_rngs(state: Any, seed: int) -> Any:
+    """
+    Put fresh random generators into a state of the emulator.
+
+    There is no method for it, and seeding the emulator means to load the ROM again. But the state contains its
+    generators as text. Every number keeps its width, because the state also contains the lengths of its parts.
+
+    :param state: a state cloned with its generators
+    :param seed: seed of the new generators
+    :return: a changed copy, or None if the format of the state is unknown
+    """
+    source = np.random.default_rng(np.random.SeedSequence(seed))
+
+    def fresh(match: re.Match[bytes]) -> bytes:
+        widths = [len(number) for number in match[0].split()]
+        words = source.integers(2**32, size=len(widths)).tolist()
+        return b"".join(b"%0*d " % (width, word % 10**width) for width, word in zip(widths, words, strict=True))
+
+    content = state.__getstate__()
+    if not isinstance(content, bytes):
+        return None
+    content, found = _EMULATOR_RNG.subn(fresh, content)
+    if not found:
+        return None
+    cls: Any = type(state)
+    changed = cls.__new__(cls)
+    changed.__setstate__(content)
+    return changed

@@ -1,0 +1,227 @@
+"""The random generators that an environment holds: found, reseeded, captured and restored, all of it in place."""
+
+import random
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+
+from sb3_grpo.starts.holdings import (
+    attributes,
+    cached_by_class,
+    env_name,
+    is_container,
+    is_leaf,
+    package_of,
+    path_name,
+    records_of,
+    walk,
+)
+from sb3_grpo.starts.starts import StartNotSupportedError
+
+GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, th.Generator)
+
+# Layers of these packages have generators in their attributes, and no deeper
+_KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
+
+# An environment that holds more objects than this, or is all of known packages, is searched the first times, and then after
+# twice as many. In between the generators are where they were; it is searched if they are not, or not in attributes
+_LARGE = 50
+_N_FIRST_SEARCHES = 3
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known from the last time that all objects of an environment were looked at."""
+
+    places: list[str]
+    n_calls: int
+    next_search: int
+
+
+_searches: WeakKeyDictionary[gym.Env, _Search] = WeakKeyDictionary()
+
+
+def find_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
+    """
+    All random generators that the layers of an environment hold, also in objects that they hold.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param skipped: attributes of the base environment that are not looked into
+    :return: where each of them is, and the generator
+    """
+    return _searched(layers, skipped)[0]
+
+
+def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
+    """
+    What ``find_generators`` finds; where that takes long, mostly by looking where they were the last time.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param skipped: attributes of the base environment that are not looked into
+    :return: where each of them is, and the generator
+    """
+    is_hashable = type(layers[0]).__hash__ is not None
+    search = _searches.get(layers[0]) if is_hashable else None
+    n_calls = 1 if search is None else search.n_calls + 1
+    if search is not None and n_calls < search.next_search:
+        search.n_calls = n_calls
+        # Entries of containers are no attributes
+        with suppress(AttributeError):
+            found = {place: attrgetter(place)(layers[0]) for place in search.places}
+            if all(isinstance(generator, GENERATORS) for generator in found.values()):
+                return found
+    found, n_objects = _searched(layers, skipped)
+    is_rare = n_objects > _LARGE or all(is_known(type(layer)) for layer in layers)
+    next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if is_rare else n_calls
+    if is_hashable:
+        _searches[layers[0]] = _Search([*found], n_calls, next_search)
+    return found
+
+
+def depth_of(place: str) -> int:
+    """
+    :param place: where a generator is
+    :return: the layer that holds it, 0 for the outermost
+    """
+    names = place.split(".")
+    return next(depth for depth, name in enumerate(names) if name != "env")
+
+
+def written(place: str, layers: Sequence[gym.Env]) -> str:
+    """
+    :param place: where a generator is
+    :param layers: the environment with its wrappers
+    :return: the same for people: what the base environment holds is ``env.unwrapped.rng``
+    """
+    depth = depth_of(place)
+    return f"env.unwrapped.{place[len('env.') * depth :]}" if depth == len(layers) - 1 else f"env.{place}"
+
+
+def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[str] = ()) -> None:
+    """
+    Reseed all of ``find_generators`` in place, so that whoever refers to them has the new ones.
+
+    :param layers: the environment with its wrappers, the outermost first
+    :param seed: the seed, not negative
+    :param skipped: attributes of the base environment that are not looked into
+    :raises StartNotSupportedError: if there is one that cannot be seeded
+    """
+    for place, generator in known_generators(layers, skipped).items():
+        # By its place, counted from the inside: it is the same in all copies, whatever is around them
+        depth = depth_of(place)
+        from_inside = f"{len(layers) - depth} {place[len('env.') * depth :]}"
+        try:
+            reseed(generator, [seed, zlib.crc32(from_inside.encode())])
+        except Exception as error:
+            kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
+            raise StartNotSupportedError(
+                f"{env_name(layers[0])}: the random generator {written(place, layers)} ({kind}) cannot be seeded: "
+                f"{type(error).__name__}, {str(error).rstrip('.')}. Members of a group need noise from a known seed: use a "
+                "numpy.random.Generator, a random.Random or a torch.Generator in its place."
+            ) from error
+
+
+def reseed(generator: Any, entropy: list[int]) -> None:
+    """
+    :param generator: one of ``GENERATORS``
+    :param entropy: the seed, numbers that are not negative
+    """
+    sequence = np.random.SeedSequence(entropy)
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        bits.state = type(bits)(sequence).state
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(sequence.generate_state(4))
+    elif isinstance(generator, th.Generator):
+        generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    else:
+        generator.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
+        # One that draws from the system takes any seed, ignores it, and has no state
+        generator.getstate()
+
+
+def can_be_seeded(generator: Any) -> bool:
+    """
+    :param generator: one of ``GENERATORS``
+    :return: whether its numbers follow from a seed, and not from the system
+    """
+    return not isinstance(generator, random.SystemRandom)
+
+
+def generator_state(generator: Any) -> Any:
+    """
+    :param generator: one of ``GENERATORS``
+    :return: its state, which can be pickled; None for one that draws from the system
+    """
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        return bits.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    if isinstance(generator, th.Generator):
+        return generator.get_state().numpy()
+    return generator.getstate() if can_be_seeded(generator) else None
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """
+    :param generator: one of ``GENERATORS``
+    :param state: what ``generator_state`` returned for one of the same kind
+    """
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        bits.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    elif isinstance(generator, th.Generator):
+        generator.set_state(th.from_numpy(state))
+    elif state is not None:
+        generator.setstate(state)
+
+
+def _searched(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    n_objects = 0
+    for item, path in walk(_roots(layers, skipped), known=layers):
+        n_objects += 1
+        if isinstance(item, GENERATORS):
+            found[path_name(path)] = item
+    return found, n_objects
+
+
+def _roots(layers: Sequence[gym.Env], skipped: Collection[str]) -> Iterator[tuple[str, Any]]:
+    for depth, layer in enumerate(layers):
+        left_out = skipped if layer is layers[-1] else records_of(type(layer))
+        # One look at a class has to do: this is asked for each attribute at each start
+        looked_into = _looked_into_in_known if is_known(type(layer)) else _looked_into
+        for name, value in attributes(layer).items():
+            if looked_into(type(value)) and name not in left_out:
+                yield f"{'env.' * depth}{name}", value
+
+
+@cached_by_class
+def _looked_into(cls: type) -> bool:
+    return not is_leaf(cls)
+
+
+@cached_by_class
+def _looked_into_in_known(cls: type) -> bool:
+    """What known packages made holds no generators further in, but it may hold a function of the user's."""
+    return issubclass(cls, GENERATORS) or not (is_leaf(cls) or is_container(cls) or is_known(cls))
+
+
+@cached_by_class
+def is_known(cls: type) -> bool:
+    """
+    :param cls: a class
+    :return: whether it belongs to a package of which it is known what the environments and wrappers hold
+    """
+    return package_of(cls) in _KNOWN_PACKAGES

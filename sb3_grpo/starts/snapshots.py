@@ -1,0 +1,452 @@
+"""
+Put an environment exactly into a start, and capture the exact state of an environment.
+
+Here an environment is a Gymnasium environment with any stack of wrappers. The state of the stack is the state of
+the base environment (see ``base_states``) and the Python attributes of every wrapper. Randomness that nothing in it
+holds (NumPy's and Python's global generators, the clock) is out of reach.
+"""
+
+import copy
+import functools
+import io
+import logging
+import pickle
+import time
+import types
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils.env_checker import data_equivalence
+
+from sb3_grpo.starts.base_states import BaseState, base_state, explain_unsupported, has_own_protocol
+from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.generators import (
+    depth_of,
+    generator_state,
+    is_known,
+    known_generators,
+    reseed_generators,
+    set_generator_state,
+)
+from sb3_grpo.starts.holdings import DESCRIPTIVE, env_name, layers_of, records_of
+from sb3_grpo.starts.starts import (
+    SEE_CHECK_STARTS,
+    OrdinaryReset,
+    Replay,
+    SeedStart,
+    SnapshotStart,
+    Start,
+    StartMismatchError,
+    StartNotSupportedError,
+    UnequalStartError,
+)
+
+# References to other objects rather than state
+_SKIPPED_TYPES = (
+    gym.Env,
+    gym.Space,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    functools.partial,
+    logging.Logger,
+    io.IOBase,
+)
+
+
+# A larger state is not captured again each time that it is restored
+MAX_COMPARED_BYTES = 2**16
+
+
+def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bool = False) -> tuple[Any, dict[str, Any]]:
+    """
+    Put an environment exactly into a start, whatever happened in it before.
+
+    :param env: the environment with its wrappers
+    :param start: where to begin
+    :param noise_seed: None keeps the randomness after the start as the start fixes it: all who begin from this
+        start and act alike see the same episode. An int (not negative) makes it independent of the start: all generators
+        that the environment holds and the emulator's generator (sticky actions) are reseeded.
+    :param compare: see ``restore``
+    :return: the first observation and the info
+    """
+    info: dict[str, Any] = {}
+    if isinstance(start, SnapshotStart):
+        observation = restore(env, start, compare)
+    elif isinstance(start, SeedStart):
+        observation, info = _begin_from_seed(env, start)
+    else:
+        raise TypeError(f"Expected a SeedStart or a SnapshotStart, not {type(start).__name__}")
+    if noise_seed is not None:
+        _renew_noise(env, noise_seed)
+    return observation, info
+
+
+def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> SnapshotStart:
+    """
+    Capture the exact state of an environment, without changing it.
+
+    :param env: the environment with its wrappers, in an episode that has not ended
+    :param observation: the last observation it returned
+    :param replay: how the episode came here, only needed where ``needs_replay(env)``
+    :return: the state
+    """
+    base = env.unwrapped
+    state = base_state(base)
+    if state is None:
+        raise explain_unsupported(base)
+    if state.replayed and replay is None:
+        raise StartNotSupportedError(
+            f"{type(base).__name__} is captured by replaying its actions, so they have to be recorded from the start "
+            "of the episode: wrap the environment in StartQueue and use its capture_start()."
+        )
+    return SnapshotStart(
+        observation=copy.deepcopy(observation),
+        identity=identity(env),
+        layers=_capture_layers(env, state),
+        native=replay if state.replayed else state.capture(base),
+        # Of TimeLimit, or of what the RL Zoo has in its place
+        elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in layers_of(env)),
+    )
+
+
+def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any:
+    """
+    Put an environment into a captured state.
+
+    Where restoring can go wrong, because an environment or a wrapper does it with a ``set_state`` of its own, the state is
+    captured again and compared.
+
+    :param env: an environment with the same wrappers as the captured one
+    :param snapshot: the state
+    :param compare: whether to compare in any case, also where the state is large
+    :return: the observation in this state
+    :raises UnequalStartError: if it is not the state that was captured
+    """
+    base = env.unwrapped
+    state = base_state(base)
+    layers = identity(env)
+    if state is None or layers != snapshot.identity:
+        raise StartMismatchError(
+            "The snapshot was taken in another environment or wrapper stack.\n"
+            f"Snapshot:    {' > '.join(snapshot.identity)}\nEnvironment: {' > '.join(layers)}"
+        )
+    if isinstance(snapshot.native, Replay):
+        _replay(env, snapshot.native, snapshot.observation)
+    else:
+        state.restore(base, snapshot.native)
+    own = _restore_layers(env, state, snapshot.layers)
+    if compare or (own and len(snapshot.layers) <= MAX_COMPARED_BYTES):
+        _compare_restored(env, state, snapshot)
+    return copy.deepcopy(snapshot.observation)
+
+
+def needs_replay(env: gym.Env) -> bool:
+    """
+    :param env: the environment with its wrappers
+    :return: whether its state can only be captured by recording the actions of the episode
+    """
+    state = base_state(env.unwrapped)
+    return state is not None and state.replayed
+
+
+def prepare_ordinary_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) -> OrdinaryReset:
+    """
+    Before an ordinary reset of an environment that needs replay: record what the reset depends on.
+
+    :param env: the environment with its wrappers
+    :param seed: the seed that ``reset`` is going to get
+    :param options: the options that ``reset`` is going to get
+    :return: the record, as an origin for ``Replay``
+    """
+    state = base_state(env.unwrapped)
+    if state is None:
+        raise explain_unsupported(env.unwrapped)
+    state.before_reset(env.unwrapped)
+    return OrdinaryReset(seed, copy.deepcopy(options), _capture_layers(env, state))
+
+
+def reset_arguments(seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+    """
+    :param seed: seed for ``reset``
+    :param options: options for ``reset``
+    :return: keyword arguments for ``reset``; without options that are None, which not every ``reset`` takes
+    """
+    return {"seed": seed} if options is None else {"seed": seed, "options": options}
+
+
+def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any]]:
+    state = base_state(env.unwrapped)
+    for layer in layers_of(env):
+        attributes = vars(layer)
+        if "was_real_done" in attributes:
+            # EpisodicLifeEnv: without this, reset goes on with the present game
+            attributes["was_real_done"] = True
+        if attributes.get("_update_running_mean"):
+            raise StartNotSupportedError(
+                f"{type(layer).__name__} changes with everything it has seen, so the same seed gives different episodes "
+                "in different copies of the environment. Use VecNormalize around the VecEnv instead."
+            )
+    # Generators of wrappers that reset(seed) does not reach
+    _reseed(env, start.seed)
+    _seed_spaces(env, start.seed)
+    if state is not None:
+        state.before_reset(env.unwrapped)
+    return env.reset(**reset_arguments(start.seed, copy.deepcopy(start.options)))
+
+
+def _seed_spaces(env: gym.Env, seed: int) -> None:
+    """Many environments and wrappers sample from spaces, whose generators reset(seed) does not reach. Gymnasium's do not."""
+    if not all(is_known(type(layer)) for layer in layers_of(env)):
+        env.unwrapped.observation_space.seed(seed)
+        env.unwrapped.action_space.seed(seed)
+
+
+def _renew_noise(env: gym.Env, noise_seed: int) -> None:
+    _reseed(env, noise_seed)
+    _seed_spaces(env, noise_seed)
+    state = base_state(env.unwrapped)
+    if state is not None:
+        state.reseed(env.unwrapped, noise_seed)
+
+
+def _replay(env: gym.Env, replay: Replay, observation: Any) -> None:
+    origin = replay.origin
+    if isinstance(origin, OrdinaryReset):
+        state = base_state(env.unwrapped)
+        if state is None:
+            raise explain_unsupported(env.unwrapped)
+        _restore_layers(env, state, origin.layers)
+        state.before_reset(env.unwrapped)
+        reached, _ = env.reset(**reset_arguments(origin.seed, copy.deepcopy(origin.options)))
+    else:
+        reached, _ = _begin_from_seed(env, origin)
+    for noise_seed, actions in replay.pieces:
+        if noise_seed is not None:
+            _renew_noise(env, noise_seed)
+        for action in actions:
+            reached = env.step(copy.copy(action))[0]
+    if not data_equivalence(reached, observation, exact=True):
+        n_actions = sum(len(actions) for _, actions in replay.pieces)
+        raise UnequalStartError(
+            f"{env_name(env)}: replaying {n_actions} actions did not lead to the captured observation. Something in the "
+            "environment depends on more than its start, its actions and its random generators."
+        )
+
+
+def identity(env: gym.Env) -> tuple[str, ...]:
+    """
+    :param env: an environment with its wrappers
+    :return: a description of each of them, the outermost first, with the simple arguments that it was made with
+    """
+    names = []
+    for layer in layers_of(env):
+        if isinstance(layer, gym.Wrapper):
+            arguments, name = vars(layer).get("_saved_kwargs") or {}, type(layer).__qualname__
+        else:
+            spec = layer.spec
+            arguments = spec.kwargs if spec is not None else {}
+            name = f"{type(layer).__module__}.{type(layer).__qualname__}"
+            if spec is not None:
+                name += f"[{spec.id}]"
+        simple = [
+            f"{key}={value!r}"
+            for key, value in sorted(arguments.items())
+            if key != "render_mode" and isinstance(value, bool | int | float | str | None)
+        ]
+        names.append(f"{name}({', '.join(simple)})" if simple else name)
+    return tuple(names)
+
+
+def _create_np_random(base: gym.Env) -> None:
+    # Gymnasium creates it on first use with a seed from the system: too late to be captured or to be reseeded
+    if getattr(base, "_np_random", 0) is None:
+        _ = base.np_random
+
+
+def _reseed(env: gym.Env, seed: int) -> None:
+    base = env.unwrapped
+    _create_np_random(base)
+    reseed_generators(layers_of(env), seed, skipped_of(base))
+    if "_np_random_seed" in vars(base):
+        base._np_random_seed = -1  # Gymnasium's mark for "unknown"
+
+
+def skipped_of(base: gym.Env) -> frozenset[str]:
+    """
+    :param base: a base environment
+    :return: its attributes that belong to the simulator or to what is drawn, in which no state is looked for
+    """
+    state = base_state(base)
+    return frozenset() if state is None else state.skipped
+
+
+def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
+    layers = layers_of(env)
+    own, generators = _capture_own(layers, state)
+    attributes = [_state_attributes(layer, state if layer is layers[-1] else None) for layer in layers]
+    try:
+        return _dumps((attributes, own, generators))
+    except Exception:
+        # Slow, but it knows which layer and which attribute is to blame
+        return _dumps((_copyable(layers, attributes), _copyable_own(layers, own), generators))
+
+
+def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any], dict[str, Any]]:
+    """
+    :param layers: the environment with its wrappers
+    :param state: how to handle the base environment
+    :return: what each layer with a ``get_state`` returned, and the states of the generators that these layers hold
+    """
+    _create_np_random(layers[-1])
+    has_own = [has_own_protocol(layer) for layer in layers[:-1]] + [state.own_protocol]
+    own = {depth: layers[depth].get_state() for depth, it_has in enumerate(has_own) if it_has}  # type: ignore[attr-defined]
+    if not own:
+        return {}, {}
+    generators = known_generators(layers, state.skipped)
+    return own, {place: generator_state(each) for place, each in generators.items() if depth_of(place) in own}
+
+
+def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
+    """
+    :return: whether a layer has restored itself
+    """
+    attributes, own, generators = pickle.loads(content)
+    layers = layers_of(env)
+    if own:
+        _create_np_random(layers[-1])
+    # First, because some set_state() begin with a reset(), which draws from the generators and reaches the wrappers further in
+    for depth, saved in own.items():
+        layers[depth].set_state(saved)
+    for layer, values in zip(layers, attributes, strict=True):
+        vars(layer).update(values)
+        if "episode_start_time" in vars(layer):
+            # RecordEpisodeStatistics: a time of this process, and of this run of the episode
+            vars(layer)["episode_start_time"] = time.perf_counter()
+    if generators:
+        present = known_generators(layers, state.skipped)
+        for place in generators.keys() & present.keys():
+            # In place, because objects of the environment may draw from the same one
+            set_generator_state(present[place], generators[place])
+    return bool(own)
+
+
+def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -> None:
+    """
+    :raises UnequalStartError: if the environment is not in the state that was captured
+    """
+    sides = ("when it was captured", "once it is restored")
+    difference = _compare_layers(env, snapshot.layers, _capture_layers(env, state), sides)
+    if difference is not None:
+        raise UnequalStartError(
+            f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything that "
+            "get_state() returns, and a state has to be a value, not a time or the number under which a simulator keeps it."
+            + SEE_CHECK_STARTS
+        )
+
+
+def compare_captured(env: gym.Env, expected: SnapshotStart, observed: SnapshotStart, sides: tuple[str, str]) -> str | None:
+    """
+    :param env: the environment that both were captured in
+    :param expected: a state
+    :param observed: another one
+    :param sides: what to call the two
+    :return: what differs first, in words; None if nothing does
+    """
+    difference = first_difference(expected.observation, observed.observation, "the observation", sides)
+    return difference or _compare_layers(env, expected.layers, observed.layers, sides)
+
+
+def _compare_layers(env: gym.Env, expected: bytes, observed: bytes, sides: tuple[str, str]) -> str | None:
+    if expected == observed:
+        return None
+    # Equal objects can differ as bytes
+    (attributes, own, generators), (attributes_now, own_now, generators_now) = map(pickle.loads, (expected, observed))
+    for depth, layer in enumerate(layers_of(env)):
+        name = type(layer).__name__
+        differences = [first_difference(attributes[depth], attributes_now[depth], f"vars({name})", sides)]
+        if depth in own:
+            differences.insert(0, first_difference(own[depth], own_now[depth], f"{name}.get_state()", sides))
+        for difference in filter(None, differences):
+            return difference
+    return first_difference(generators, generators_now, "generators", sides)
+
+
+def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]:
+    """
+    :param layer: a wrapper, or the base environment
+    :param state: how to handle the base environment, None for a wrapper
+    :return: the attributes that are part of the layer's state
+    """
+    if state is None and (has_own_protocol(layer) or type(layer).__module__ == "gymnasium.wrappers.rendering"):
+        return {}
+    cls: Any = type(layer)
+    skipped = records_of(cls) if state is None else state.skipped
+    only = None if state is None else state.only
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if name not in DESCRIPTIVE
+        and name not in skipped
+        and (only is None or name in only)
+        and not isinstance(value, _SKIPPED_TYPES)
+        and not _is_render_object(value)
+    }
+
+
+def _is_render_object(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "pygame"
+
+
+class _RenderObjectFoundError(Exception):
+    """There is a render object inside of the attribute."""
+
+
+class _StatePickler(pickle.Pickler):
+    """Refuses what pickles or copies into something else without an exception."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _is_render_object(obj):
+            raise _RenderObjectFoundError
+        if isinstance(obj, gym.Env | gym.utils.EzPickle):
+            # An EzPickle object is pickled as its constructor arguments: the copy is in its initial state
+            raise TypeError(f"it refers to {obj}, of which no true copy can be made")
+        return NotImplemented
+
+
+def _dumps(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _StatePickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    copyable: list[dict[str, Any]] = []
+    for layer, values in zip(layers, attributes, strict=True):
+        copyable.append({})
+        for name, value in values.items():
+            try:
+                _dumps(value)
+            except _RenderObjectFoundError:
+                continue
+            except Exception as error:
+                raise StartNotSupportedError(
+                    f"The attribute {name!r} of {type(layer).__name__} cannot be copied ({error}). Give this class "
+                    "the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
+                ) from error
+            copyable[-1][name] = value
+    return copyable
+
+
+def _copyable_own(layers: list[gym.Env], own: dict[int, Any]) -> dict[int, Any]:
+    for index, value in own.items():
+        try:
+            _dumps(value)
+        except Exception as error:
+            raise StartNotSupportedError(
+                f"What {type(layers[index]).__name__}.get_state() returns cannot be copied ({error}): it has to be "
+                "an object that can be pickled and does not refer to an environment."
+            ) from error
+    return own

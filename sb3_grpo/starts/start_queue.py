@@ -1,0 +1,385 @@
+"""The wrapper that makes episodes begin from queued starts, and its use in a ``VecEnv``."""
+
+import copy
+import functools
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import is_wrapped, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
+
+from sb3_grpo.starts.generators import is_known
+from sb3_grpo.starts.holdings import env_name
+from sb3_grpo.starts.probes import Probe, Trace, play_probe
+from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
+from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
+
+
+class QueuedStart(NamedTuple):
+    """
+    A start that waits for the next reset.
+
+    :param ticket: chosen by whoever queues the start, to recognise the episode
+    :param start: where the episode begins
+    :param noise_seed: see ``begin``
+    :param horizon: the episode is cut after so many steps, if it has not ended before
+    :param goes_on: whether to capture the state in which it is cut
+    :param group: number of the group of which the episode is a member
+    :param member: number of the member
+    :param probe: what to play from there before the episode begins, to see whether it is the same in all copies
+    """
+
+    ticket: int
+    start: Start
+    noise_seed: int | None = None
+    horizon: int | None = None
+    goes_on: bool = False
+    group: int | None = None
+    member: int | None = None
+    probe: Probe | None = None
+
+    def named(self, info: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param info: of the reset
+        :return: the same with what the episode is
+        """
+        return {**info, "group_start": self.ticket} | (
+            {} if self.group is None else {"group": self.group, "group_member": self.member}
+        )
+
+
+class OrdinarySeeds:
+    """
+    Seeds for the ordinary resets of a copy that has played queued starts. A start leaves its generator behind, the same one in
+    all copies that played its group: without seeds of their own they would begin alike from then on.
+    """
+
+    def __init__(self) -> None:
+        self._given: int | None = None
+        self._generator: np.random.Generator | None = None
+
+    def note(self, seed: int | None) -> None:
+        """
+        :param seed: what ``reset`` was given
+        """
+        if seed is not None:
+            self._given, self._generator = seed, None
+
+    def draw_from_now_on(self) -> None:
+        """No more starts are to come."""
+        if self._generator is None:
+            self._generator = np.random.default_rng(self._given)
+
+    def ordinary(self, seed: int | None) -> int | None:
+        """
+        :param seed: what ``reset`` was given
+        :return: what it has to be given
+        """
+        self.note(seed)
+        return seed if self._generator is None else int(self._generator.integers(2**31))
+
+
+class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """
+    Begin the next episodes from queued starts; with nothing queued, ``reset`` is the ordinary one.
+
+    It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the episode before.
+    ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
+
+    An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
+    ticket. Where it is known, ``info["group"]`` and ``info["group_member"]`` are the numbers of its group and of the member,
+    from 0. ``first_observation`` is a copy of the observation it began with, ``start_trace`` what the last probe has
+    seen. If it is cut at its horizon, the info of its last
+    step has ``info["group_cut_at"]``: a start from which it can go on, or None if it shall not.
+
+    :param env: the environment with all its other wrappers
+    """
+
+    def __init__(self, env: gym.Env):
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+        self.queue: deque[QueuedStart] = deque()
+        self.current_ticket: int | None = None
+        # Not in the info: a SubprocVecEnv sends the info of the last reset along with every step
+        self.first_observation: Any = None
+        self.start_trace: Trace | str | None = None
+        self._last: tuple[Any, ...] | None = None
+        self._origin: Start | OrdinaryReset | StartNotSupportedError | None = None
+        self._noise_seed: int | None = None
+        self._actions: list[Any] = []
+        self._steps_left: int | None = None
+        self._goes_on = False
+        self._horizon: int | None = None
+        self._ordinary_seeds = OrdinarySeeds()
+        _separate_spaces(env.unwrapped)
+        self._replayed = needs_replay(env)
+        if self._replayed:
+            # Bound here, because most environments need no record of the actions and should not pay for a check
+            self.step = self._step_and_record  # type: ignore[method-assign]
+
+    @property
+    def env_name(self) -> str:
+        """The id of the environment, or its class where it has none."""
+        return env_name(self)
+
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
+        """
+        Put a start at the end of the queue.
+
+        :param ticket: number by which the episode will be recognised
+        :param start: where the episode begins
+        :param noise_seed: see ``begin``
+        :param more: what else belongs to a ``QueuedStart``
+        :param named: the same by name
+        """
+        self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
+
+    def clear_starts(self) -> None:
+        """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
+        self.queue.clear()
+        self._horizon = None
+        self._ordinary_seeds.draw_from_now_on()
+
+    def capture_start(self) -> SnapshotStart:
+        """
+        Capture the present state of the episode, without changing it.
+
+        :return: a start for this environment or others of its kind
+        """
+        if self._last is None:
+            raise gym.error.ResetNeeded("There is nothing to capture before the first reset() through StartQueue")
+        if self._last[2] or self._last[3]:
+            raise ValueError("There is nothing to begin from: the episode has ended. Capture before, or after reset().")
+        if not self._replayed:
+            return capture(self.env, self._last[0])
+        if isinstance(self._origin, StartNotSupportedError):
+            raise self._origin
+        if self._origin is None:
+            raise RuntimeError("The start of this episode has not been recorded")
+        last_piece = ReplayPiece(self._noise_seed, tuple(self._actions))
+        if isinstance(self._origin, SnapshotStart):
+            # Of the same environment, so reached by a replay itself
+            before: Replay = self._origin.native
+            return capture(self.env, self._last[0], Replay(before.origin, (*before.pieces, last_piece)))
+        return capture(self.env, self._last[0], Replay(self._origin, (last_piece,)))
+
+    def why_not_captured(self) -> str | None:
+        """
+        :return: why the present state cannot be captured, None if it can. Not an error, which would end the process of a copy
+            in a ``SubprocVecEnv``.
+        """
+        try:
+            self.capture_start()
+        except StartNotSupportedError as error:
+            return str(error)
+        return None
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """
+        :param action: the action
+        :return: what the wrapped environment returns; truncated also at the horizon
+        """
+        self._last = result = self.env.step(action)
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left == 0 and not (result[2] or result[3]):
+                cut_at = self.capture_start() if self._goes_on else None
+                observation, reward, _, _, info = result
+                self._last = result = (observation, reward, False, True, {**info, "group_cut_at": cut_at})
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """
+        Begin from the next queued start, or reset the wrapped environment if there is none.
+
+        A copy that has no start only because all are taken has the horizon of the last one: others shall not have to wait for
+        the end of its episode.
+
+        :param seed: for the ordinary reset
+        :param options: for the ordinary reset
+        :return: the first observation and the info
+        """
+        self._last = self.current_ticket = self._steps_left = None
+        if self.queue:
+            self._ordinary_seeds.note(seed)
+            observation, info = self._begin_queued(self.queue.popleft())
+        else:
+            seed = self._ordinary_seeds.ordinary(seed)
+            self._steps_left, self._goes_on = self._horizon, False
+            if self._replayed:
+                self._record_ordinary_reset(seed, options)
+            observation, info = self.env.reset(**reset_arguments(seed, options))
+        self._last = (observation, 0.0, False, False, info)
+        return observation, info
+
+    def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
+        if queued.probe is not None and isinstance(queued.start, SnapshotStart):
+            self.start_trace = play_probe(self.env, queued.start, queued.probe)
+            if isinstance(self.start_trace, str):
+                # Whoever asked for the probe has to raise it: an error here would end the process of a SubprocVecEnv's copy
+                observation, info = self.env.reset()
+                return observation, queued.named(info)
+        observation, info = begin(self.env, queued.start, queued.noise_seed)
+        self._record_origin(queued.start, queued.noise_seed)
+        self.current_ticket = queued.ticket
+        self._steps_left = self._horizon = queued.horizon
+        self._goes_on = queued.goes_on
+        self.first_observation = copy.deepcopy(observation)
+        return observation, queued.named(info)
+
+    def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
+        self._origin, self._noise_seed, self._actions = origin, noise_seed, []
+
+    def _record_ordinary_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        try:
+            self._record_origin(prepare_ordinary_reset(self.env, seed, options), None)
+        except StartNotSupportedError as error:
+            # No reason to refuse the reset: only capturing is impossible
+            self._record_origin(error, None)
+
+    def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._actions.append(copy.copy(action))
+        return StartQueue.step(self, action)
+
+
+def _separate_spaces(base: gym.Env) -> None:
+    """Copies of an environment whose spaces belong to its class would draw from the same generators when they sample."""
+    for name in ("observation_space", "action_space"):
+        space = getattr(type(base), name, None)
+        if isinstance(space, gym.Space) and name not in vars(base) and not is_known(type(base)):
+            setattr(base, name, copy.deepcopy(space))
+
+
+_HOW_TO_ADD = (
+    "build it with make_group_env(env_id, ...) or "
+    "make_vec_env(env_id, ..., wrapper_class=StartQueue, vec_env_cls=SubprocVecEnv)"
+)
+
+
+def ensure_start_queues(vec_env: VecEnv) -> None:
+    """
+    Make sure that every copy of the environment has a ``StartQueue`` as its outermost wrapper.
+
+    A ``DummyVecEnv`` gets them if they are missing, below any ``VecEnvWrapper``. The copies in other processes
+    cannot be wrapped from here.
+
+    :param vec_env: the vectorized environment, with or without wrappers
+    """
+    inner = vec_env.unwrapped
+    if isinstance(inner, DummyVecEnv):
+        if any(is_wrapped(env, StartQueue) and not isinstance(env, StartQueue) for env in inner.envs):
+            raise _not_outermost()
+        inner.envs = [env if isinstance(env, StartQueue) else StartQueue(env) for env in inner.envs]
+        return
+    if not inner.has_attr("queue_start"):
+        raise ValueError(
+            f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "
+            "or opt in to groups of unrelated starts with unrelated_starts=True"
+        )
+    # The only view at the outermost layer that does not have to send its class through the pipe
+    if isinstance(inner, SubprocVecEnv) and any("queue_start" not in names for names in inner.env_method("__dir__")):
+        raise _not_outermost()
+
+
+def refuse_frame_stack(vec_env: VecEnv) -> None:
+    """
+    :param vec_env: the vectorized environment, of which states are to be captured
+    :raises StartNotSupportedError: if part of the state is not in the copies
+    """
+    if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
+        raise StartNotSupportedError(
+            "VecFrameStack keeps the past frames outside of the copies of the environment, where they cannot be "
+            "captured. Use gymnasium.wrappers.FrameStackObservation in the wrapper_class instead."
+        )
+
+
+def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[SnapshotStart]:
+    """
+    Capture the present state of copies of the environment.
+
+    :param vec_env: the vectorized environment; its copies have a ``StartQueue``
+    :param indices: which copies, None for all
+    :return: one start per copy
+    """
+    refuse_frame_stack(vec_env)
+    if not vec_env.has_attr("queue_start"):
+        raise ValueError(f"The environments in this {type(vec_env.unwrapped).__name__} have no StartQueue: {_HOW_TO_ADD}")
+    return vec_env.env_method("capture_start", indices=indices)
+
+
+def make_group_env(
+    env_id: str | Callable[..., gym.Env],
+    n_envs: int = 16,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[..., gym.Env] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+) -> VecEnv:
+    """
+    SB3's ``make_vec_env`` with a ``StartQueue`` around everything else.
+
+    For Atari: ``make_group_env("PongNoFrameskip-v4", wrapper_class=AtariWrapper,
+    wrapper_kwargs={"terminal_on_life_loss": False})``. With True, AtariWrapper's default, an episode is a life; all members of
+    a group then begin with the first one, and no other is ever trained.
+
+    :param env_id: the env ID, the env class or a callable returning an env
+    :param n_envs: number of copies
+    :param seed: see ``make_vec_env``
+    :param start_index: see ``make_vec_env``
+    :param monitor_dir: see ``make_vec_env``
+    :param wrapper_class: wrapper, or function that wraps, put between Monitor and StartQueue
+    :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, nothing can be rendered
+        unless ``render_mode`` is among them
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
+    :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
+    :param monitor_kwargs: keyword arguments for ``Monitor``
+    :param wrapper_kwargs: keyword arguments for ``wrapper_class``
+    :return: the vectorized environment
+    """
+    if isinstance(env_id, str):
+        # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
+        # and is 3 to 6 times slower
+        env_id = functools.partial(gym.make, importable_id(env_id))
+    return make_vec_env(
+        env_id,
+        n_envs=n_envs,
+        seed=seed,
+        start_index=start_index,
+        monitor_dir=monitor_dir,
+        wrapper_class=functools.partial(_wrap, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs or {}),
+        env_kwargs=env_kwargs,
+        vec_env_cls=vec_env_cls,
+        vec_env_kwargs=vec_env_kwargs,
+        monitor_kwargs=monitor_kwargs,
+    )
+
+
+def importable_id(env_id: str) -> str:
+    """
+    :param env_id: the id of an environment
+    :return: the same with what Gymnasium has to import for it in every process: importing ale_py registers Atari games
+    """
+    return f"ale_py:{env_id}" if _ATARI_ID.fullmatch(env_id) else env_id
+
+
+_ATARI_ID = re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]")
+
+
+def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:
+    return StartQueue(env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs))
+
+
+def _not_outermost() -> ValueError:
+    return ValueError(
+        "StartQueue has to be the outermost wrapper of each environment: the wrappers outside of it would keep their "
+        f"state from the episode before. To wrap in the right order, {_HOW_TO_ADD}"
+    )

@@ -1,0 +1,116 @@
+"""Warm start of policies for text: next-token prediction on worked examples."""
+
+import math
+from typing import Any
+
+import torch as th
+import torch.nn.functional as F
+
+from sb3_grpo.text.network import TokenNetworkMixin, padded_tokens
+from sb3_grpo.text.tokens import PAD
+from sb3_grpo.utils.devices import to_device
+
+
+class PretrainingMixin(TokenNetworkMixin):
+    """What lets policies of text learn from worked examples."""
+
+    def pretrain(
+        self,
+        texts: list[str] | list[tuple[str, str]],
+        n_epochs: int = 3,
+        batch_size: int = 64,
+        learning_rate: float = 1e-3,
+        progress_bar: bool = False,
+    ) -> list[float]:
+        """
+        Warm start by next-token prediction on worked examples: reinforcement learning needs some right answers to begin with.
+
+        :param texts: Examples. Of a pair (prompt, answer) only the answer is learned; of a single text all of it
+        :param n_epochs: How many times each example is seen
+        :param batch_size: Examples per gradient step
+        :param learning_rate: Learning rate of an optimizer of its own, whose state is dropped afterwards
+        :param progress_bar: Show a progress bar
+        :return: The mean loss per token, in nats, over the minibatches of each epoch
+        :raises ValueError: if an epoch ends with a loss or weights that are not finite. The policy is as it was before
+        """
+        if not texts or isinstance(texts, str):
+            raise ValueError(f"pretrain() needs a list of at least one text or pair (prompt, answer), got {texts!r}.")
+        if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(each, str) for each in texts):
+            raise ValueError(f"pretrain() needs a list of examples, got a single pair: write pretrain([{texts!r}]).")
+        for name, value in (("n_epochs", n_epochs), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        tokens, n_given = zip(*(self._encode_example(example) for example in texts), strict=True)
+        padded = padded_tokens(list(tokens), max(len(each) for each in tokens), th.device("cpu"))
+        # Which tokens are learned is known on the host: there is no need to ask the device
+        learned = (th.arange(padded.shape[1]) >= th.as_tensor(n_given)[:, None]) & (padded != PAD)
+
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        before = [parameter.detach().to("cpu", copy=True) for parameter in trained]
+        optimizer = self.optimizer_class(trained, lr=learning_rate)  # type: ignore[call-arg]
+        self.set_training_mode(True)
+        losses = []
+        epochs: Any = range(n_epochs)
+        if progress_bar:
+            from tqdm.rich import tqdm
+
+            epochs = tqdm(epochs, desc="warm start")
+        try:
+            for _ in epochs:
+                total = th.zeros((), device=self.device)
+                for rows in th.randperm(len(padded)).split(batch_size):
+                    loss = self._prediction_loss(padded[rows], learned[rows])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    total += loss.detach() * len(rows)
+                losses.append(total.item() / len(padded))
+                if not (math.isfinite(losses[-1]) and all(parameter.isfinite().all() for parameter in trained)):
+                    with th.no_grad():
+                        for parameter, value in zip(trained, before, strict=True):
+                            parameter.copy_(value)
+                    raise ValueError(
+                        f"pretrain() diverged: in epoch {len(losses)} the loss is {losses[-1]:g}, or weights are no longer "
+                        f"finite. The policy is as it was before. Use a smaller learning_rate than {learning_rate:g}."
+                    )
+        finally:
+            optimizer.zero_grad()
+            self.set_training_mode(False)
+        return losses
+
+    def _prediction_loss(self, texts: th.Tensor, learned: th.Tensor) -> th.Tensor:
+        """
+        :param texts: (n, t) token ids padded on the right, on the host
+        :param learned: (n, t) which of them are to be predicted, on the host
+        :return: The mean of their negative log probabilities
+        """
+        # One long example among many short ones must not make every minibatch as long as it is
+        longest = int((texts != PAD).sum(1).max())
+        texts, learned = texts[:, :longest], learned[:, :longest]
+        targets = texts[:, 1:][learned[:, 1:]]
+        read = learned[:, 1:].flatten().nonzero().squeeze(1)
+        tokens, targets, read = (to_device(each.numpy(), self.device) for each in (texts[:, :-1].clamp(min=0), targets, read))
+        places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
+        # The vocabulary can be large: no logits where nothing is learned
+        hidden = self.read(tokens, places).flatten(0, 1)[read]
+        return F.cross_entropy(self.action_net(hidden), targets)
+
+    def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
+        """
+        :param example: A text, or prompt and answer
+        :return: Its tokens, and how many of them are given
+        """
+        if isinstance(example, str):
+            tokens = self._encode(example, end=True)
+            if len(tokens) < 2:
+                raise ValueError("There is nothing to learn from an empty text.")
+            return tokens, 1
+        if len(example) != 2:
+            raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r}.")
+        given, learned = self._encode(example[0]), self._encode(example[1], end=True)
+        if len(given) + len(learned) > self.network_kwargs["context"]:
+            raise ValueError(
+                f"The context has room for {self.network_kwargs['context']} tokens (policy_kwargs=dict(context=...)), "
+                f"but prompt, answer and end of {example!r} have {len(given) + len(learned)}."
+            )
+        return [*given, *learned], len(given)

@@ -1,0 +1,73 @@
+"""Where the hyperparameters of an algorithm are written down, and how they were found."""
+
+import importlib.util
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import yaml
+
+UNDOCUMENTED = "no record of how these values were found"
+
+
+def config_path(algo: str) -> Path:
+    """
+    :param algo: name of the algorithm, as in ``--algo``
+    :return: the file with its hyperparameters in RL Zoo's format: ours, or the RL Zoo's own if we have none
+    :raises ValueError: if there is neither
+    """
+    folders = [*_folders("sb3_grpo.zoo_configs"), *(folder / "hyperparams" for folder in _folders("rl_zoo3"))]
+    for folder in folders:
+        if (path := folder / f"{algo}.yml").is_file():
+            return path
+    known = sorted({path.stem for folder in folders for path in folder.glob("*.yml")})
+    raise ValueError(f"There are no hyperparameters for {algo!r}, only for {', '.join(known)}")
+
+
+def _folders(package: str) -> list[Path]:
+    """
+    :param package: name of a package
+    :return: where its files lie, nowhere if it is not installed
+    """
+    spec = importlib.util.find_spec(package)
+    return [Path(path) for path in (spec and spec.submodule_search_locations) or []]
+
+
+def entry_name(entries: dict[str, Any], env_id: str) -> str:
+    """
+    Find the entry that the RL Zoo takes for an environment.
+
+    :param entries: of a configuration file
+    :param env_id: id of an environment, ``module:`` before it is ignored
+    :return: the environment's own, ``"atari"`` or ``"default"``
+    :raises ValueError: if there is none
+    """
+    env_id = env_id.rpartition(":")[2]
+    if env_id in entries:
+        return env_id
+    # Importing it registers the games
+    with suppress(ImportError):
+        import ale_py  # noqa: F401
+    spec = gym.envs.registration.registry.get(env_id)
+    fallback = "atari" if spec is not None and "AtariEnv" in str(spec.entry_point) else "default"
+    if fallback not in entries:
+        raise ValueError(f"No hyperparameters for {env_id}, and no entry {fallback!r}")
+    return fallback
+
+
+def provenance(algo: str, env_id: str) -> str:
+    """
+    :param algo: name of the algorithm, as in ``--algo``
+    :param env_id: id of an environment
+    :return: what the comment directly above the entry that applies says of how its values were found
+    """
+    text = config_path(algo).read_text(encoding="utf-8")
+    name = entry_name(yaml.safe_load(text), env_id)
+    lines = text.splitlines()
+    row = next(i for i, line in enumerate(lines) if line.split(":")[0].strip("'\"") == name)
+    comment: list[str] = []
+    while row > 0 and lines[row - 1].startswith("#"):
+        row -= 1
+        comment.insert(0, lines[row].lstrip("# ").rstrip())
+    return " ".join(comment) or UNDOCUMENTED

@@ -1,0 +1,401 @@
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.cli.main import main
+from sb3_grpo.cli.train import EpisodeReturns
+from sb3_grpo.common.normalization import ObservationNorm
+from sb3_grpo.console import ProgressLines, in_own_words
+
+SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
+
+
+@pytest.fixture(autouse=True)
+def keep_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test in an empty folder, and without the one thread for the tests that follow."""
+    monkeypatch.chdir(tmp_path)
+    threads = th.get_num_threads()
+    yield
+    th.set_num_threads(threads)
+
+
+def train(*arguments: str, env: str = "CartPole-v1", algo: str = "dapo") -> int:
+    return main(["train", "--algo", algo, "--env", env, *arguments])
+
+
+def train_and_read(*arguments: str, env: str = "CartPole-v1", algo: str = "dapo") -> dict[str, Any]:
+    assert train(*SHORT, "--output", "out", *arguments, env=env, algo=algo) == 0
+    return json.loads(Path("out/config.json").read_text())
+
+
+class MovingImage(gym.Env):
+    """Three steps of noise, in pictures."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._observe(), float(action), self.time == 3, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return self.np_random.integers(0, 256, (36, 36, 1), np.uint8)
+
+
+def in_a_dictionary(render_mode: str | None = None) -> gym.Env:
+    env = gym.make("CartPole-v1")
+    space = gym.spaces.Dict({"all": env.observation_space})
+    return gym.wrappers.TransformObservation(env, lambda observation: {"all": observation}, space)
+
+
+def nan_rewards(render_mode: str | None = None) -> gym.Env:
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: float("nan"))
+
+
+@pytest.fixture
+def own_envs() -> Iterator[None]:
+    gym.register("MovingImage-v0", f"{__name__}:MovingImage")
+    gym.register("Dictionary-v0", f"{__name__}:in_a_dictionary")
+    gym.register("NanRewards-v0", f"{__name__}:nan_rewards")
+    yield
+    del gym.registry["MovingImage-v0"], gym.registry["Dictionary-v0"], gym.registry["NanRewards-v0"]
+
+
+def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        train(*SHORT, "--set", "group_size=3", "--set", "advantage=outcome", "--set", "policy_kwargs={'net_arch': [8]}") == 0
+    )
+    out = Path("runs/dapo/CartPole-v1_1")
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    model = DAPO.load(out / "model.zip")
+    assert model.group_size == 3 and model.advantage == "outcome" and model.policy_kwargs["net_arch"] == [8]
+    config = json.loads((out / "config.json").read_text())
+    hyperparameters = config["hyperparameters"]
+    assert {"group_size": 3, "advantage": "outcome", "policy_kwargs": {"net_arch": [8]}}.items() <= hyperparameters.items()
+    assert hyperparameters["clip_range_high"] == 0.28, "what was not set is there as well"
+    assert hyperparameters["loss_average"] == "step"
+    assert config["training"]["steps"] == model.num_timesteps >= 1500
+    assert config["training"]["episodes"] > 10 and not config["training"]["interrupted"]
+    assert config["evaluation"]["episodes"] == 3 and config["evaluation"]["mean_return"] > 5
+    assert config["arguments"]["seed"] == 0 and config["machine"]["torch_threads"] == 1
+    printed = capsys.readouterr().out
+    assert "no, that takes a mean return of 475" in printed
+    assert f"{config['evaluation']['mean_return']:.2f}" in printed
+
+
+def test_config_names_the_build_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(th, "__version__", "2.13.0+cu130")
+    assert train_and_read()["versions"]["torch"] == "2.13.0+cu130"
+
+
+def test_same_seed_gives_the_same_results_and_another_run_a_new_folder() -> None:
+    for seed in ("3", "3", "4"):
+        assert train(*SHORT, "--seed", seed) == 0
+    results = [json.loads(Path(f"runs/dapo/CartPole-v1_{number}/config.json").read_text()) for number in (1, 2, 3)]
+    assert results[0]["evaluation"] == results[1]["evaluation"]
+    assert results[0]["evaluation"]["seed"] != results[2]["evaluation"]["seed"]
+    assert results[0]["training"]["episodes"] == results[1]["training"]["episodes"]
+
+
+@pytest.mark.parametrize(
+    ("env", "policy"),
+    [("MovingImage-v0", "ActorCnnPolicy"), ("Dictionary-v0", "ActorMultiInputPolicy"), ("CartPole-v1", "ActorPolicy")],
+)
+def test_policy_suits_the_observations(env: str, policy: str, own_envs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(th, "set_num_threads", threads.append)
+    config = train_and_read("--timesteps", "40", "--device", "cpu", env=env, algo="grpo")
+    assert config["policy"] == policy
+    # Convolutions are worth several threads
+    assert threads == ([] if "Image" in env else [1])
+
+
+@pytest.mark.parametrize("env", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
+def test_atari_is_preprocessed(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    built: list[VecEnv] = []
+
+    def stop(model: GRPO, *args: Any, **kwargs: Any) -> None:
+        env = model.get_env()
+        assert env is not None
+        built.append(env)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DAPO, "learn", stop)
+    assert train("--n-envs", "1", env=env) == 130
+    assert built[0].observation_space.shape == (4, 84, 84)
+    # AtariWrapper skips frames, so the environment below must not
+    assert built[0].get_attr("_frameskip") == [1]
+    assert built[0].env_is_wrapped(EpisodicLifeEnv) == [False], "a member of a group is a whole game"
+    assert not list(Path("runs").rglob("curve.png"))
+
+
+def test_curve_counts_atari_games_and_not_lives() -> None:
+    callback = EpisodeReturns()
+    callback.num_timesteps = 7
+    callback.locals = {"dones": np.array([True, True, False]), "infos": [{}, {"episode": {"r": 2.0}}, {}]}
+    callback._on_step()
+    callback.locals = {"dones": np.array([False, False, False]), "infos": [{"episode": {"r": 9.0}}, {}, {}]}
+    assert callback._on_step()
+    assert [episode_return for _, episode_return in callback.curve] == [2.0]
+
+
+def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(callback: EpisodeReturns) -> bool:
+        if callback.num_timesteps > 800:
+            raise KeyboardInterrupt
+        return record(callback)
+
+    record = EpisodeReturns._on_step
+    monkeypatch.setattr(EpisodeReturns, "_on_step", interrupt)
+    assert train(*SHORT, "--output", "out") == 130
+    model = DAPO.load("out/model.zip", env=gym.make("CartPole-v1"))
+    assert 800 < model.num_timesteps < 1500
+    assert 0 <= int(model.predict(np.zeros(4, np.float32))[0]) <= 1
+    config = json.loads(Path("out/config.json").read_text())
+    assert config["training"]["interrupted"] and config["evaluation"] is None
+    assert Path("out/curve.png").exists()
+    printed = capsys.readouterr().out
+    assert "Interrupted after" in printed and "out: config.json, curve.png, model.zip" in printed
+
+
+def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sb3_grpo.cli.train.evaluate_policy", interrupt)
+    assert train(*SHORT, "--output", "out") == 130
+    assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
+    config = json.loads(Path("out/config.json").read_text())
+    assert config["evaluation"] is None and not config["training"]["interrupted"]
+
+
+def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("out/model.zip").write_bytes(b"precious")
+    assert train(*SHORT, "--output", "out") == 2
+    assert Path("out/model.zip").read_bytes() == b"precious"
+    assert "out has a model of an earlier run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env", "hint"),
+    [
+        ("cartpole-v1", "Similar names: CartPole-v1"),
+        ("LunarLander-v2", "Please use `LunarLander-v3`"),
+        ("PongNoFrameSkip-v4", "PongNoFrameskip-v4"),
+        ("qqqqqqq", "Known are: CartPole-v0, CartPole-v1, MountainCar-v0"),
+        ("no_such_module:CartPole-v1", "cannot import no_such_module"),
+    ],
+)
+def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py")
+    assert train(*SHORT, env=env) == 2
+    assert hint in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(ProgressLines, "INTERVAL", 0.0)
+    train_and_read()
+    assert re.search(r"^600 of 1,500 steps after \d+ s$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ProgressLines()
+    lines.INTERVAL = 0.0
+    lines.init_callback(types.SimpleNamespace(_total_timesteps=200, logger=None, get_env=lambda: None))  # type: ignore[arg-type]
+    lines._on_training_start()
+    lines.num_timesteps = 700
+    lines._on_step()
+    assert re.match(r"700 of 200 steps after \d+ s, until the last groups are complete", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "hint"),
+    [
+        ("sb3_grpo.envs:VerifierText-v0", (), "python -m sb3_grpo text"),
+        ("Blackjack-v1", (), "observation space is not supported"),
+        pytest.param(
+            "CartPole-v1",
+            ("--device", "cuda"),
+            "finds no GPU",
+            marks=pytest.mark.skipif(th.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*SHORT, *options, env=env) == 2
+    assert hint in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+@pytest.mark.parametrize("arguments", [("--env", "CartPole-v1", "--algo", "dapo"), ("report", "somewhere")])
+def test_compare_without_its_packages(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["compare", *arguments]) == 2
+    assert "sb3-grpo[compare]" in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+def test_unknown_algorithm_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train(algo="ppo")
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert "'ppo'" in message and "dapo" in message and "grpo" in message
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize(
+    ("env", "package", "submodules", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "gymnasium.envs.box2d", "box2d"),
+        ("HalfCheetah-v5", "mujoco", "gymnasium.envs.mujoco", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "ale_py", "atari"),
+        ("PongNoFrameskip-v4", "cv2", "cv2", "atari"),
+    ],
+)
+def test_missing_extra(
+    env: str,
+    package: str,
+    submodules: str,
+    extra: str,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if command == "compare":
+        pytest.importorskip("rl_zoo3")
+        pytest.importorskip("rliable")
+    for module in list(sys.modules):
+        if module.startswith(submodules):
+            monkeypatch.delitem(sys.modules, module)
+    # As if it were not installed
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([command, "--algo", "dapo", "--env", env]) == 2
+    assert f'pip install "sb3-grpo[{extra}]"' in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert train(*SHORT, "--set", "tensorboard_log=logs/tb") == 2
+    assert 'pip install "sb3-grpo[tensorboard]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("group_size", "expected KEY=VALUE"),
+        ("groupsize=8", "Did you mean group_size or"),
+        ("xyz=8", "learning_rate, group_size, n_groups"),
+        ("n_envs=8", "no hyperparameter 'n_envs'"),
+        ("dynamic_sampling=false", "True and False are written like this"),
+        ("group_size=4.0", "4.0 is float, expected int"),
+        ("group_size=True", "True is bool, expected int"),
+        ("gamma='x'", "'x' is str, expected float"),
+        ("target_kl=[1]", "[1] is list, expected float or None"),
+        ("gamma=0.9.9", "0.9.9 is not a Python value"),
+        ("advantage=best", "must be one of"),
+        ("group_size=1", "group_size must be at least 2"),
+        ("policy_kwargs={'layers': 3}", "layers"),
+        ("policy_kwargs=dict([('layers', 3)])", "is not a Python value"),
+        ("policy_kwargs=list(layers=3)", "is not a Python value"),
+        ("policy_kwargs=dict(**{'layers': 3})", "is not a Python value"),
+    ],
+)
+def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*SHORT, "--set", assignment) == 2
+    assert message in capsys.readouterr().err
+    assert not os.listdir(".")
+
+
+def test_set_values() -> None:
+    settings = ["learning_rate=1", "clip_range_high=None", "target_kl=0.05", "dynamic_sampling=False", "ratio_level='episode'"]
+    settings += ["policy_kwargs=dict(net_arch=dict(pi=[8]), ortho_init=False, activation_fn=nn.ReLU)"]
+    config = train_and_read(*(argument for setting in settings for argument in ("--set", setting)))
+    expected = {
+        "learning_rate": 1,
+        "clip_range_high": None,
+        "target_kl": 0.05,
+        "dynamic_sampling": False,
+        "ratio_level": "episode",
+        "policy_kwargs": {"net_arch": {"pi": [8]}, "ortho_init": False, "activation_fn": str(th.nn.ReLU)},
+    }
+    assert expected.items() <= config["hyperparameters"].items()
+
+
+@pytest.mark.parametrize("option", ["--timesteps=0", "--n-envs=-1", "--seed=4294967296", "--seed=x", "--eval-episodes=1.5"])
+def test_bad_numbers(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train(option)
+    assert stopped.value.code == 2
+    assert "must be a whole number" in capsys.readouterr().err
+
+
+def test_unknown_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*SHORT, "--device", "gpu") == 2
+    assert "cuda" in capsys.readouterr().err
+
+
+def test_the_algorithms_own_errors_have_no_traceback(own_envs: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*SHORT, env="NanRewards-v0") == 2
+    assert "rewards must be finite" in capsys.readouterr().err
+    assert train(*SHORT, "--set", "horizon=5", env="MovingImage-v0") == 2
+    assert "get_state(self)" in capsys.readouterr().err
+
+
+def test_past_frames_outside_the_copies_have_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    assert train(*SHORT, "--set", "vine_share=0.5", env="ALE/Pong-v5") == 2
+    assert "VecFrameStack keeps the past frames outside" in capsys.readouterr().err
+
+
+def test_defects_have_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpisodeReturns, "_on_step", lambda callback: bool(np.array("no number").astype(int)))
+    with pytest.raises(ValueError, match="no number"):
+        train(*SHORT)
+
+
+def test_what_a_library_refuses_is_a_defect() -> None:
+    norm = ObservationNorm({"a": gym.spaces.Box(0, 1, (2,)), "b": gym.spaces.Box(0, 1, (2,))})
+    norm.keys.pop()
+    with pytest.raises(ValueError, match="longer") as refused:
+        norm.observe({"a": np.zeros((1, 2))})
+    assert not in_own_words(refused.value), "a loop over too much, in a file of the package"
+    with pytest.raises(ValueError) as said:
+        DAPO("MlpPolicy", "CartPole-v1", group_size=1)
+    assert in_own_words(said.value)
+
+
+def test_module_runs() -> None:
+    result = subprocess.run([sys.executable, "-m", "sb3_grpo", "train", "--help"], capture_output=True, text=True, check=True)
+    assert "--timesteps" in result.stdout
+    assert "clip_range_high=None (dapo: 0.28)" in result.stdout

@@ -1,0 +1,490 @@
+import functools
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from toy_envs import TINY, ToyEnv, observations_of
+
+from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
+from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.starts import SeedStart
+
+
+class Kept(GRPO):
+    """Keeps what the update has seen."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.minibatches: list[dict[str, Any]] = []
+        self.means: list[dict[str, float]] = []
+        super().__init__(*args, **kwargs)
+
+    def _loss(self, batch: Any, minibatch: Minibatch, advantages: th.Tensor, weights: th.Tensor, *clip: Any) -> Any:
+        loss, stats = super()._loss(batch, minibatch, advantages, weights, *clip)
+        seen = {"steps": minibatch.steps, "advantages": advantages, "weights": weights, "loss": loss.item()}
+        self.minibatches.append({**seen, **stats})
+        return loss, stats
+
+    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
+        self.means.append({key: value.item() for key, value in stats.items()})
+        super()._update_reference(stats)
+
+
+def make_model(algo: Any = Kept, env: Any = None, n_envs: int = 3, **kwargs: Any) -> Any:
+    env = env or make_group_env(functools.partial(ToyEnv, length=None), n_envs)
+    small = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    return algo("MlpPolicy", env, **{**small, "gamma": 1.0, "learning_rate": 0.01, **kwargs})
+
+
+def parameters_of(model: GRPO) -> th.Tensor:
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+def collected(**kwargs: Any) -> Any:
+    """A model that has collected its first batch, and not changed its policy."""
+    model = make_model(learning_rate=0.0, **kwargs)
+    model.learn(1)
+    return model
+
+
+def whole_loss(model: Any) -> th.Tensor:
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    advantages = model._advantages(batch)
+    return model._loss(batch, Minibatch(kept, None, 1), advantages[kept], weights[kept], 0.2, 0.2)[0]
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+@pytest.mark.parametrize("loss_average", ["episode", "step", "constant"])
+@pytest.mark.parametrize("batch_size", [1, 7, 16, 1000])
+@pytest.mark.parametrize("overlong_filter", [False, True])
+def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: str, batch_size: int, overlong_filter: bool) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    for copy in env.envs[1:]:
+        copy.unwrapped.time_limit = True
+    model = collected(
+        env=env,
+        ratio_level=ratio_level,
+        loss_average=loss_average,
+        constant_length=10.0,
+        overlong_filter=overlong_filter,
+        ent_coef=0.1,
+        kl_coef=0.1,
+    )
+    # Away from the policy that has acted, so that ratios and clipping matter
+    with th.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(0.3 * th.randn_like(parameter))
+    gradient = th.cat([each.flatten() for each in th.autograd.grad(whole_loss(model), list(model.policy.parameters()))])
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    advantages = model._advantages(batch)
+    if not overlong_filter:
+        assert len(kept) == len(batch.rows) == int(batch.lengths.sum())
+    pieces = list(minibatches(batch.episode, kept, batch_size, ratio_level == "episode"))
+    assert {piece.n_minibatches for piece in pieces} == {len(pieces)}
+    assert sorted(th.cat([piece.steps for piece in pieces]).tolist()) == kept.tolist(), "every step is in one minibatch"
+    total = th.zeros_like(gradient)
+    for piece in pieces:
+        steps = piece.steps
+        if ratio_level == "step":
+            assert len(steps) <= batch_size
+        else:
+            episodes = batch.episode[steps].unique()
+            assert sorted(piece.episodes.tolist()) == episodes.tolist()
+            assert len(steps) <= batch_size or len(episodes) == 1
+            assert len(steps) == int(batch.lengths.flatten()[episodes].sum()), "episodes are not torn apart"
+        loss, _ = model._loss(batch, piece, advantages[steps], weights[steps], 0.2, 0.2)
+        loss = piece.n_minibatches * loss
+        total += th.cat([each.flatten() for each in th.autograd.grad(loss, list(model.policy.parameters()))]) / len(pieces)
+    th.testing.assert_close(total, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_minibatch_sizes_are_nearly_equal() -> None:
+    episode = th.zeros(103, dtype=th.long)
+    sizes = [len(piece.steps) for piece in minibatches(episode, th.arange(103), 25)]
+    assert sorted(sizes) == [20, 20, 21, 21, 21]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "expected"),
+    [
+        ([10] * 61, 100, [80] + [90] * 5 + [80]),  # and no stub of one episode, which would be a step of the optimizer as any
+        ([100] * 8, 510, [400, 400]),
+        ([60] * 4, 100, [60] * 4),
+        ([10] * 10, 100, [100]),
+    ],
+)
+def test_minibatches_of_whole_episodes_are_nearly_equal(lengths: list[int], batch_size: int, expected: list[int]) -> None:
+    episode = th.arange(len(lengths)).repeat_interleave(th.tensor(lengths))
+    parts = list(minibatches(episode, th.arange(len(episode)), batch_size, whole_episodes=True))
+    assert sorted(len(part.steps) for part in parts) == sorted(expected)
+
+
+def test_minibatches_of_whole_episodes_keep_to_the_batch_size() -> None:
+    lengths = th.randint(1, 30, (200,))
+    lengths[7] = 150  # alone, as it must be
+    episode = th.arange(200).repeat_interleave(lengths)
+    for batch_size in (30, 64, 100):
+        parts = list(minibatches(episode, th.arange(len(episode)), batch_size, whole_episodes=True))
+        assert th.cat([part.steps for part in parts]).sort().values.equal(th.arange(len(episode)))
+        sizes = [len(part.steps) for part in parts if 7 not in part.episodes.tolist()]  # type: ignore[union-attr]
+        assert max(sizes) <= batch_size
+        assert {len(part.episodes) for part in parts if len(part.steps) > batch_size} <= {1}  # type: ignore[arg-type]
+
+
+def test_loss_averages() -> None:
+    model = collected()
+    lengths = model.batch.lengths.flatten().float()
+    assert len(lengths.unique()) > 2
+    per_step = lengths[model.batch.episode]
+    expected = {
+        "episode": 1.0 / (len(lengths) * per_step),
+        "step": th.full_like(per_step, 1.0 / lengths.sum()),
+        "constant": th.full_like(per_step, 1.0 / (len(lengths) * 10.0)),
+    }
+    for name, weights in expected.items():
+        model.loss_average, model.constant_length = name, 10.0
+        th.testing.assert_close(model._weights(model.batch)[0], weights)
+
+
+def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
+    # One judgement per step, or one per episode
+    assert make_model(GRPO).loss_average == "step"
+    model = make_model(GRPO, advantage="outcome")
+    assert model.loss_average == "episode"
+    model.save(tmp_path / "model.zip")
+    assert GRPO.load(tmp_path / "model.zip").loss_average == "episode"
+    assert make_model(GRPO, loss_average="episode").loss_average == "episode"
+    assert make_model(GRPO, ratio_level="episode").loss_average == "episode", "as in GSPO"
+    assert make_model(DAPO, advantage="outcome").loss_average == "step"
+
+
+def test_dead_groups_and_upweight_live() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=1), 3)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=8, max_sampling_rounds=1, upweight_live=True)
+    model.learn(1)
+    n_live = len(model.batch.lengths)
+    assert 0 < n_live < 8, "half of the groups of two are alike"
+    weights = model._weights(model.batch)[0]
+    assert weights.sum() == pytest.approx(1.0)
+    model.upweight_live = False
+    th.testing.assert_close(model._weights(model.batch)[0], weights * n_live / 8)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 8])
+def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=1), 2)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=rounds, gamma=1.0)
+    model.learn(1)
+    live = model.batch.rewards.sum(-1)
+    assert (live[:, 0] != live[:, 1]).all()
+    assert model._sampling_rounds <= rounds
+    if rounds == 8:
+        assert len(live) == 6
+        assert 1 < model._sampling_rounds
+        assert model.rollout_buffer.size < model.num_timesteps, "the steps of replaced groups are dropped"
+
+
+class OneLongStart(ToyEnv):
+    """Episodes have 3 steps, but for those that begin with seed 7."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        self.end = 500 if seed == 7 else 3
+        return result
+
+
+def test_copies_without_work_store_nothing() -> None:
+    starts = itertools.chain([SeedStart(7)], map(SeedStart, itertools.count(100)))
+    model = make_model(
+        env=make_group_env(OneLongStart, 6), group_size=2, n_groups=1, start_sampler=lambda _: next(starts), learning_rate=0.0
+    )
+    model.learn(1)
+    assert model.num_timesteps == 6 * 500
+    n_open = len(model._groups.open_tickets())
+    assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
+    assert model.rollout_buffer.size == 2 * 500 + 3 * n_open
+    assert model.rollout_buffer.size == len(model.rollout_buffer.log_probs)
+    model.train()
+
+
+def test_rows_of_many_episodes_are_kept_in_their_order() -> None:
+    space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    buffer = GroupRolloutBuffer(space, spaces.Discrete(2), th.device("cpu"))
+    policy = ActorPolicy(space, spaces.Discrete(2), lambda _: 0.0, TINY["net_arch"])
+    rng = np.random.default_rng(0)
+    tickets = rng.integers(0, 10, (1000, 5))
+    logits = th.as_tensor(rng.normal(size=(5000, 2)))
+    for i, ticket in enumerate(tickets):
+        numbers = np.arange(5.0) + 5 * i
+        buffer.add(numbers[:, None], np.zeros(5), logits[5 * i : 5 * i + 5], numbers, ticket, np.zeros(5))
+    kept = np.flatnonzero(np.isin(tickets.ravel(), [1, 2, 5, 8]))
+    buffer.evaluate_log_probs(policy)
+    buffer.keep([1, 2, 5, 8])
+    assert buffer.size == len(kept) > 1500
+    assert (buffer.rewards == kept).all()
+    assert (buffer._observations(slice(0, buffer.size)).numpy()[:, 0] == kept).all()
+    np.testing.assert_allclose(buffer.log_probs, logits.log_softmax(dim=1)[kept, 0], rtol=1e-5)
+
+
+def test_first_epoch_has_ratio_one() -> None:
+    for stats in collected(n_epochs=2, batch_size=8).minibatches:
+        assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+        assert stats["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert stats["clip_fraction_low"] == stats["clip_fraction_high"] == 0.0
+
+
+@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_advantages_are_those_of_each_group(advantage: str, scale: str) -> None:
+    model = collected(advantage=advantage, advantage_scale=scale)
+    batch = model.batch
+    advantages = model._advantages(batch)
+    assert advantages.shape == batch.rows.shape
+    padded = th.zeros(batch.rewards.shape).flatten(0, 1)
+    padded[batch.episode, batch.time] = advantages
+    padded = padded.view(batch.rewards.shape)
+    if advantage == "outcome":
+        th.testing.assert_close(padded[..., 0].sum(1), th.zeros(3), atol=1e-5, rtol=0)
+        best = batch.rewards.sum(-1).argmax(1)
+        assert th.equal(padded[..., 0].argmax(1), best)
+    elif advantage == "return_to_go":
+        th.testing.assert_close(padded.sum(1), th.zeros_like(padded[:, 0]), atol=1e-5, rtol=0)
+
+
+def test_overlong_filter() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    env.envs[0].unwrapped.time_limit = True
+    model = make_model(env=env, overlong_filter=True).learn(1)
+    truncated = model.batch.truncated.flatten()
+    assert truncated.any() and not truncated.all()
+    steps = th.cat([each["steps"] for each in model.minibatches])
+    assert sorted(steps.tolist()) == (~truncated[model.batch.episode]).nonzero().flatten().tolist()
+    # They are still compared with
+    assert model._advantages(model.batch)[truncated[model.batch.episode]].abs().sum() > 0
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+@pytest.mark.filterwarnings("error")
+def test_all_episodes_are_overlong(ratio_level: str) -> None:
+    env = make_group_env(functools.partial(ToyEnv, time_limit=True), 2)
+    model = make_model(env=env, overlong_filter=True, ratio_level=ratio_level)
+    before = parameters_of(model)
+    with pytest.warns(UserWarning, match="overlong_filter") as record:
+        model.learn(200)
+    assert len(record) == 1
+    assert th.equal(parameters_of(model), before)
+    assert model._n_updates == 0
+
+
+def test_overlong_penalty() -> None:
+    plain = collected(advantage_scale="none", advantage="outcome")
+    punished = collected(
+        advantage_scale="none", advantage="outcome", overlong_penalty=10.0, overlong_max_length=8, overlong_cache_length=4
+    )
+    lengths = plain.batch.lengths
+    assert th.equal(lengths, punished.batch.lengths)
+    penalty = 10.0 * ((4 - lengths.float()) / 4).clamp(-1, 0)
+    expected = plain._advantages(plain.batch) + plain.batch.flatten(
+        (penalty - penalty.mean(1, keepdim=True))[..., None].expand(plain.batch.rewards.shape)
+    )
+    th.testing.assert_close(punished._advantages(punished.batch), expected)
+    # It is a reward of the last step, and so belongs to the return from every step on
+    plain.advantage = punished.advantage = "return_to_go"
+    changed = punished._advantages(punished.batch) - plain._advantages(plain.batch)
+    assert changed[punished.batch.time == 2].abs().max() > 0.1
+
+
+def test_ratio_level_episode_shares_the_ratio() -> None:
+    model = collected(ratio_level="episode")
+    with th.no_grad():
+        model.policy.action_net.bias += th.tensor([1.0, -0.5])
+    batch = model.batch
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
+    advantages, weights = model._advantages(batch), model._weights(batch)[0]
+    expected = 0.0
+    for episode in range(12):
+        steps = batch.episode == episode
+        ratio = (log_prob[steps] - batch.old_log_prob[batch.rows][steps]).mean().exp()
+        gain = th.min(ratio * advantages[steps], ratio.clamp(0.8, 1.2) * advantages[steps])
+        expected -= (weights[steps] * gain).sum().item()
+    assert whole_loss(model).item() == pytest.approx(expected, abs=1e-5)
+    model.ratio_level = "step"
+    assert whole_loss(model).item() != pytest.approx(expected, abs=1e-3)
+
+
+def policy_gradient(model: Any, loss: th.Tensor) -> th.Tensor:
+    return th.cat([each.flatten() for each in th.autograd.grad(loss, list(model.policy.parameters()))])
+
+
+def test_ratio_level_episode_gives_each_step_its_own_advantage() -> None:
+    model = collected(ratio_level="episode")
+    batch = model.batch
+    weights, kept = model._weights(batch)
+    # (3, 0, 0, ...) in every episode: at ratio one only the first action is to become more likely
+    advantages = 3.0 * (batch.time == 0)
+    loss, _ = model._loss(batch, Minibatch(kept, None, 1), advantages, weights, 0.2, 0.2)
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
+    first = batch.time == 0
+    expected = policy_gradient(model, -(3.0 * weights[first] * log_prob[first]).sum())
+    th.testing.assert_close(policy_gradient(model, loss), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_average", ["episode", "step"])
+def test_ratio_level_episode_has_the_gradient_of_the_sequence_ratio(loss_average: str) -> None:
+    """Where the advantage is the same at all steps of an episode, also away from ratio one."""
+    model = collected(ratio_level="episode", advantage="outcome", loss_average=loss_average)
+    with th.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(0.3 * th.randn_like(parameter))
+    batch = model.batch
+    weights, advantages = model._weights(batch)[0], model._advantages(batch)
+    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
+    log_ratio = episode_log_ratio(log_prob - batch.old_log_prob[batch.rows], batch.episode, batch.lengths.numel())
+    expected = policy_gradient(model, (weights * clipped_surrogate(log_ratio, advantages, 0.2, 0.2)).sum())
+    assert expected.abs().max() > 1e-3
+    th.testing.assert_close(policy_gradient(model, whole_loss(model)), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ratio_level", ["step", "episode"])
+def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None:
+    def loss(batch_size: int) -> float:
+        model = collected(group_size=8, ent_coef=1.0, ratio_level=ratio_level, batch_size=batch_size, n_epochs=2)
+        assert len(model.batch.rows) > 2 * 64
+        assert (len(model.minibatches) == 2) == (batch_size > 64)
+        return model.logger.name_to_value["train/loss"]
+
+    assert loss(64) == pytest.approx(loss(100_000), rel=1e-4)
+
+
+def test_target_kl_stops_early() -> None:
+    def n_epochs(target_kl: float | None) -> int:
+        model = make_model(learning_rate=0.1, n_epochs=20, target_kl=target_kl)
+        model.learn(1)
+        assert model._n_updates == len(model.minibatches)
+        return model._n_updates
+
+    assert n_epochs(None) == n_epochs(1e6) == 20
+    # The first epoch's KL is that of no change at all
+    assert n_epochs(1e-9) == 2
+    assert 2 <= n_epochs(0.01) < 20
+
+
+def test_ent_coef() -> None:
+    def entropy(ent_coef: float) -> float:
+        env = make_group_env(functools.partial(ToyEnv, length=4), 3)
+        model = make_model(env=env, ent_coef=ent_coef, learning_rate=0.03, n_epochs=4).learn(800)
+        return -model.means[-1]["entropy_loss"]
+
+    assert entropy(0.0) < 0.3 < 0.6 < entropy(10.0)
+
+
+@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3"])
+def test_kl_coef_keeps_near_the_reference(kl_estimator: str) -> None:
+    def distance(kl_coef: float) -> float:
+        env = make_group_env(functools.partial(ToyEnv, length=4), 3)
+        model = make_model(env=env, kl_coef=kl_coef, kl_estimator=kl_estimator, learning_rate=0.03, n_epochs=4).learn(800)
+        return float(np.mean([means["kl_ref"] for means in model.means[-5:]]))
+
+    assert distance(10.0) < 0.1 * distance(1e-9)
+
+
+@pytest.mark.parametrize("kl_target", [1e-6, 1e6])
+def test_adaptive_kl_coef(kl_target: float) -> None:
+    model = make_model(kl_coef=0.04, kl_target=kl_target, n_epochs=4).learn(300)
+    n_updates = len(model.means)
+    assert n_updates > 2
+    # Doubled or halved after each update
+    exponents = np.log2(model.kl_coef / 0.04)
+    assert exponents == pytest.approx(n_updates if kl_target < 1 else -n_updates, abs=1)
+    assert exponents == pytest.approx(round(exponents))
+
+
+def test_adaptive_kl_coef_is_bounded_and_comes_back() -> None:
+    model = make_model(kl_coef=4e-6, kl_target=1e6).learn(500)
+    assert len(model.means) > 4
+    smallest = model.kl_coef
+    assert 0.0 < smallest <= 4e-6
+    model.learn(200)
+    assert model.kl_coef == smallest
+    model.kl_target = 1e-9
+    model.learn(1)
+    assert model.kl_coef == 2 * smallest
+    model.kl_coef = 1e30
+    model.learn(1)
+    assert model.kl_coef < 1e6
+
+
+def test_adaptive_kl_coef_looks_at_the_last_epoch() -> None:
+    def run(kl_target: float | None) -> tuple[float, list[float]]:
+        model = make_model(kl_coef=0.04, kl_target=kl_target, n_epochs=10).learn(1)
+        assert len(model.minibatches) == 10
+        return model.kl_coef, [each["kl_ref"].item() for each in model.minibatches]
+
+    coefficient, divergences = run(None)
+    assert coefficient == 0.04
+    # It grows from 0: in the end it is too large, on the average of the epochs it is not
+    target = divergences[-1] / 1.6
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert np.mean(divergences) < 1.4 * target
+    assert run(target) == (0.08, divergences)
+
+
+@pytest.mark.parametrize("interval", [None, 1, 3])
+def test_ref_update_interval(interval: int | None) -> None:
+    model = make_model(kl_coef=0.01, ref_update_interval=interval, n_epochs=2)
+    initial = parameters_of(model)
+    seen = []
+
+    def reference() -> th.Tensor:
+        return th.nn.utils.parameters_to_vector(model.ref_policy.parameters()).detach().clone()
+
+    for n_updates in range(1, 7):
+        model.learn(1)
+        assert not reference().requires_grad
+        if interval is not None and n_updates % interval == 0:
+            assert th.equal(reference(), parameters_of(model))
+            seen.append(reference())
+        else:
+            assert th.equal(reference(), seen[-1] if seen else initial)
+    if interval == 1:
+        assert not th.equal(seen[0], seen[1])
+
+
+def test_clip_range_high() -> None:
+    """Only a raised upper bound lets the ratio of good actions grow."""
+    tight = make_model(n_epochs=30, learning_rate=0.02, clip_range=0.01).learn(1)
+    high = make_model(n_epochs=30, learning_rate=0.02, clip_range=0.01, clip_range_high=5.0).learn(1)
+    assert tight.minibatches[-1]["clip_fraction_high"] > 0.0
+    assert high.minibatches[-1]["clip_fraction_high"] == 0.0
+    assert high.minibatches[-1]["ratio_max"] > tight.minibatches[-1]["ratio_max"]
+
+
+def test_max_grad_norm() -> None:
+    small = make_model(max_grad_norm=1e-12, policy_kwargs={**TINY, "optimizer_class": th.optim.SGD})
+    before = parameters_of(small)
+    small.learn(1)
+    th.testing.assert_close(parameters_of(small), before, rtol=0, atol=1e-10)
+
+
+def test_accumulated_gradients_are_those_of_a_larger_minibatch() -> None:
+    def after_update(**kwargs: Any) -> th.Tensor:
+        # Not Adam, which makes the same step of gradients of any size
+        sgd = {**TINY, "optimizer_class": th.optim.SGD, "optimizer_kwargs": {}}
+        model = collected(policy_kwargs=sgd, max_grad_norm=1e9, **kwargs)
+        model.learning_rate = 0.1
+        model.lr_schedule = lambda _: 0.1
+        model.train()
+        return parameters_of(model)
+
+    large = after_update(batch_size=10_000)
+    th.testing.assert_close(after_update(batch_size=7, gradient_accumulation_steps=1000), large, rtol=0, atol=1e-6)
+    assert not th.allclose(after_update(batch_size=7), large, rtol=0, atol=1e-4)

@@ -1,0 +1,289 @@
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    ProgressBarCallback,
+    StopTrainingOnMaxEpisodes,
+    StopTrainingOnNoModelImprovement,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.logger import HumanOutputFormat, Logger
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
+
+
+def make_model(n_envs: int = 2, algo: type[GRPO] = GRPO, env: Any = None, **kwargs: Any) -> GRPO:
+    env = env or make_group_env(functools.partial(ToyEnv, length=None), n_envs)
+    small = {"group_size": 2, "n_groups": 2, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    return algo("MlpPolicy", env, **{**small, **kwargs})
+
+
+class Record(BaseCallback):
+    """Notes what it is told, and what it sees then."""
+
+    def __init__(self, stop_at: int | None = None):
+        super().__init__()
+        self.stop_at = stop_at
+        self.events: list[str] = []
+        self.steps: list[int] = []
+
+    def _init_callback(self) -> None:
+        self.events.append("init")
+
+    def _on_training_start(self) -> None:
+        self.events.append("training_start")
+
+    def _on_rollout_start(self) -> None:
+        self.events.append("rollout_start")
+
+    def _on_step(self) -> bool:
+        self.events.append("step")
+        self.steps.append(self.num_timesteps)
+        n_envs = self.training_env.num_envs
+        assert len(self.locals["infos"]) == len(self.locals["dones"]) == len(self.locals["rewards"]) == n_envs
+        assert self.locals["new_obs"].shape == (n_envs, 2)
+        assert self.locals["self"] is self.model
+        return self.stop_at is None or self.n_calls < self.stop_at
+
+    def _on_rollout_end(self) -> None:
+        self.events.append("rollout_end")
+        assert self.model.batch is not None  # type: ignore[attr-defined]
+
+    def _on_training_end(self) -> None:
+        self.events.append("training_end")
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("progress_bar", [False, True])
+def test_every_step_calls_the_callback(algo: type[GRPO], n_envs: int, progress_bar: bool) -> None:
+    record = Record()
+    model = make_model(n_envs, algo).learn(100, callback=record, progress_bar=progress_bar)
+    assert record.steps == list(range(n_envs, model.num_timesteps + 1, n_envs))
+    assert record.num_timesteps == model.num_timesteps >= 100
+    assert record.events[:3] == ["init", "training_start", "rollout_start"]
+    assert record.events[-2:] == ["rollout_end", "training_end"]
+    assert record.events.count("init") == 1
+    assert record.events.count("rollout_start") == record.events.count("rollout_end") >= 2
+
+
+@pytest.mark.parametrize("n_steps", [1, 5, 13])
+@pytest.mark.parametrize("progress_bar", [False, True])
+@pytest.mark.parametrize(
+    "wrap", [lambda callback: callback, lambda callback: [callback, Record()], lambda c: CallbackList([c])]
+)
+def test_false_stops_at_once(n_steps: int, progress_bar: bool, wrap: Any) -> None:
+    record = Record(stop_at=n_steps)
+    model = make_model(3).learn(10_000, callback=wrap(record), progress_bar=progress_bar)
+    assert model.num_timesteps == 3 * n_steps
+    assert record.n_calls == n_steps
+    assert record.events[-1] == "training_end"
+
+
+def test_function_as_callback_with_a_progress_bar() -> None:
+    model = make_model(2)
+    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 20, progress_bar=True)
+    assert model.num_timesteps == 20
+
+
+@pytest.mark.parametrize("total", [1, 30])
+def test_progress_bar_ends_at_its_total(total: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    def look(self: Any) -> None:
+        shown.append((self.pbar.n, self.pbar.total))
+        self.pbar.close()
+
+    monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
+    model = make_model(4).learn(total, progress_bar=True)
+    assert model.num_timesteps > total
+    assert shown == [(total, total)]
+
+
+def test_callbacks_of_sb3(tmp_path: Path) -> None:
+    model = make_model(2, env=make_group_env(ToyEnv, 2), learning_rate=0.02, group_size=4, n_groups=4, n_epochs=4)
+    no_improvement = StopTrainingOnNoModelImprovement(max_no_improvement_evals=1000)
+    evaluate = EvalCallback(
+        DummyVecEnv([ToyEnv]),
+        callback_on_new_best=StopTrainingOnRewardThreshold(reward_threshold=3.9),
+        callback_after_eval=no_improvement,
+        best_model_save_path=str(tmp_path),
+        log_path=str(tmp_path),
+        eval_freq=50,
+        n_eval_episodes=2,
+        warn=False,
+        verbose=0,
+    )
+    checkpoint = CheckpointCallback(save_freq=20, save_path=str(tmp_path / "all"))
+    event = EveryNTimesteps(n_steps=60, callback=CheckpointCallback(save_freq=1, save_path=str(tmp_path / "event")))
+    model.learn(20_000, callback=[evaluate, checkpoint, event])
+    assert model.num_timesteps < 20_000, "the threshold was reached"
+    assert evaluate.best_mean_reward > 3.9
+    assert evaluate.evaluations_timesteps == list(range(100, model.num_timesteps + 1, 100))
+    assert np.load(tmp_path / "evaluations.npz")["timesteps"].tolist() == evaluate.evaluations_timesteps
+    best = GRPO.load(tmp_path / "best_model")
+    assert best.predict(np.array([0.5, 0.0]), deterministic=True)[0] == 1
+    steps = sorted(int(name.split("_")[2]) for name in os.listdir(tmp_path / "all"))
+    assert steps == list(range(40, model.num_timesteps, 40))
+    assert len(os.listdir(tmp_path / "event")) == (model.num_timesteps - 2) // 60
+
+
+def test_stop_on_max_episodes_and_ep_info_buffer() -> None:
+    model = make_model(2, env=make_group_env(ToyEnv, 2), stats_window_size=7)
+    model.learn(10_000, callback=StopTrainingOnMaxEpisodes(max_episodes=10))
+    # max_episodes is per copy
+    assert model.num_timesteps == 2 * 10 * 4
+    assert [info["l"] for info in model.ep_info_buffer] == [4] * 7
+    assert all(0.0 <= info["r"] <= 4.0 for info in model.ep_info_buffer)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_usable_after_an_exception_in_a_callback(error: type[BaseException], tmp_path: Path) -> None:
+    class Interrupt(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == 5:
+                raise error
+            return True
+
+    model = make_model(3)
+    with pytest.raises(error):
+        model.learn(1000, callback=Interrupt())
+    model.save(tmp_path / "model")
+    assert GRPO.load(tmp_path / "model").num_timesteps == 15
+    record = Record()
+    model.learn(60, callback=record, reset_num_timesteps=False)
+    assert record.steps == list(range(18, model.num_timesteps + 1, 3))
+    assert model.num_timesteps >= 75
+    assert model._n_updates > 0
+
+
+def test_usable_after_an_interrupt_in_the_middle_of_a_step() -> None:
+    class Interrupted(ToyEnv):
+        armed = True
+
+        def step(self, action: Any) -> Any:
+            if self.armed and self.t == 2:
+                type(self).armed = False
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    model = make_model(env=DummyVecEnv([ToyEnv, Interrupted, ToyEnv]))
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(1000)
+    model.learn(1, reset_num_timesteps=False)
+    # The first copy's last step before the interrupt is lost, and so is its episode
+    assert model.batch.lengths.tolist() == [[4, 4], [4, 4]]
+
+
+def test_interrupt_that_ends_the_processes_is_not_hidden() -> None:
+    class Interrupt(BaseCallback):
+        def _on_step(self) -> bool:
+            for process in self.training_env.unwrapped.processes:  # type: ignore[attr-defined]
+                process.kill()
+                process.join()
+            raise KeyboardInterrupt
+
+    env = make_group_env(ToyEnv, 2, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    with pytest.raises(KeyboardInterrupt):
+        make_model(env=env).learn(100, callback=Interrupt())
+
+
+def test_schedules_see_the_progress() -> None:
+    seen: list[float] = []
+
+    def schedule(progress: float) -> float:
+        seen.append(progress)
+        return 0.001 + 0.1 * progress
+
+    model = make_model(5, learning_rate=schedule, clip_range=schedule, clip_range_high=schedule)
+    seen.clear()  # the optimizer asks for the initial learning rate
+    for total, reset in ((33, True), (1, True), (50, False), (7, False), (120, True)):
+        model.learn(total, reset_num_timesteps=reset)
+        assert model._current_progress_remaining == 0.0
+        assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+    assert min(seen) == 0.0
+    assert max(seen) <= 1.0
+    # In a run of many updates it falls from 1 to 0
+    seen.clear()
+    make_model(1, learning_rate=schedule).learn(1000)
+    progress = seen[1:]
+    assert progress == sorted(progress, reverse=True)
+    assert len(set(progress)) > 10
+    assert progress[0] > 0.9
+
+
+@pytest.mark.filterwarnings("error")
+def test_reset_num_timesteps() -> None:
+    model = make_model(2).learn(20)
+    first = model.num_timesteps
+    model.learn(20, reset_num_timesteps=False)
+    assert model.num_timesteps >= first + 20
+    model.learn(1)
+    assert model.num_timesteps < first + 20
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_tensorboard(algo: type[GRPO], tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    model = make_model(2, algo, tensorboard_log=str(tmp_path), kl_coef=0.1).learn(200)
+    model.learn(10, reset_num_timesteps=False)
+    model.learn(10, tb_log_name="other")
+    assert sorted(os.listdir(tmp_path)) == [f"{algo.__name__}_1", "other_1"]
+    events = accumulator.EventAccumulator(str(tmp_path / f"{algo.__name__}_1"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    assert tags >= {
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "time/fps",
+        "train/approx_kl",
+        "train/clip_fraction",
+        "train/clip_range",
+        "train/entropy_loss",
+        "train/learning_rate",
+        "train/loss",
+        "train/policy_gradient_loss",
+        "train/kl_ref",
+        "group/dead_fraction",
+        "group/return_std",
+    }
+    assert not any("value" in tag for tag in tags)
+    steps = [event.step for event in events.Scalars("rollout/ep_rew_mean")]
+    assert steps == sorted(steps)
+
+
+def test_set_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    logger = Logger(None, [HumanOutputFormat(sys.stdout)])
+    model = make_model(2)
+    model.set_logger(logger)
+    model.learn(60, log_interval=2)
+    assert model.logger is logger
+    printed = capsys.readouterr().out
+    assert "ep_rew_mean" in printed
+    assert "dead_fraction" in printed
+
+
+def test_callback_may_stop_and_learning_resume_with_equal_parameters_until_then() -> None:
+    """Stopping in the middle of a rollout changes no parameters."""
+    model = make_model(2)
+    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+    model.learn(1000, callback=Record(stop_at=2))
+    assert th.equal(before, th.nn.utils.parameters_to_vector(model.policy.parameters()))
+    model.learn(100, reset_num_timesteps=False)
+    assert not th.equal(before, th.nn.utils.parameters_to_vector(model.policy.parameters()))

@@ -1,0 +1,109 @@
+"""What becomes of the rewards: soft overlong punishment, VecNormalize, sums."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch as th
+from stable_baselines3.common.vec_env import VecNormalize
+from toy_envs import TINY, ToyEnv, observations_of
+
+from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
+
+SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+
+
+def test_penalty_by_hand():
+    # Free up to 16, falling over 4 steps, full from 20 on
+    lengths = th.tensor([[1, 15, 16, 17], [18, 19, 20, 21]])
+    expected = th.tensor([[0.0, 0.0, 0.0, -0.25], [-0.5, -0.75, -1.0, -1.0]])
+    th.testing.assert_close(soft_overlong_penalty(lengths, max_length=20, cache_length=4), expected)
+    th.testing.assert_close(soft_overlong_penalty(lengths.double(), 20, 4), expected.double())
+
+
+def test_penalty_with_the_numbers_of_the_paper():
+    # Expected maximum 16384 tokens, cache 4096, generation stopped at 20480
+    lengths = th.tensor([16384, 18432, 20480, 30000])
+    assert soft_overlong_penalty(lengths, 20480, 4096).tolist() == [0.0, -0.5, -1.0, -1.0]
+
+
+def test_cache_as_long_as_the_episode():
+    assert soft_overlong_penalty(th.tensor([0, 5, 10]), 10, 10).tolist() == [0.0, -0.5, -1.0]
+
+
+@pytest.mark.parametrize("cache_length", [0, -1, 21])
+def test_impossible_cache_is_refused(cache_length):
+    with pytest.raises(ValueError, match="cache_length"):
+        soft_overlong_penalty(th.tensor([1]), 20, cache_length)
+
+
+def normalized_model(env: Any, **kwargs: Any) -> tuple[GRPO, VecNormalize]:
+    """A model that has collected a batch while the scale of the rewards was changing."""
+    vec_env = VecNormalize(make_group_env(env, 3), norm_obs=False, clip_reward=1e6)
+    scales = []
+
+    def look(*_: Any) -> bool:
+        scales.append(float(vec_env.ret_rms.var))
+        return True
+
+    model = GRPO("MlpPolicy", vec_env, **SMALL, **kwargs).learn(1, callback=look)
+    assert len(set(scales)) == len(scales) > 10
+    return model, vec_env
+
+
+@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_equal_members_stay_equal_under_vec_normalize(advantage: str, scale: str) -> None:
+    env = functools.partial(ToyEnv, length=4, reward=0.3)
+    model, vec_env = normalized_model(env, advantage=advantage, advantage_scale=scale)
+    assert model.batch is not None
+    expected = 0.3 / (vec_env.ret_rms.var + vec_env.epsilon) ** 0.5
+    th.testing.assert_close(model.batch.rewards, th.full((3, 4, 4), expected, dtype=th.float64))
+    assert not model._advantages(model.batch).any()
+
+
+class GrowingReward(ToyEnv):
+    """The reward can be told from the observation: the start, and the number of steps."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float(observation.sum()), *rest
+
+
+def test_one_scale_of_rewards_per_batch() -> None:
+    model, vec_env = normalized_model(functools.partial(GrowingReward, length=None))
+    batch = model.batch
+    assert batch is not None
+    raw = observations_of(batch).sum(1) + 1  # type: ignore[union-attr]
+    factor = 1 / (vec_env.ret_rms.var + vec_env.epsilon) ** 0.5
+    th.testing.assert_close(batch.flatten(batch.rewards), factor * raw.double())
+
+
+class TenRewards(ToyEnv):
+    """An episode ends with the tenth right action, and only right actions are rewarded."""
+
+    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        self.n_right = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.n_right += int(action)
+        return self.observe(), 0.3 * float(action), self.n_right == 10, False, {}
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_the_order_of_equal_rewards_does_not_matter(normalized: bool, scale: str) -> None:
+    """However the sums are rounded: divided by a standard deviation that is rounding, the difference would be large."""
+    env: Any = make_group_env(TenRewards, 3)
+    if normalized:
+        env = VecNormalize(env, norm_obs=False)
+    model = GRPO("MlpPolicy", env, advantage="outcome", advantage_scale=scale, gamma=1.0, **SMALL).learn(1)
+    assert model.batch is not None
+    assert len(model.batch.lengths.unique()) > 4
+    assert ((model.batch.rewards > 0).sum(-1) == 10).all()
+    # The scale of VecNormalize leaves rounding, which the eps of the standard deviation makes vanish
+    assert model._advantages(model.batch).abs().max() <= (1e-6 if normalized else 0.0)

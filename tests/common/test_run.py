@@ -1,0 +1,273 @@
+import functools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv
+
+from sb3_grpo.common import on_group_algorithm
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.starts import UnequalStartError
+
+SMALL = {"n_groups": 2, "group_size": 2, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu"}
+
+
+def parameters_of(model: GRPO) -> th.Tensor:
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_learn_without_arguments(algo: type[GRPO]) -> None:
+    model = algo("MlpPolicy", "CartPole-v1", policy_kwargs=TINY, device="cpu")
+    assert isinstance(model, OnPolicyAlgorithm)
+    assert model.n_envs == model.get_env().num_envs == 16
+    assert model.learn(callback=lambda local_vars, _: local_vars["self"].num_timesteps < 160) is model
+    assert model.num_timesteps == 160
+    assert model._total_timesteps == 100_000
+
+
+def test_one_copy_of_an_environment_object() -> None:
+    env = ToyEnv()
+    model = GRPO("MlpPolicy", env, **SMALL).learn(1)
+    assert model.get_env().num_envs == 1
+    # Exactly the episodes that were wanted
+    assert model.num_timesteps == 4 * 4
+    assert model.get_env().envs[0].unwrapped is env
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("settings", [{}, {"advantage": "outcome", "advantage_scale": "group", "gamma": 1.0}])
+def test_learns_the_right_action(algo: type[GRPO], settings: dict[str, Any]) -> None:
+    model = algo("MlpPolicy", make_group_env(ToyEnv, 4, seed=0), learning_rate=0.02, seed=0, n_epochs=4, **settings)
+    assert evaluate_policy(model, ToyEnv(), 5, deterministic=False, warn=False)[0] < 3.5
+    model.learn(1500)
+    assert evaluate_policy(model, ToyEnv(), 20, deterministic=False, warn=False)[0] > 3.8
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+def test_same_seed_same_parameters(algo: type[GRPO], vec_env_cls: Any) -> None:
+    def run(seed: int) -> th.Tensor:
+        kwargs = {"start_method": "fork"} if vec_env_cls is SubprocVecEnv else {}
+        env = make_group_env(functools.partial(NoisyEnv, length=None), 3, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)
+        model = algo("MlpPolicy", env, seed=seed, **SMALL).learn(60)
+        env.close()
+        return parameters_of(model)
+
+    first = run(1)
+    assert th.equal(first, run(1))
+    assert not th.equal(first, run(2))
+
+
+def batched_text(n_envs: int) -> VecEnv:
+    return VerifierTextVecEnv(n_envs, seed=0, task="arithmetic", task_kwargs={"digits": 3})
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc", "batched", "text"])
+def test_copies_do_not_stay_alike_when_they_have_learned(kind: str) -> None:
+    """All members of a group leave their copies with the same random generator."""
+
+    def observed(seed: int) -> list[list[bytes]]:
+        if kind in ("dummy", "subproc"):
+            cls: Any = DummyVecEnv if kind == "dummy" else SubprocVecEnv
+            env: VecEnv = make_group_env("Pendulum-v1", 8, vec_env_cls=cls, env_kwargs={"max_episode_steps": 5})
+        else:
+            env = batched_text(8) if kind == "text" else ControlVecEnv("Pendulum-v1", 8, max_episode_steps=5)
+        policy = "TokenPolicy" if kind == "text" else "MlpPolicy"
+        settings = SMALL | {"group_size": 4, "policy_kwargs": {"width": 16} if kind == "text" else TINY}
+        GRPO(policy, env, seed=seed, **settings).learn(100)
+        # The first reset of all at the same time, and those of each copy by itself
+        begun = [env.reset()]
+        for _ in range(3):
+            done = np.zeros(8, dtype=bool)
+            while not done.any():
+                observations, _, done, _ = env.step(np.array([env.action_space.sample() * 0] * 8))
+            begun.append(observations)
+        env.close()
+        return [[each.tobytes() for each in observations] for observations in begun]
+
+    first = observed(1)
+    assert all(len({*observations}) == 8 for observations in first)
+    assert first == observed(1) != observed(2)
+
+
+def test_set_random_seed() -> None:
+    def run(seed: int) -> th.Tensor:
+        model = GRPO("MlpPolicy", make_group_env(functools.partial(NoisyEnv, length=None), 3), seed=0, **SMALL).learn(20)
+        model.set_random_seed(seed)
+        return parameters_of(model.learn(100))
+
+    # The starts belong to what is seeded
+    assert th.equal(run(7), run(7))
+    assert not th.equal(run(7), run(8))
+
+
+def test_dapo_without_its_fixes_is_grpo() -> None:
+    def run(algo: type[GRPO], **settings: Any) -> th.Tensor:
+        model = algo("MlpPolicy", make_group_env(functools.partial(ToyEnv, length=None), 3), seed=3, **settings, **SMALL)
+        before = parameters_of(model)
+        after = parameters_of(model.learn(100))
+        assert not th.equal(before, after)
+        return after
+
+    plain = run(GRPO)
+    assert th.equal(run(DAPO, clip_range_high=None, dynamic_sampling=False), plain)
+    outcome = run(GRPO, advantage="outcome")
+    assert th.equal(
+        run(DAPO, advantage="outcome", clip_range_high=None, loss_average="episode", dynamic_sampling=False), outcome
+    )
+    assert not th.equal(run(DAPO, advantage="outcome", clip_range_high=None, dynamic_sampling=False), outcome)
+
+
+@pytest.mark.parametrize(
+    ["wrong", "match"],
+    [
+        ({"group_size": 1}, "group of one"),
+        ({"n_groups": 0}, "n_groups"),
+        ({"n_epochs": 0}, "n_epochs"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"max_sampling_rounds": 0}, "max_sampling_rounds"),
+        ({"advantage": "vtrace"}, "auto, outcome, process, return_to_go, gae"),
+        ({"gae_lambda": 1.5}, "gae_lambda"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be positive"),
+        ({"target_kl": -1.0}, "target_kl must be positive, or None"),
+        ({"advantage_scale": "var"}, "group, batch, none"),
+        ({"loss_average": "token"}, "auto, episode, step, constant"),
+        ({"ratio_level": "sequence"}, "step, episode"),
+        ({"kl_estimator": "k4", "kl_coef": 0.1}, "k4"),
+        ({"loss_average": "constant"}, "constant_length"),
+        ({"loss_average": "constant", "constant_length": -1}, "constant_length"),
+        ({"std_ddof": 3}, "std_ddof"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"clip_range": -0.1}, "clip_range must"),
+        ({"clip_range_high": -0.1}, "clip_range_high must"),
+        ({"overlong_penalty": -1.0, "overlong_max_length": 8, "overlong_cache_length": 4}, "overlong_penalty must"),
+        ({"overlong_penalty": 1.0, "overlong_max_length": 4, "overlong_cache_length": 8}, "overlong_cache_length"),
+        ({"kl_coef": 0.1, "ref_update_interval": 0}, "ref_update_interval=0"),
+        ({"ref_update_interval": 5}, "kl_coef > 0"),
+        ({"kl_coef": -0.1}, "kl_coef"),
+        ({"kl_target": 0.1}, "kl_coef"),
+        ({"overlong_penalty": 1.0}, "overlong_max_length"),
+    ],
+)
+def test_impossible_parameters(wrong: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        GRPO("MlpPolicy", ToyEnv(), **wrong)
+    # Also when they are set later
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    for name, value in wrong.items():
+        setattr(model, name, value)
+    with pytest.raises(ValueError, match=match):
+        model.learn(1)
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_policies_with_a_critic_are_refused(algo: type[GRPO]) -> None:
+    with pytest.raises(ValueError, match=r"ActorCriticPolicy.*MlpPolicy, CnnPolicy, MultiInputPolicy.*ActorPolicy"):
+        algo(ActorCriticPolicy, ToyEnv())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) -> None:
+    class Broken(ToyEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(action)
+            return (result[0], value, *result[2:]) if self.t == 3 else result
+
+    env = DummyVecEnv([ToyEnv, Broken])
+    model = GRPO("MlpPolicy", VecNormalize(env) if normalized else env, **SMALL)
+    with pytest.raises(ValueError, match=rf"copy 1: the reward {value} at step 2 of an episode"):
+        model.learn(100)
+
+
+@pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
+@pytest.mark.parametrize(("step", "value"), [(0, np.nan), (2, np.nan), (2, np.inf)])
+def test_error_of_an_observation_that_is_not_finite(action_space: gym.Space, step: int, value: float) -> None:
+    class Broken(ToyEnv):
+        def observe(self) -> Any:
+            return np.array([value if self.t == step else 0.0, self.t])
+
+    Broken.action_space = action_space
+    model = GRPO("MlpPolicy", DummyVecEnv([Broken]), **SMALL)
+    before = parameters_of(model)
+    with pytest.raises(ValueError, match=rf"observation at step {step} of an episode is not finite: \[{value}"):
+        model.learn(100)
+    assert th.equal(parameters_of(model), before)
+
+
+def test_error_of_an_observation_in_a_dict_that_is_not_finite() -> None:
+    class Broken(ToyEnv):
+        observation_space = gym.spaces.Dict({key: gym.spaces.Box(-1.0, 1.0, (1,)) for key in ("good", "bad")})
+
+        def observe(self) -> Any:
+            return {"good": np.zeros(1, np.float32), "bad": np.full(1, np.nan if self.t == 1 else 0.0, np.float32)}
+
+    model = GRPO("MultiInputPolicy", DummyVecEnv([Broken]), **SMALL)
+    with pytest.raises(ValueError, match=r"observation\['bad'\] at step 1 of an episode is not finite"):
+        model.learn(100)
+
+
+@pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
+def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) -> None:
+    class Env(ToyEnv):
+        pass
+
+    Env.action_space = action_space
+    model = GRPO("MlpPolicy", DummyVecEnv([Env]), **SMALL).learn(1)
+    with th.no_grad():
+        model.policy.action_net.bias[0] = th.nan
+    before, n_updates = parameters_of(model), model._n_updates
+    with pytest.raises(ValueError, match=r"at step 0 of an episode no finite log probability.*learning_rate"):
+        model.learn(100)
+    th.testing.assert_close(parameters_of(model), before, rtol=0, atol=0, equal_nan=True)
+    assert model._n_updates == n_updates
+
+
+@pytest.mark.parametrize("never", [0, 1])
+def test_error_of_an_episode_that_never_ends(never: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_group_algorithm, "MAX_EPISODE_LENGTH", 50)
+    env = DummyVecEnv([lambda idx=idx: ToyEnv(length=10**6 if idx == never else 3) for idx in range(2)])  # type: ignore[misc]
+    with pytest.raises(ValueError, match=r"not ended after 50 steps.*TimeLimit"):
+        GRPO("MlpPolicy", env, **SMALL).learn(1000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_outcomes_are_skipped_and_said_once() -> None:
+    env = make_group_env(functools.partial(ToyEnv, reward=1.0), 2)
+    model = DAPO("MlpPolicy", env, max_sampling_rounds=3, **SMALL)
+    before = parameters_of(model)
+    with pytest.warns(UserWarning, match="all members had the same outcome") as record:
+        model.learn(200)
+    assert len(record) == 1
+    assert 200 <= model.num_timesteps < 300
+    assert th.equal(parameters_of(model), before)
+    assert model._n_updates == 0
+    # Each of the 3 rounds draws 2 groups of 2 episodes of 4 steps
+    assert model._sampling_rounds == 3
+    model.learn(200)
+
+
+def test_unequal_starts() -> None:
+    with pytest.raises(UnequalStartError, match="unrelated_starts=True"):
+        GRPO("MlpPolicy", UnseededEnv(), **SMALL).learn(10)
+    model = GRPO("MlpPolicy", UnseededEnv(), unrelated_starts=True, **SMALL)
+    before = parameters_of(model)
+    model.learn(100)
+    assert not th.equal(parameters_of(model), before)
+
+
+def test_spoiled_policy_is_an_error() -> None:
+    model = GRPO("MlpPolicy", gym.make("CartPole-v1"), learning_rate=lambda _: float("inf"), **SMALL)
+    with pytest.raises(ValueError, match="learning_rate"):
+        model.learn(2000)

@@ -1,0 +1,273 @@
+import functools
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from toy_envs import TINY, SpacesEnv, ToyEnv
+
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO, CnnPolicy, MlpPolicy, MultiInputPolicy, TokenPolicy
+from sb3_grpo.grpo.policies import CausalLMPolicy
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.starts import SeedStart
+
+OBSERVATIONS = np.random.default_rng(0).random((20, 2))
+IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
+
+
+def make_env(n_envs: int = 2) -> Any:
+    return make_group_env(functools.partial(ToyEnv, length=None), n_envs)
+
+
+def make_model(algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:
+    small = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    return algo("MlpPolicy", make_env(), **{**small, "learning_rate": 0.02, **kwargs})
+
+
+def probabilities(policy: ActorPolicy) -> th.Tensor:
+    return policy.get_distribution(th.as_tensor(OBSERVATIONS)).distribution.probs.detach()  # type: ignore[union-attr]
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert th.equal(value, second[name]), name
+
+
+@pytest.mark.parametrize(
+    ["policy", "observation_space"],
+    [("MlpPolicy", spaces.Box(-1, 1, (2,))), ("CnnPolicy", IMAGE), ("MultiInputPolicy", spaces.Dict({"image": IMAGE}))],
+)
+@pytest.mark.parametrize("share", [True, False])
+def test_no_critic(policy: str, observation_space: spaces.Space, share: bool, tmp_path: Path) -> None:
+    env = SpacesEnv(observation_space, spaces.Discrete(2))
+    net_arch = {"pi": [16], "vf": [32, 32]}
+    kwargs = {"policy_kwargs": {"net_arch": net_arch, "share_features_extractor": share}, "device": "cpu"}
+    ours = GRPO(policy, env, **kwargs)
+    with_critic = PPO(policy, env, **kwargs)
+    assert not [name for name, _ in ours.policy.named_parameters() if "value" in name or "vf" in name]
+    in_optimizer = {id(parameter) for group in ours.policy.optimizer.param_groups for parameter in group["params"]}
+    assert in_optimizer == {id(parameter) for parameter in ours.policy.parameters()}
+    # Exactly the actor of PPO
+    actor = sum(
+        value.numel() for name, value in with_critic.policy.named_parameters() if "vf" not in name and "value" not in name
+    )
+    assert sum(value.numel() for value in ours.policy.parameters()) == actor
+    assert ours.policy.state_dict().keys() >= {"action_net.weight", "action_net.bias"}
+    for model, name in ((ours, "ours"), (with_critic, "ppo")):
+        model.save(tmp_path / name)
+    sizes = {name: zipfile.ZipFile(tmp_path / f"{name}.zip").getinfo("policy.pth").file_size for name in ("ours", "ppo")}
+    assert sizes["ours"] < sizes["ppo"]
+    with pytest.raises(AttributeError, match="no value function"):
+        ours.policy.predict_values(ours.policy.obs_to_tensor(env.reset()[0])[0])
+
+
+def test_policy_aliases() -> None:
+    aliases = {"MlpPolicy": MlpPolicy, "CnnPolicy": CnnPolicy, "MultiInputPolicy": MultiInputPolicy}
+    aliases |= {"TokenPolicy": TokenPolicy, "CausalLMPolicy": CausalLMPolicy}
+    for algo in (GRPO, DAPO):
+        assert algo.policy_aliases == aliases
+    assert isinstance(GRPO(MlpPolicy, ToyEnv(), device="cpu").policy, ActorPolicy)
+    with pytest.raises(ValueError, match="unknown"):
+        GRPO("MlpLstmPolicy", ToyEnv())
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("to", ["path", "file"])
+def test_save_load_predict_without_an_environment(algo: type[GRPO], to: str, tmp_path: Path) -> None:
+    model = make_model(algo, gamma=0.9, clip_range=lambda progress: 0.3 * progress, max_sampling_rounds=3).learn(40)
+    target: Any = tmp_path / "model" if to == "path" else io.BytesIO()
+    model.save(target)
+    if to == "file":
+        target.seek(0)
+    loaded = algo.load(target, device="cpu")
+    assert loaded.get_env() is None
+    assert_same(loaded.policy.state_dict(), model.policy.state_dict())
+    for name in ("num_timesteps", "gamma", "group_size", "n_groups", "max_sampling_rounds", "_n_updates", "batch_size"):
+        assert getattr(loaded, name) == getattr(model, name), name
+    assert loaded.clip_range(0.5) == pytest.approx(0.15)
+    for deterministic in (True, False):
+        th.manual_seed(1)
+        expected = model.predict(OBSERVATIONS, deterministic=deterministic)[0]
+        th.manual_seed(1)
+        assert np.array_equal(loaded.predict(OBSERVATIONS, deterministic=deterministic)[0], expected)
+    loaded.set_env(make_env())
+    loaded.learn(60, reset_num_timesteps=False)
+    assert loaded.num_timesteps >= model.num_timesteps + 60
+    assert not th.equal(probabilities(loaded.policy), probabilities(model.policy))
+
+
+@pytest.mark.parametrize("n_envs", [1, 5])
+def test_load_with_another_number_of_copies(n_envs: int, tmp_path: Path) -> None:
+    model = make_model().learn(20)
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env(n_envs))
+    assert loaded.n_envs == loaded.get_env().num_envs == n_envs
+    steps = loaded.learn(40).num_timesteps
+    assert steps >= 40
+    assert steps % n_envs == 0
+
+
+def test_optimizer_and_starts_go_on(tmp_path: Path) -> None:
+    drawn: list[int] = []
+
+    def sampler(rng: np.random.Generator) -> SeedStart:
+        drawn.append(int(rng.integers(2**31)))
+        return SeedStart(drawn[-1])
+
+    model = make_model(start_sampler=sampler).learn(40)
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env(), custom_objects={"start_sampler": sampler})
+    saved, again = model.policy.optimizer.state_dict()["state"], loaded.policy.optimizer.state_dict()["state"]
+    assert saved[0]["step"] == again[0]["step"] > 0
+    assert th.equal(saved[0]["exp_avg"], again[0]["exp_avg"])
+    loaded.learn(40)
+    assert len(set(drawn)) == len(drawn), "the loaded model does not draw the old starts again"
+
+
+def test_older_model_without_fused_adam_goes_on(tmp_path: Path) -> None:
+    model = make_model().learn(40)
+    for group in model.policy.optimizer.param_groups:
+        group["fused"] = None
+    for state in model.policy.optimizer.state.values():
+        state["step"] = state["step"].clone()
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env())
+    saved, again = (each.policy.optimizer.state_dict()["state"] for each in (model, loaded))
+    assert th.equal(saved[0]["exp_avg"], again[0]["exp_avg"])
+    assert not loaded.policy.optimizer.param_groups[0]["fused"], "as it was saved"
+    loaded.learn(40)
+    assert loaded.policy.optimizer.state_dict()["state"][0]["step"] > saved[0]["step"] > 0
+
+
+def test_custom_objects_and_keyword_arguments(tmp_path: Path) -> None:
+    make_model(learning_rate=lambda _: 0.5).save(tmp_path / "model")
+    loaded = GRPO.load(
+        tmp_path / "model",
+        env=make_env(),
+        custom_objects={"learning_rate": 0.25, "lr_schedule": lambda _: 0.0, "clip_range": lambda _: 0.125},
+        group_size=3,
+        n_epochs=1,
+    )
+    assert loaded.lr_schedule(1.0) == 0.25
+    assert loaded.clip_range(1.0) == 0.125
+    loaded.learn(1)
+    assert loaded.batch.lengths.shape == (2, 3)
+    with pytest.raises(ValueError, match="group of one"):
+        GRPO.load(tmp_path / "model", group_size=1)
+
+
+def test_learning_without_an_environment_says_how_to_give_one(tmp_path: Path) -> None:
+    DAPO("MlpPolicy", make_env(), policy_kwargs=TINY, device="cpu").save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"no environment to learn from. Give one: DAPO.load\(path, env=...\)"):
+        DAPO.load(tmp_path / "model").learn(100)
+
+
+def test_set_env() -> None:
+    model = make_model().learn(20)
+    old, new = model.get_env(), make_env()
+    model.set_env(new)
+    assert model.get_env() is new
+    model.learn(20, reset_num_timesteps=False)
+    assert any(ticket is not None for ticket in new.get_attr("current_ticket")), "the new environment has played"
+    # No start of a group was left behind in either
+    for env in (old, new):
+        assert all(not queue for queue in env.get_attr("queue"))
+    model.set_env(old, force_reset=False)
+    model.learn(20, reset_num_timesteps=False)
+    with pytest.raises(AssertionError):
+        model.set_env(make_env(3))
+    with pytest.raises(ValueError, match="spaces"):
+        model.set_env(DummyVecEnv([lambda: SpacesEnv(IMAGE, spaces.Discrete(2))] * 2))
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_get_and_set_parameters(kl_coef: float) -> None:
+    model, other = make_model(kl_coef=kl_coef).learn(40), make_model(kl_coef=kl_coef, seed=1)
+    parameters = model.get_parameters()
+    assert set(parameters) == {"policy", "policy.optimizer"} | ({"ref_policy"} if kl_coef else set())
+    assert not th.equal(probabilities(other.policy), probabilities(model.policy))
+    other.set_parameters(parameters)
+    assert th.equal(probabilities(other.policy), probabilities(model.policy))
+    if kl_coef:
+        assert_same(other.ref_policy.state_dict(), model.ref_policy.state_dict())
+    with pytest.raises(ValueError):
+        other.set_parameters({"policy.optimizer": parameters["policy.optimizer"]})
+    # A single one will do if it is said
+    make_model(kl_coef=kl_coef).set_parameters({"policy": parameters["policy"]}, exact_match=False)
+
+
+def test_reference_policy_is_saved(tmp_path: Path) -> None:
+    model = make_model(kl_coef=0.1, learning_rate=0.1)
+    initial = probabilities(model.policy)
+    model.learn(60)
+    assert th.equal(probabilities(model.ref_policy), initial)
+    assert not th.equal(probabilities(model.policy), initial)
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env())
+    assert th.equal(probabilities(loaded.ref_policy), initial)
+    assert th.equal(probabilities(loaded.policy), probabilities(model.policy))
+    loaded.learn(40)
+    assert th.equal(probabilities(loaded.ref_policy), initial)
+
+
+def test_load_with_another_kl_coef(tmp_path: Path) -> None:
+    without, with_kl = make_model().learn(40), make_model(kl_coef=0.1).learn(40)
+    without.save(tmp_path / "without")
+    with_kl.save(tmp_path / "with")
+    assert without.ref_policy is None
+    switched_on = GRPO.load(tmp_path / "without", env=make_env(), kl_coef=0.1)
+    assert th.equal(probabilities(switched_on.ref_policy), probabilities(without.policy)), "the loaded policy is the reference"
+    switched_on.learn(40)
+    switched_off = GRPO.load(tmp_path / "with", env=make_env(), kl_coef=0.0)
+    assert switched_off.ref_policy is None
+    assert th.equal(probabilities(switched_off.policy), probabilities(with_kl.policy))
+    switched_off.learn(40)
+
+
+def test_dapo_and_grpo_load_each_other(tmp_path: Path) -> None:
+    make_model(DAPO).save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=make_env())
+    assert (loaded.dynamic_sampling, loaded.loss_average) == (True, "step")
+    loaded.learn(20)
+
+
+def test_batches_and_environments_are_not_saved(tmp_path: Path) -> None:
+    make_model().learn(40).save(tmp_path / "model")
+    saved = json.loads(zipfile.ZipFile(tmp_path / "model.zip").read("data"))
+    assert saved.keys() >= {"group_size", "kl_coef", "_start_rng"}
+    assert not saved.keys() & {"batch", "rollout_buffer", "env", "policy", "ref_policy", "_feeder", "_groups", "_playing"}
+
+
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_policy_save_load(use_sde: bool, tmp_path: Path) -> None:
+    env = SpacesEnv(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
+    model = GRPO("MlpPolicy", env, use_sde=use_sde, group_size=2, n_groups=2, policy_kwargs={"net_arch": [8]}, device="cpu")
+    model.learn(40)
+    model.policy.save(tmp_path / "policy.pt")
+    loaded = MlpPolicy.load(tmp_path / "policy.pt", device="cpu")
+    assert_same(loaded.state_dict(), model.policy.state_dict())
+    observations = OBSERVATIONS.astype(np.float32)
+    expected = model.predict(observations, deterministic=True)[0]
+    assert np.array_equal(loaded.predict(observations, deterministic=True)[0], expected)
+
+
+def test_vec_normalize_is_kept_apart(tmp_path: Path) -> None:
+    env = VecNormalize(make_env())
+    model = GRPO("MlpPolicy", env, group_size=2, n_groups=2, policy_kwargs=TINY).learn(40)
+    model.save(tmp_path / "model")
+    env.save(str(tmp_path / "stats.pkl"))
+    assert model.get_vec_normalize_env() is env
+    again = VecNormalize.load(str(tmp_path / "stats.pkl"), make_env())
+    loaded = GRPO.load(tmp_path / "model", env=again)
+    assert loaded.get_vec_normalize_env() is again
+    loaded.learn(40)

@@ -1,0 +1,208 @@
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecCheckNan,
+    VecExtractDictObs,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
+from toy_envs import TINY, NoisyEnv, SpacesEnv, ToyEnv, observations_of
+
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.queue import Group
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import StartQueue, make_group_env
+
+SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 1, "device": "cpu", "seed": 0, "policy_kwargs": TINY}
+FORK = {"start_method": "fork"}
+
+
+class Outcomes:
+    """Mixed into an algorithm: keeps the groups that were drawn."""
+
+    drawn: list[Group]
+
+    def _take_groups(self) -> None:
+        self.drawn = [*getattr(self, "drawn", []), *self._groups.wanted()]  # type: ignore[attr-defined]
+        super()._take_groups()  # type: ignore[misc]
+
+
+class OutcomesGRPO(Outcomes, GRPO):
+    pass
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("n_envs", [1, 3, 8])
+def test_any_number_of_copies(algo: type[GRPO], vec_env_cls: Any, n_envs: int) -> None:
+    kwargs = FORK if vec_env_cls is SubprocVecEnv else {}
+    env = make_group_env("CartPole-v1", n_envs, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)
+    model = algo("MlpPolicy", env, **SMALL)
+    assert model.n_envs == n_envs
+    model.learn(300)
+    assert model.num_timesteps >= 300
+    assert model.num_timesteps % n_envs == 0
+    assert model._n_updates >= 1
+    assert model.batch is None or model.batch.lengths.shape[1] == 3
+    assert all(info["r"] == info["l"] for info in model.ep_info_buffer)
+    assert evaluate_policy(model, env, n_eval_episodes=2, warn=False)[0] >= 8
+    env.close()
+
+
+def test_make_vec_env_of_sb3() -> None:
+    model = GRPO("MlpPolicy", make_vec_env("CartPole-v1", 3), **SMALL).learn(100)
+    assert all(isinstance(env, StartQueue) for env in model.get_env().envs)
+    env = make_vec_env("CartPole-v1", 2, wrapper_class=StartQueue, vec_env_cls=SubprocVecEnv, vec_env_kwargs=FORK)
+    GRPO("MlpPolicy", env, **SMALL).learn(100)
+    env.close()
+
+
+def test_processes_without_start_queues() -> None:
+    env = make_vec_env("CartPole-v1", 2, vec_env_cls=SubprocVecEnv, vec_env_kwargs=FORK)
+    with pytest.raises(ValueError, match="make_group_env"):
+        GRPO("MlpPolicy", env, **SMALL).learn(100)
+    model = GRPO("MlpPolicy", env, unrelated_starts=True, **SMALL).learn(100)
+    assert model._n_updates >= 1
+    env.close()
+
+
+def test_vec_env_whose_copies_nobody_can_wrap() -> None:
+    class Foreign(DummyVecEnv):
+        """Gives no access to single copies."""
+
+        def get_attr(self, *args: Any, **kwargs: Any) -> Any:
+            raise AttributeError("no single copies")
+
+        env_method = get_attr  # type: ignore[assignment]
+
+        @property
+        def unwrapped(self) -> Any:
+            return object()
+
+    model = GRPO("MlpPolicy", Foreign([ToyEnv] * 2), unrelated_starts=True, **SMALL).learn(100)
+    model.learn(100, reset_num_timesteps=False)
+    assert model._n_updates >= 2
+
+
+def test_same_groups_on_dummy_and_subproc() -> None:
+    """The copies differ in the order in which they take starts, but the starts of the groups are the same."""
+    starts = []
+    for vec_env_cls in (DummyVecEnv, SubprocVecEnv):
+        kwargs = FORK if vec_env_cls is SubprocVecEnv else {}
+        env = make_group_env(functools.partial(NoisyEnv, length=None), 3, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)  # type: ignore[type-var]
+        model = OutcomesGRPO("MlpPolicy", env, **SMALL).learn(100)
+        starts.append([group.start for group in model.drawn][:6])
+        env.close()
+    assert starts[0] == starts[1]
+    assert len(set(start.seed for start in starts[0])) == 6
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+def test_vec_normalize(vec_env_cls: Any) -> None:
+    kwargs = FORK if vec_env_cls is SubprocVecEnv else {}
+    inner = make_group_env(functools.partial(ToyEnv, length=None), 3, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)
+    env = VecNormalize(inner, gamma=0.9, clip_obs=2.0)
+    model = OutcomesGRPO("MlpPolicy", env, **SMALL)
+    model.learn(200)
+    batch = model.batch
+    # The update sees normalised rewards and observations, and outcomes are sums of the environment's own rewards
+    rewards = batch.rewards[batch.mask]
+    assert not np.isin(rewards.numpy(), [0.0, 1.0]).all()
+    assert batch.observations.abs().max() <= 2.0
+    outcomes = [episode.outcome for group in model.drawn for episode in group.episodes]
+    assert set(outcomes) <= {float(k) for k in range(12)}
+    assert len(set(outcomes)) > 3
+    assert all(
+        outcome <= episode.length for group in model.drawn for episode in group.episodes for outcome in [episode.outcome]
+    )
+    # SB3's Monitor below and ours agree
+    assert {info["r"] for info in model.ep_info_buffer} <= {float(k) for k in range(12)}
+    assert env.obs_rms.count > 200
+    env.close()
+
+
+def test_equal_outcomes_under_reward_normalization_are_dead() -> None:
+    """The normalised rewards of equal episodes differ, as the statistics have moved on in between."""
+    env = VecNormalize(make_group_env(functools.partial(ToyEnv, reward=0.1), 1))
+    model = DAPO("MlpPolicy", env, max_sampling_rounds=2, **SMALL)
+    with pytest.warns(UserWarning, match="same outcome"):
+        model.learn(60)
+    assert model._n_updates == 0
+
+
+def test_frozen_vec_normalize_and_evaluation() -> None:
+    env = VecNormalize(make_group_env(ToyEnv, 2))
+    model = GRPO("MlpPolicy", env, **SMALL).learn(100)
+    count = env.obs_rms.count
+    env.training = False
+    model.learn(100)
+    assert env.obs_rms.count == count
+    evaluate_policy(model, env, n_eval_episodes=3, warn=False)
+    env.training = True
+    model.learn(100, reset_num_timesteps=False)
+    assert env.obs_rms.count > count
+
+
+def test_vec_frame_stack() -> None:
+    env = VecFrameStack(make_group_env(ToyEnv, 2), 3)
+    model = GRPO("MlpPolicy", env, **SMALL).learn(100)
+    batch = model.batch
+    observations = observations_of(batch).numpy().reshape(-1, 3, 2)
+    first = batch.time == 0
+    assert (observations[first, :2] == 0.0).all(), "nothing of the episode before is left in the first frames"
+    later = batch.time >= 2
+    assert np.array_equal(observations[later, :, 1] - observations[later, 0, 1][:, None], [[0.0, 1.0, 2.0]] * int(later.sum()))
+
+
+@pytest.mark.parametrize("order", [[VecMonitor, VecNormalize], [VecNormalize, VecMonitor], [VecMonitor, VecCheckNan]])
+def test_stacks_of_wrappers(order: list[Any]) -> None:
+    env: Any = DummyVecEnv([functools.partial(ToyEnv, length=None) for _ in range(3)])
+    for wrapper in order:
+        env = wrapper(env)
+    model = GRPO("MlpPolicy", env, **SMALL).learn(150)
+    assert model._n_updates >= 2
+    assert len(model.ep_info_buffer) > 10
+    assert all(1 <= info["l"] <= 11 for info in model.ep_info_buffer)
+
+
+def test_vec_extract_dict_obs() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
+    env = VecExtractDictObs(DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2), "a")
+    model = GRPO("MlpPolicy", env, **SMALL).learn(50)
+    assert model.observation_space == space["a"]
+
+
+def test_success_rate() -> None:
+    class Success(ToyEnv):
+        def step(self, action: Any) -> Any:
+            *result, info = super().step(action)
+            return (*result, {**info, "is_success": True})
+
+    model = GRPO("MlpPolicy", DummyVecEnv([lambda: Monitor(Success())] * 2), **SMALL).learn(60)
+    assert list(model.ep_success_buffer) == [True] * len(model.ep_success_buffer)
+    assert len(model.ep_success_buffer) == len(model.ep_info_buffer) > 5
+
+
+@pytest.mark.parametrize("use_sde", [False, True])
+def test_reset_noise_and_copies_beyond_the_work(use_sde: bool) -> None:
+    """More copies than an update has episodes: they run ahead, and all of their steps count."""
+    space = spaces.Box(-1, 1, (2,))
+    env = DummyVecEnv([lambda: SpacesEnv(space, space, length=6)] * 20)
+    model = GRPO("MlpPolicy", env, use_sde=use_sde, **SMALL)
+    model.learn(1)
+    assert model.num_timesteps == 20 * 6
+    assert model.batch.lengths.tolist() == [[6] * 3] * 2
+    model.learn(300, reset_num_timesteps=False)
+    assert model.num_timesteps % 120 == 0
+    assert th.nn.utils.parameters_to_vector(model.policy.parameters()).isfinite().all()

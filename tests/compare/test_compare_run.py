@@ -1,0 +1,595 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium.envs.classic_control import CartPoleEnv
+from rich.console import Console
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
+
+pytest.importorskip("rl_zoo3")
+pytest.importorskip("rliable")
+
+import psutil
+import yaml
+from filelock import FileLock
+
+from sb3_grpo import DAPO, cli_compare
+from sb3_grpo.cli.main import _make_parser, main
+from sb3_grpo.compare import training
+from sb3_grpo.compare.build import build, count_parameters, describe_network
+from sb3_grpo.compare.definition import make_experiment
+from sb3_grpo.compare.experiment import Experiment
+from sb3_grpo.compare.pools import LocalPool
+from sb3_grpo.compare.results import collect
+from sb3_grpo.compare.schedule import Board, run_jobs
+from sb3_grpo.compare.training import Evaluator
+from sb3_grpo.console import UsageError
+
+SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "envs": ["CartPole-v1"],
+    "variants": ["ppo", {"algo": "dapo", "hyperparams": SMALL_GROUPS}],
+    "seeds": 2,
+    "timesteps": 400,
+    "n_evaluations": 4,
+    "n_eval_episodes": 2,
+    "n_final_episodes": 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def keep_threads() -> Iterator[None]:
+    threads = th.get_num_threads()
+    yield
+    th.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the runs, and is there in ``finished``."""
+    monkeypatch.setattr(cli_compare, "_report", lambda args: 0)
+
+
+def write_config(folder: Path, **changes: Any) -> str:
+    path = folder / "tiny.yml"
+    path.write_text(yaml.safe_dump(TINY | changes))
+    return str(path)
+
+
+def compare(folder: Path, *arguments: str, **changes: Any) -> int:
+    config = write_config(folder, **changes)
+    return main(["compare", "--config", config, "--output", str(folder / "out"), "--workers", "2", *arguments])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def results(folder: Path) -> dict[tuple[str, ...], int]:
+    """When each result was made."""
+    return {path.parts[-4:-1]: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder in which a comparison has been made."""
+    folder = tmp_path_factory.mktemp("compare")
+    assert compare(folder) == 0
+    return folder
+
+
+def test_all_runs_are_evaluated_alike(finished: Path) -> None:
+    out = finished / "out"
+    runs = read(out / "runs.csv")
+    assert [(run["variant"], run["seed"], run["status"]) for run in runs] == [
+        (variant, seed, "done") for variant in ("ppo", "dapo") for seed in ("0", "1")
+    ]
+    for run in runs:
+        assert int(run["steps"]) >= 400 and float(run["seconds"]) > 0 and float(run["peak_memory_mib"]) > 50
+        assert run["net_arch"] == "64-64 Tanh" and run["provenance"]
+        assert run["samples_per_start"] == ("2" if run["variant"] == "dapo" else "1")
+        # Few pairs of episodes are equally long
+        assert float(run["discarded_fraction"]) < 0.5 if run["variant"] == "dapo" else run["discarded_fraction"] == ""
+    evaluations = read(out / "evaluations.csv")
+    for run in runs:
+        rows = [row for row in evaluations if (row["variant"], row["seed"]) == (run["variant"], run["seed"])]
+        grid = [(float(row["target_steps"]), row["mode"], row["final"], row["n_episodes"]) for row in rows]
+        assert grid == [
+            *((steps, mode, "0", "2") for steps in (0, 100, 200, 300, 400) for mode in ("deterministic", "stochastic")),
+            *((400.0, mode, "1", "3") for mode in ("deterministic", "stochastic")),
+        ]
+        assert all(float(row["target_steps"]) <= int(row["steps"]) <= int(run["steps"]) for row in rows)
+        assert rows[-1]["steps"] == run["steps"]
+        seconds = [float(row["seconds"]) for row in rows]
+        assert seconds == sorted(seconds) and seconds[-1] <= float(run["seconds"]) + 0.1
+    keys = {row["key"] for row in read(out / "diagnostics.csv") if row["variant"] == "dapo"}
+    assert {"group/dead_fraction", "train/entropy", "train/clip_fraction_low", "train/approx_kl"} <= keys
+    assert "<html" in (out / "report.html").read_text()
+
+
+def test_config_says_what_was_run(finished: Path) -> None:
+    folders = {variant: finished / "out" / "runs" / "CartPole-v1" / variant / "1" for variant in ("ppo", "dapo")}
+    configs = {variant: json.loads((folder / "config.json").read_text()) for variant, folder in folders.items()}
+    dapo = configs["dapo"]
+    assert {"group_size": "2", "clip_range_high": "0.28", "policy": "MlpPolicy"}.items() <= dapo["hyperparameters"].items()
+    assert dapo["seed"] == 1 and dapo["n_envs"] == 4 and dapo["machine"]["torch_threads"] == 1
+    assert dapo["command"].startswith("python -m sb3_grpo compare --") and dapo["versions"]["torch"] == th.__version__
+    assert configs["ppo"]["hyperparameters"]["learning_rate"] == "lin_0.001", "the entry of the RL Zoo's file"
+    # The same starts for all algorithms, others at the end
+    assert dapo["evaluation"] == configs["ppo"]["evaluation"]
+    assert dapo["evaluation"]["seed"] != dapo["evaluation"]["final_seed"]
+    for variant, cls in (("ppo", PPO), ("dapo", DAPO)):
+        assert cls.load(folders[variant] / "model.zip").num_timesteps >= 400
+
+
+def test_another_seed_is_added_and_nothing_repeated(
+    finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = results(finished)
+    assert compare(finished, "--seeds", "3") == 0
+    printed = capfd.readouterr().out
+    assert "4 of them finished before" in printed
+    assert "CartPole-v1 dapo seed 2: final return" in printed, "lines, where there is no terminal"
+    after = results(finished)
+    assert len(after) == 6 and {run: after[run] for run in before} == before
+    # Fewer seeds take nothing away
+    assert compare(finished, "--seeds", "1") == 0
+    experiment = Experiment.load(finished / "out")
+    assert experiment.seeds == [0, 1, 2]
+    # The page says how all of it came about, a run only what made it
+    assert [command[-9:] for command in experiment.command.splitlines()][1:] == ["--seeds 3", "--seeds 1"]
+    config = json.loads((finished / "out/runs/CartPole-v1/dapo/2/config.json").read_text())
+    assert config["command"].endswith("--seeds 3") and "\n" not in config["command"]
+    assert experiment.hyperparams["CartPole-v1"]["dapo"]["advantage"] == "gae", 'what "auto" has become'
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"timesteps": 500}, "timesteps of CartPole-v1 were 400 and are 500 now"),
+        ({"n_eval_episodes": 3}, "n_eval_episodes was 2 and is 3 now"),
+        (
+            {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"gamma": 0.5}}]},
+            "gamma of 'dapo' on CartPole-v1 was 0.99 and is 0.5 now",
+        ),
+        ({"variants": [{"name": "dapo", "algo": "grpo"}]}, "variant 'dapo' was dapo and is grpo now"),
+        (
+            {"envs": ["Acrobot-v1"], "variants": [{"name": "dapo", "algo": "grpo"}]},
+            "variant 'dapo' was dapo and is grpo now",
+        ),
+        (
+            {"envs": ["Acrobot-v1"], "variants": [{"algo": "ppo", "hyperparams": {"gamma": 0.5}}]},
+            "hyperparams of variant 'ppo' were {} and are {'gamma': 0.5} now",
+        ),
+    ],
+)
+def test_changed_experiment_is_refused(
+    finished: Path, changes: dict[str, Any], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "out" / "experiment.json").read_text()
+    assert compare(finished, **changes) == 2
+    printed = capfd.readouterr().err
+    assert message in printed
+    assert printed.count(" now") == 1, "once"
+    assert (finished / "out" / "experiment.json").read_text() == before
+
+
+def test_parameter_that_an_earlier_version_did_not_have(
+    finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = finished / "out" / "experiment.json"
+    experiment = json.loads(path.read_text())
+    assert experiment["hyperparams"]["CartPole-v1"]["dapo"].pop("vine_share") == "0.0"
+    path.write_text(json.dumps(experiment))
+    before = results(finished)
+    changed = [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"vine_share": 0.5}}]
+    assert compare(finished, variants=changed) == 2
+    assert "vine_share of 'dapo' on CartPole-v1 was 0.0 and is 0.5 now" in capfd.readouterr().err
+    assert compare(finished) == 0 and results(finished) == before
+
+
+def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
+    changes = {"variants": ["ppo"], "seeds": 2}
+    arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", "compare", *arguments])
+    try:
+        wait_for(lambda: results(tmp_path) and len(psutil.Process(process.pid).children()) == 1)
+        children = psutil.Process(process.pid).children()
+        process.kill()
+        # Nobody is left who would go on writing
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert not alive
+    finally:
+        process.kill()
+        process.wait()
+    before = results(tmp_path)
+    assert len(before) == 1
+    assert compare(tmp_path, **changes) == 0
+    after = results(tmp_path)
+    assert len(after) == 2 and before.items() <= after.items()
+
+
+def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
+    before = results(finished)
+    with FileLock(finished / "out" / ".lock"):
+        assert compare(finished, seeds=5) == 2
+    assert "Another comparison is at work in" in capfd.readouterr().err
+    assert results(finished) == before and compare(finished) == 0
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "ALE/Pong-v5"])
+def test_finished_runs_of_unknown_origin_are_refused(env: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out" / "runs" / env / "ppo" / "0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    assert compare(tmp_path) == 2
+    assert "has finished runs, but no experiment.json that says what they are" in capfd.readouterr().err
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_failed_run_is_shown_and_tried_again(tmp_path: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
+    # Its first update spoils the policy
+    hyperparams = SMALL_GROUPS | {"learning_rate": 1e30, "policy_kwargs": "dict(activation_fn=nn.ReLU)"}
+    spoiled = {"name": "spoiled", "algo": "grpo", "hyperparams": hyperparams}
+    changes = {"variants": [spoiled, "ppo"], "seeds": 1}
+    assert compare(tmp_path, **changes) == 1
+    printed = capfd.readouterr().out
+    assert "CartPole-v1 spoiled seed 0: failed: " in printed and "Traceback (most recent call last)" in printed
+    folder = tmp_path / "out" / "runs" / "CartPole-v1" / "spoiled" / "0"
+    assert "Traceback" in (folder / "error.txt").read_text() and not (folder / "result.json").exists()
+    assert list(results(tmp_path)) == [("CartPole-v1", "ppo", "0")]
+    runs = collect(tmp_path / "out").runs
+    assert dict(zip(runs.variant, runs.status, strict=True)) == {"spoiled": "failed", "ppo": "done"}
+    # No finished run depends on it: it can be mended
+    spoiled["hyperparams"] = SMALL_GROUPS
+    assert compare(tmp_path, **changes) == 0
+    assert len(results(tmp_path)) == 2 and not (folder / "error.txt").exists()
+
+
+def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
+    """What happens to a run that is killed, and to one that takes place when somebody presses Ctrl-C."""
+    experiment = make_experiment(TINY | {"timesteps": 10_000_000, "variants": ["ppo"]}, "test")
+    pool = LocalPool(2)
+    pids: list[int] = []
+
+    class KillThenInterrupt(Board):
+        def update(self, progress: Any) -> None:
+            if len(pids) == 0 and len(pool._running) == 2:
+                pids.extend(process.pid for process in pool._running.values())
+                os.kill(pids[0], signal.SIGKILL)
+
+        def end(self, *arguments: Any) -> str | None:
+            errors.append(super().end(*arguments))
+            raise KeyboardInterrupt
+
+    errors: list[str | None] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(experiment, tmp_path, pool, KillThenInterrupt(experiment, tmp_path, Console()))
+    assert errors[0] is not None and "SIGKILL" in errors[0]
+    assert not psutil.pid_exists(pids[1])
+    assert [path.parent.name for path in tmp_path.rglob("error.txt")] == ["0"]
+    assert not (tmp_path / "runs" / "CartPole-v1" / "ppo" / "1").exists()
+
+
+def test_run_that_has_just_finished_survives_an_interrupt(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
+    job = experiment.jobs()[0]
+    pool = LocalPool(1)
+    pool.start((job.env, job.variant.name, job.seed), experiment.settings(job), job.folder(tmp_path))
+    # Nobody has asked yet whether it has ended
+    wait_for(lambda: job.is_done(tmp_path))
+    pool.close()
+    names = {path.name for path in job.folder(tmp_path).iterdir()}
+    assert names == {"config.json", "diagnostics.csv", "evaluations.csv", "log.txt", "model.zip", "result.json"}
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "hyperparams"),
+    [
+        ("CartPole-v1", "dapo", SMALL_GROUPS),
+        ("Pendulum-v1", "ppo", {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True, "sde_sample_freq": 4}),
+        ("Pendulum-v1", "grpo", {**SMALL_GROUPS, "use_sde": True}),
+        ("CartPole-v1", "trpo", {"n_envs": 2, "n_steps": 64, "batch_size": 128}),
+    ],
+)
+def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path) -> None:
+    experiment = make_experiment(
+        TINY
+        | {"envs": [env], "variants": [{"algo": algo, "hyperparams": hyperparams}], "n_eval_episodes": 1, "timesteps": 1000},
+        "test",
+    )
+    settings = experiment.settings(experiment.jobs()[0])
+    training.train(settings, tmp_path, lambda progress: None)
+    assert len(read(tmp_path / "evaluations.csv")) == 12
+    with build(settings) as built:
+        alone = built.model.learn(1000)
+        evaluated = type(alone).load(tmp_path / "model.zip")
+        assert evaluated.num_timesteps == alone.num_timesteps
+        for one, other in zip(alone.policy.parameters(), evaluated.policy.parameters(), strict=True):
+            assert th.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("env", "policy_kwargs", "noted"),
+    [
+        ("CartPole-v1", None, None),
+        ("Pendulum-v1", None, "True"),
+        ("Pendulum-v1", "dict(net_arch=[8])", "True"),
+        ("Pendulum-v1", "dict(normalize_observations=False)", None),
+    ],
+)
+def test_what_the_environment_decides_is_noted(env: str, policy_kwargs: str | None, noted: str | None) -> None:
+    hyperparams = {**SMALL_GROUPS, "policy_kwargs": policy_kwargs, "loss_average": "auto"}
+    definition = TINY | {"envs": [env], "variants": [{"algo": "grpo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(definition, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        used = built.hyperparams()
+    assert used.get("normalize_observations") == noted
+    assert used["loss_average"] == "step"
+
+
+def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+
+    def perf_counter() -> float:
+        nonlocal clock
+        clock += 1e-3
+        return clock
+
+    def evaluate(*arguments: Any) -> list[dict[str, Any]]:
+        nonlocal clock
+        clock += 1000.0
+        return original(*arguments)
+
+    original = Evaluator.evaluate
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=perf_counter))
+    experiment = make_experiment(TINY, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
+    assert 0 < json.loads((tmp_path / "result.json").read_text())["seconds"] < 1000
+    assert 0 < float(read(tmp_path / "evaluations.csv")[-1]["seconds"]) < 1000
+
+
+def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None:
+    hyperparams = {"normalize": True, "use_sde": True, "n_envs": 2, "n_steps": 64}
+    content = TINY | {"envs": ["Pendulum-v1"], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(content, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        built.model.learn(200)
+        envs: list[Any] = []
+
+        def make_envs(n_envs: int) -> Any:
+            envs.append(built.evaluation_envs(n_envs))
+            return envs[-1]
+
+        evaluator = Evaluator(built.model, make_envs)
+        first = evaluator.evaluate(2, False)
+        th.rand(1)  # somebody else draws random numbers
+        assert evaluator.evaluate(2, False) == first
+        assert first[0]["return_mean"] != first[1]["return_mean"], "stochastic actions are others"
+        assert evaluator.evaluate(2, True)[0]["return_mean"] != first[0]["return_mean"], "other starts at the end"
+        normalizer = built.model.get_vec_normalize_env()
+        assert isinstance(envs[0], VecNormalize) and normalizer is not None and not envs[0].norm_reward
+        assert (envs[0].obs_rms.mean == normalizer.obs_rms.mean).all()
+        assert normalizer.obs_rms.count > 100  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "env, module, hyperparams",
+    [
+        ("BreakoutNoFrameskip-v4", "ale_py", {"n_steps": 8}),  # after a lost life, a reset goes on with the same game
+        ("BipedalWalker-v3", "Box2D", {"n_envs": 2, "n_steps": 8}),  # a used environment differs from a new one
+    ],
+)
+def test_each_evaluation_begins_with_new_episodes(env: str, module: str, hyperparams: dict[str, Any]) -> None:
+    pytest.importorskip(module)
+    content = TINY | {"envs": [env], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(content, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, built.evaluation_envs)
+        assert evaluator.evaluate(3, False) == evaluator.evaluate(3, False)
+
+
+def test_all_runs_are_evaluated_on_the_same_starts() -> None:
+    """Or their scores would depend on each other through the starts, and with them on the seed."""
+    starts = []
+
+    class Seen(VecEnvWrapper):
+        def reset(self) -> Any:
+            starts.append(self.venv.reset())
+            return starts[-1]
+
+        def step_wait(self) -> Any:
+            return self.venv.step_wait()
+
+    experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
+    for job in experiment.jobs():
+        with build(experiment.settings(job)) as built:
+            envs = Seen(built.evaluation_envs(3))
+            Evaluator(built.model, lambda n_envs, envs=envs: envs).evaluate(3, True)  # type: ignore[misc]
+    assert len(starts) == 4 and all(np.array_equal(each, starts[0]) for each in starts)
+    assert len(np.unique(starts[0], axis=0)) == 3
+
+
+def test_returns_that_are_not_finite_end_the_run() -> None:
+    class Spoiled(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            result = self.venv.step_wait()
+            for info in result[3]:
+                if "episode" in info:
+                    info["episode"]["r"] = np.nan
+            return result
+
+    experiment = make_experiment(TINY, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, lambda n_envs: Spoiled(built.evaluation_envs(n_envs)))
+        with pytest.raises(ValueError, match=r"returns of an evaluation are \[nan, nan\].* rewards must be finite"):
+            evaluator.evaluate(2, False)
+
+
+@pytest.mark.filterwarnings("ignore:No update at")
+def test_dropped_steps_are_counted(tmp_path: Path) -> None:
+    # Nobody falls within 5 steps: all returns are equal, and all groups dropped
+    content = TINY | {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"env_kwargs": {"max_episode_steps": 5}}}]}
+    experiment = make_experiment(content, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
+
+
+def test_networks_and_parameters() -> None:
+    normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
+    cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
+    for variant, n_parameters, n_critic in cases:
+        experiment = make_experiment(TINY | {"variants": [variant]}, "test")
+        with build(experiment.settings(experiment.jobs()[0])) as built:
+            assert count_parameters(built.model.policy) == (n_parameters, n_critic)
+            assert describe_network(built.model.policy) == "64-64 Tanh"
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "acts"),
+    [("dqn", "CartPole-v1", "q_net"), ("qrdqn", "CartPole-v1", "quantile_net"), ("td3", "Pendulum-v1", "actor")],
+)
+def test_target_networks_do_not_act(algo: str, env: str, acts: str) -> None:
+    experiment = make_experiment(TINY | {"envs": [env], "variants": [algo]}, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        n_parameters, n_critic = count_parameters(built.model.policy)
+        acting = sum(parameter.numel() for parameter in getattr(built.model.policy, acts).parameters())
+    assert n_parameters - n_critic == acting > 0
+
+
+class UncapturedCartPole(CartPoleEnv):
+    """Part of its state is not in Python."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.memory = memoryview(bytes(4))
+
+
+@pytest.fixture
+def uncaptured() -> Iterator[None]:
+    gym.register("UncapturedCartPole-v0", f"{__name__}:UncapturedCartPole", max_episode_steps=20)
+    yield
+    del gym.registry["UncapturedCartPole-v0"]
+
+
+def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], uncaptured: None
+) -> None:
+    small = {"name": "small", "algo": "ppo", "hyperparams": {"policy_kwargs": {"net_arch": [8]}}}
+    lonely = {"name": "lonely", "algo": "grpo", "hyperparams": {"group_size": 1}}
+    assert compare(tmp_path, variants=["ppo", small, lonely]) == 2
+    printed = capfd.readouterr()
+    assert "lonely on CartPole-v1 cannot be built: ValueError: group_size must be at least 2" in printed.err
+    assert not (tmp_path / "out").exists()
+    pieces = {"name": "pieces", "algo": "grpo", "hyperparams": {"horizon": 5}}
+    assert compare(tmp_path, envs=["CartPole-v1", "UncapturedCartPole-v0"], variants=["ppo", pieces]) == 2
+    printed = capfd.readouterr()
+    assert "pieces on UncapturedCartPole-v0 cannot be built: StartNotSupportedError" in printed.err
+    assert not (tmp_path / "out").exists()
+    cli_compare._check(make_experiment(TINY | {"variants": ["ppo", small]}, "test"))
+    printed = capfd.readouterr()
+    assert "the networks on CartPole-v1 differ" in printed.out and "ppo: 64-64 Tanh; small: 8 Tanh" in printed.out
+
+
+def test_factors_make_variants() -> None:
+    variants = [
+        {
+            "algo": "dapo",
+            "hyperparams": {"gamma": 1.0},
+            "factors": {"group_size": [4, 8], "learning_rate": ["3e-4", "lin_1e-3"]},
+        },
+        {"name": "without clip-higher", "algo": "dapo", "hyperparams": {"clip_range_high": None}},
+        "ppo",
+    ]
+    experiment = make_experiment(TINY | {"variants": variants, "timesteps": {"CartPole-v1": "1e3"}, "seeds": [5, 3]}, "test")
+    assert [(name, hyperparams) for name, _, hyperparams in experiment.variants] == [
+        ("dapo, group_size=4, learning_rate=3e-4", {"gamma": 1.0, "group_size": 4, "learning_rate": 3e-4}),
+        ("dapo, group_size=4, learning_rate=lin_1e-3", {"gamma": 1.0, "group_size": 4, "learning_rate": "lin_1e-3"}),
+        ("dapo, group_size=8, learning_rate=3e-4", {"gamma": 1.0, "group_size": 8, "learning_rate": 3e-4}),
+        ("dapo, group_size=8, learning_rate=lin_1e-3", {"gamma": 1.0, "group_size": 8, "learning_rate": "lin_1e-3"}),
+        ("without clip-higher", {"clip_range_high": None}),
+        ("ppo", {}),
+    ]
+    assert experiment.timesteps == {"CartPole-v1": 1000} and experiment.seeds == [3, 5]
+    assert len(experiment.jobs()) == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"envs": ["CartPol-v1"]}, "CartPole-v1"),
+        ({"variants": ["dapoo"]}, "there is no algorithm 'dapoo'. Did you mean dapo"),
+        ({"variants": [{"algo": "ppo", "hyperparams": {"group_size": 4}}]}, "'ppo': there is no hyperparameter 'group_size'"),
+        ({"variants": [{"algo": "dapo", "factors": {"groupsize": [4]}}]}, "'groupsize'. Did you mean group_size"),
+        ({"variants": [{"algo": "dapo", "factors": {"group_size": 4}}]}, "the factor group_size must be a list"),
+        ({"variants": [{"algo": "ppo", "hyperparams": {"n_timesteps": 5}}]}, "set timesteps instead"),
+        ({"variants": [{"algo": "ppo", "hyperparam": {}}]}, "Did you mean hyperparams"),
+        ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
+        ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
+        ({"variants": "ppo"}, "variants must be a list"),
+        ({"timesteps": {"Acrobot-v1": 100}}, "there is no environment 'Acrobot-v1'"),
+        ({"timesteps": {"CartPole-v1": 0}}, "must be a whole number above 0, not 0"),
+        ({"timesteps": None}, "timesteps is missing"),
+        ({"n_evaluations": float("inf")}, "my.yml: n_evaluations must be a whole number above 0, not inf"),
+        ({"seeds": float("nan")}, "my.yml: seeds must be a whole number above 0, not nan"),
+        ({"envs": [1]}, "my.yml: each of the envs must be the id of an environment, such as CartPole-v1, not 1"),
+        ({"variants": [{"algo": "ppo", "hyperparams": {"n_envs": 0}}]}, "n_envs must be a whole number above 0, not 0"),
+        ({"variants": [{"algo": "ppo", "factors": {"n_envs": [8, 0.5]}}]}, "n_envs must be a whole number above 0, not 0.5"),
+        ({"seeds": [-1]}, "each of the seeds must be a whole number"),
+        ({"n_evals": 3}, "there is no key 'n_evals'. Did you mean n_evaluations"),
+    ],
+)
+def test_mistakes_are_explained(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        make_experiment(TINY | changes, "my.yml")
+    assert message in str(error.value)
+
+
+def test_command_line_without_a_file() -> None:
+    args = _make_parser().parse_args(
+        ["compare", "--env", "CartPole-v1", "Acrobot-v1", "--algo", "ppo", "dapo", "--seeds", "3"]
+    )
+    experiment = cli_compare._experiment(args)
+    assert experiment.name == "CartPole-v1_Acrobot-v1_ppo_dapo"
+    assert experiment.timesteps == {"CartPole-v1": 100_000, "Acrobot-v1": 100_000}
+    assert len(experiment.jobs()) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--env is missing"),
+        (["--config", "no.yml"], "Cannot read no.yml"),
+        (["--config", "no.yml", "--algo", "ppo"], "--algo and --config exclude each other"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""No answer to a data set of reasoning-gym is run as code."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sb3_grpo.envs import Item, ReasoningGymTask, VerifierTextEnv, make_task
+from sb3_grpo.envs.verifiers.answer_guard import guarded
+from sb3_grpo.envs.verifiers.runner import Check
+
+pytest.importorskip("reasoning_gym")
+
+EVALUATED = [
+    "binary_matrix",
+    "n_queens",
+    "spiral_matrix",
+    "string_insertion",
+    "countdown",
+    "intermediate_integration",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+]
+
+# Written for eval as for sympy, which has no open, but functions that have it
+ATTACKS = [
+    "[open({path!r}, 'w').close()]",
+    "__import__('os').system('touch {path}')",
+    "x.__class__.__base__.__subclasses__()[0]",
+    "sin(x, evaluate=open({path!r}, 'w'))",
+    "(lambda: open({path!r}, 'w'))()",
+]
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "countdown": {"answer": "6*7 + 1", "metadata": {"numbers": [6, 7, 1], "target": 43}},
+    "puzzle24": {"answer": "1*3*5 + 9", "metadata": {"numbers": [1, 3, 5, 9]}},
+    "polynomial_multiplication": {"answer": "3*x**5 - y", "metadata": {"variables": ["x", "y"]}},
+    "simple_integration": {"answer": "x**3/3 + C", "metadata": {"variable": "x", "integrand": "x**2"}},
+    "intermediate_integration": {"answer": "Integral(cos(x), x) + C", "metadata": {"variable": "x", "integrand": "cos(x)"}},
+}
+
+
+@pytest.fixture(scope="module")
+def score() -> Callable[[str, str], float]:
+    from reasoning_gym import create_dataset
+
+    scores = {name: guarded(name, create_dataset(name, seed=0, size=1)) for name in ENTRIES}
+    return lambda name, answer: scores[name](answer, ENTRIES[name])
+
+
+@pytest.mark.parametrize("name", ["n_queens", "countdown"])
+def test_answers_are_not_run_in_an_environment(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "touched"
+    env = VerifierTextEnv(f"reasoning_gym:{name}", task_kwargs={"size": 2})
+    check = Check("", env.rules.task.scorer().payload(env.rules.task.item(0)), "")
+    answers = [attack.format(path=str(path)) for attack in ATTACKS]
+    verdicts = env.rules.runner.score([check._replace(answer=answer) for answer in answers])
+    assert [verdict.score for verdict in verdicts] == [0.0] * len(answers) and not path.exists()
+    assert env.rules.runner.score([check._replace(answer=env.rules.task.item(0).answer)])[0].score == 1
+    env.close()
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_answers_are_not_run_in_this_process(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "touched"
+    task = make_task(f"reasoning_gym:{name}", size=1)
+    for attack in ATTACKS:
+        assert task.score(attack.format(path=str(path)), task.item(0)) == 0
+    assert not path.exists()
+    assert task.score(task.item(0).answer, task.item(0)) == 1
+
+
+def test_lists_are_still_read() -> None:
+    task = make_task("reasoning_gym:spiral_matrix", size=1)
+    item = task.item(0)
+    assert 0 < task.score(str([int(number) for number in item.answer.split()]), item) < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("countdown", "(1 + 7*6)"),
+        ("puzzle24", "9+5*3/1"),
+        ("polynomial_multiplication", "-y + x*x*x**3*3"),
+        ("simple_integration", " x**(6/2) / 3 - C"),
+        ("simple_integration", "0.5*x**3 - x**3/6"),
+        ("intermediate_integration", "sin(x) + C"),
+        ("intermediate_integration", "cos(x - pi/2)"),
+        ("intermediate_integration", "Integral(cos(x), x) + C"),
+    ],
+)
+def test_formulas_are_still_read(name: str, answer: str, score: Callable[[str, str], float]) -> None:
+    assert score(name, answer) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("countdown", "6*7 + True"),
+        ("countdown", "(6*7) .real + 1"),
+        ("countdown", "6*7 + 1 # x"),
+        ("countdown", "Integer(43) + 0*6*7*1"),
+        ("countdown", "9**9**9**9"),
+        ("countdown", "+".join(["1"] * 1000)),
+        ("countdown", "("),
+        ("countdown", "(" * 400 + "1" + ")" * 400),
+        ("puzzle24", "8*3*1*1"),
+        ("puzzle24", "1*3*5 + 9 + 0"),
+        ("puzzle24", "3 + 3*5*1 + 6"),
+        ("polynomial_multiplication", "3*x**5 - y + 0*9**9**9"),
+        ("polynomial_multiplication", "(((9**99)**99)**99)**99"),
+        ("polynomial_multiplication", "3*x**5 - y + 0*z"),
+        ("simple_integration", "Integral(x**2, x)"),
+        ("simple_integration", "sin(x, x)"),
+        ("simple_integration", "[x**3/3][0]"),
+        ("simple_integration", "x if x else x"),
+    ],
+)
+def test_what_is_no_formula_of_the_kind_is_wrong(name: str, answer: str, score: Callable[[str, str], float]) -> None:
+    assert score(name, answer) == 0
+
+
+@pytest.mark.parametrize(("answer", "right"), [("7*7/2*1", 0), ("2/(7-7)*1", 0), ("-(-7-7)*2-4", 1)])
+def test_results_are_not_rounded(answer: str, right: float) -> None:
+    task = make_task("reasoning_gym:puzzle24", size=1)
+    numbers = [7, 7, 2, 4] if "4" in answer else [7, 7, 2, 1]
+    entry = {"answer": "", "metadata": {"numbers": numbers}}
+    assert task.score(answer, Item("", "", {"entry": entry})) == right
+
+
+@pytest.mark.parametrize("answer", ["nan", "-NaN", "n a n", "nan + 1j", "inf"])
+def test_what_is_no_number_is_wrong(answer: str) -> None:
+    task = make_task("reasoning_gym:complex_arithmetic", size=3)
+    for index in range(3):
+        item = task.item(index)
+        assert task.score(answer, item) == 0 and task.score(item.answer, item) == task.score(f"({item.answer})", item) == 1
+
+
+def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> ModuleType:
+    import importlib
+
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("re", "eval(answer)"),
+        ("sympy", "sympy.sympify(answer)"),
+        ("sympy", "sympy.simplify(answer) - sympy.S(entry['answer']) + 1"),
+        ("sympy.abc", "Rational(answer)"),
+    ],
+)
+def test_data_sets_that_may_evaluate_answers_are_refused(
+    imported: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reasoning_gym.arithmetic.gcd import GCDConfig
+    from reasoning_gym.factory import DATASETS
+
+    module = make_module(
+        tmp_path,
+        monkeypatch,
+        "new_data_sets",
+        f"import {imported}\nfrom reasoning_gym.arithmetic.gcd import GCDDataset\n\n\nclass New(GCDDataset):\n"
+        f"    def score_answer(self, answer, entry):\n        return float({call} == 1)\n",
+    )
+    monkeypatch.setitem(DATASETS, "new", (module.New, GCDConfig))
+    with pytest.raises(ValueError, match=r"reasoning_gym:new cannot be used.*new_data_sets uses (eval|sympy)"):
+        make_task("reasoning_gym:new")
+
+
+@pytest.mark.parametrize("name", ["advanced_geometry", "polynomial_equations", "simple_equations", "gcd"])
+def test_data_sets_that_evaluate_no_answer_are_accepted(name: str) -> None:
+    task = make_task(f"reasoning_gym:{name}", size=1)
+    assert task.score(task.item(0).answer, task.item(0)) == 1
+
+
+def test_composite_data_sets_pass_answers_on() -> None:
+    from reasoning_gym.composite import DatasetSpec
+
+    def make(*names: str) -> ReasoningGymTask:
+        return ReasoningGymTask("composite", datasets=[DatasetSpec(name, 1.0, {}) for name in names])
+
+    task = make("gcd", "lcm")
+    assert task.score(task.item(0).answer, task.item(0)) == 1
+    for name in ("n_queens", "complex_arithmetic"):
+        with pytest.raises(ValueError, match=f"cannot have {name} among its data sets"):
+            make("gcd", name)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only where the system tells how much memory there is")
+def test_the_memory_of_the_worker_is_limited() -> None:
+    from sb3_grpo.envs import VerifierError
+    from sb3_grpo.envs.verifiers.runner import VerifierRunner
+
+    runner = VerifierRunner(lambda answer, _: float(len(bytearray(int(answer))) > 0), trusted=False, n_bytes=2**28)
+    assert runner.score([Check("1000", "", "")])[0].score == 1
+    with pytest.raises(VerifierError, match="MemoryError"):
+        runner.score([Check(str(2**29), "", "")])
+    runner.close()
+    task = make_task("reasoning_gym:gcd", size=1)
+    assert task.scorer().n_bytes is not None

@@ -1,0 +1,225 @@
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sb3_grpo.envs import VerifierError, VerifierTextEnv, is_equivalent
+from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner, make_math_verifier
+from sb3_grpo.starts.start_queue import make_group_env
+
+ENV_ID = "sb3_grpo.envs:VerifierText-v0"
+ROOT = Path(__file__).resolve().parents[2]
+
+# The verifiers are local functions, so that their process need not import this file.
+
+
+def misbehaving() -> Callable[[str, str], Any]:
+    def verifier(answer: str, reference: str) -> Any:
+        import os
+        import time
+
+        if answer == "raise":
+            raise KeyError("no such key")
+        if answer == "hang":
+            while True:
+                time.sleep(0.01)
+        if answer == "crash":
+            os._exit(3)
+        special = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1", "list": [1], "2": 2, "minus": -0.1}
+        return special.get(answer, answer == reference)
+
+    return verifier
+
+
+BAD = {
+    "raise": "KeyError: 'no such key'",
+    "hang": r"did not finish within 0\.5 s",
+    "crash": "ended its own process .*exit status 3",
+    "nan": "returned nan, not a finite number",
+    "inf": "returned inf, not a finite number",
+    "none": "returned None, not a number",
+    "text": "returned '1', not a number",
+    "list": r"returned \[1\] of type list, not a number",
+    "2": r"returned 2\.0: scores are from 0 \(wrong\) to 1 \(right\)",
+    "minus": r"returned -0\.1: scores are from 0",
+}
+
+
+@pytest.mark.parametrize("answer", BAD)
+def test_failures_of_the_verifier_raise(answer: str) -> None:
+    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=0.5)
+    checks = [Check(text, "7", "3+4=") for text in ("7", answer, "7")]
+    with pytest.raises(VerifierError, match=f"(?s){BAD[answer]}.*Prompt: '3\\+4='\nAnswer: '{answer}'"):
+        runner.score(checks)
+    # No result of the answers before is left over
+    assert [verdict.score for verdict in runner.score([Check("8", "7", "3+4="), Check("7", "7", "3+4=")])] == [0, 1]
+    runner.close()
+
+
+def test_failures_of_the_verifier_count_as_zero() -> None:
+    runner = VerifierRunner(misbehaving(), trusted=False, time_limit=0.5, on_error="zero")
+    answers = [text for bad in BAD for text in ("7", bad)] + ["8", "7"]
+    with pytest.warns(UserWarning, match="(?s)no such key.*counts as 0"):
+        verdicts = runner.score([Check(answer, "7", "3+4=") for answer in answers])
+    assert [verdict.score for verdict in verdicts] == [float(answer == "7") for answer in answers]
+    assert [verdict.error is not None for verdict in verdicts] == [answer in BAD for answer in answers]
+    assert runner.n_errors == len(BAD)
+    runner.close()
+
+
+def test_trusted_verifiers_run_here_and_are_checked_too() -> None:
+    runner = VerifierRunner(lambda answer, reference: {"": 1 / os.getpid(), "nan": float("nan")}[answer], trusted=True)
+    assert runner.score([Check("", "", "")])[0].score == 1 / os.getpid()
+    with pytest.raises(VerifierError, match="not a finite number"):
+        runner.score([Check("nan", "", "")])
+    with pytest.raises(VerifierError, match="KeyError: 'x'"):
+        runner.score([Check("x", "", "")])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_one_process_until_it_is_closed() -> None:
+    verifier = misbehaving()
+    runner, other = (VerifierRunner(verifier, trusted=False) for _ in range(2))
+    assert runner.worker_pid is None
+    for _ in range(2):
+        runner.score([Check("7", "7", "")])
+    pid = runner.worker_pid
+    assert pid is not None and pid != os.getpid() and is_alive(pid)
+    for copied in (deepcopy(runner), pickle.loads(pickle.dumps(runner)), other):
+        assert copied.worker_pid is None
+        assert copied.score([Check("7", "7", "")])[0].score == 1
+        # The environments of a DummyVecEnv need not have a process each
+        assert copied.worker_pid == pid
+    runner.close()
+    assert not is_alive(pid)
+    assert runner.score([Check("7", "7", "")])[0].score == 1
+    last = runner.worker_pid
+    assert last is not None
+    del runner, other, copied
+    assert not is_alive(last)
+
+
+def test_a_worker_that_was_killed_is_replaced() -> None:
+    runner = VerifierRunner(misbehaving(), trusted=False, on_error="zero")
+    runner.score([Check("7", "7", "")])
+    assert runner.worker_pid is not None
+    os.kill(runner.worker_pid, signal.SIGKILL)
+    time.sleep(0.1)
+    verdicts = runner.score([Check("7", "7", ""), Check("7", "7", "")])
+    assert [verdict.score for verdict in verdicts] == [1, 1], "no answer is to blame for it"
+    runner.close()
+
+
+def test_verifiers_that_cannot_be_sent_to_a_process() -> None:
+    lock = Lock()
+    with pytest.raises(TypeError, match=r"verifier .*lambda.* cannot be sent to its own process .*pickle.*lock"):
+        VerifierRunner(lambda answer, reference: lock.locked(), trusted=False)
+    # It can be pickled, as the name of something that the other process does not find
+    module = ModuleType("only_here")
+    exec("def verifier(answer, reference): return 1", vars(module))
+    sys.modules["only_here"] = module
+    with pytest.raises(VerifierError, match=r"cannot run in a process of its own: ModuleNotFoundError.*only_here"):
+        VerifierRunner(module.verifier, trusted=False, on_error="zero").score([Check("", "", "")])
+
+
+def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "math_verify.py").write_text(
+        "import time\ntime.sleep(2)\ndef parse(text, **_): return [text]\ndef verify(gold, target, **_): return True\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    del sys.modules["math_verify"]
+    runner = VerifierRunner(make_math_verifier(), trusted=False, time_limit=1.5)
+    assert runner.score([Check("0.5", "1/2", "")])[0].score == 1
+    runner.close()
+
+
+class OnlyHere:
+    """Its module is not one that another process finds."""
+
+
+def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = VerifierRunner(lambda answer, payload: 1.0, trusted=False, on_error="zero")
+    checks = [Check("7", "7", "3+4="), Check("8", {"lock": Lock()}, "4+4=")]
+    with pytest.raises(
+        TypeError, match=r"(?s)what belongs to this item cannot be sent there .*lock.*metadata.*Prompt: '4\+4='"
+    ):
+        runner.score(checks)
+    monkeypatch.setitem(sys.modules, "only_here", ModuleType("only_here"))
+    monkeypatch.setattr(OnlyHere, "__module__", "only_here")
+    monkeypatch.setattr(sys.modules["only_here"], "OnlyHere", OnlyHere, raising=False)
+    with pytest.warns(UserWarning, match=r"(?s)cannot be read in another process \(ModuleNotFoundError.*Prompt: '4\+4='"):
+        verdicts = runner.score([checks[0], Check("8", OnlyHere(), "4+4="), checks[0]])
+    assert [verdict.score for verdict in verdicts] == [1, 0, 1]
+    runner.close()
+
+
+def test_answers_are_only_data() -> None:
+    seen = VerifierRunner(lambda answer, reference: 1 / len(answer), trusted=False)
+    answers = ["__import__('os')._exit(1)", "$(exit 1)", "\x00\n\udcff", "a" * 1_000_000]
+    verdicts = seen.score([Check(answer, "", "") for answer in answers])
+    assert [verdict.score for verdict in verdicts] == [1 / len(answer) for answer in answers]
+    seen.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"), [({"time_limit": 0}, "verifier_timeout=0"), ({"on_error": "ignore"}, "'raise' or 'zero'")]
+)
+def test_wrong_settings_of_verifiers_are_named(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VerifierRunner(is_equivalent, trusted=True, **kwargs)
+
+
+def test_a_script_needs_no_main_guard_and_leaves_no_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import gymnasium as gym\n"
+        f"def verifier(answer, reference):\n    return answer == reference\n"
+        f"env = gym.make({ENV_ID!r}, verifier=verifier)\n"
+        f"env.reset(options={{'item': 34}})\n"
+        f"env.step(7)\n"
+        f"print(env.step(12)[1], env.unwrapped.rules.runner.worker_pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, timeout=60
+    )
+    reward, pid = done.stdout.split()
+    assert reward == "1.0" and done.stderr == ""
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_copies_in_processes_of_their_own_have_verifiers_too() -> None:
+    def verifier(answer: str, reference: str) -> bool:
+        return answer == reference
+
+    copies = make_group_env(
+        VerifierTextEnv,
+        n_envs=2,
+        env_kwargs={"verifier": verifier},
+        vec_env_cls=SubprocVecEnv,
+        vec_env_kwargs={"start_method": "fork"},
+    )
+    copies.set_options({"item": 34})
+    copies.reset()
+    copies.step(np.array([7, 8]))
+    assert copies.step(np.array([12, 12]))[1].tolist() == [1.0, 0.0]
+    copies.close()

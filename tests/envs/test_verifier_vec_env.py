@@ -1,0 +1,345 @@
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import data_equivalence
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecMonitor
+from toy_envs import TINY_TEXT, step_both, without_time
+
+from sb3_grpo.envs import CharTokenizer, HardPrompts, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
+from sb3_grpo.starts.starts import SeedStart, Start, StartMismatchError
+from sb3_grpo.text.tokens import PAD
+
+N = 6
+SETTINGS: list[dict[str, Any]] = [
+    {"task": "arithmetic", "reward_wrong": -1.0},
+    {"task": "guess_number"},
+    {"task": "guess_number", "max_answer_tokens": 5, "max_reply_tokens": 1},
+    {"task": lambda index: (f"{index % 97}?", str(index % 7)), "max_prompt_tokens": 3, "max_answer_tokens": 4},
+]
+
+
+def pair_of_envs(settings: dict[str, Any], seed: int | None = 3) -> tuple[Any, VerifierTextVecEnv]:
+    """The same copies twice: one by one, and all in one object."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copies = make_group_env(VerifierTextEnv, n_envs=N, seed=seed, env_kwargs=settings)
+    return copies, VerifierTextVecEnv(N, seed=seed, **settings)
+
+
+def play_both(copies: Any, batch: VerifierTextVecEnv, n_steps: int, rng: np.random.Generator) -> int:
+    """
+    :return: How many episodes have ended
+    """
+    eos, n_ended = batch.rules.tokenizer.eos_id, 0
+    for _ in range(n_steps):
+        n_ended += step_both(copies, batch, np.where(rng.random(N) < 0.4, eos, rng.integers(eos + 1, size=N)))
+    return n_ended
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_same_as_single_copies(settings: dict[str, Any]) -> None:
+    copies, batch = pair_of_envs(settings)
+    assert batch.observation_space == copies.observation_space and batch.action_space == copies.action_space
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        assert np.array_equal(copies.reset(), batch.reset())
+        assert copies.reset_infos == batch.reset_infos
+        assert play_both(copies, batch, 150, rng) > 100
+    copies.seed(11), batch.seed(11)
+    for env in (copies, batch):
+        env.set_options([{"item": idx} for idx in range(N)])
+    assert np.array_equal(copies.reset(), batch.reset())
+    assert [info["item"] for info in batch.reset_infos] == list(range(N))
+    play_both(copies, batch, 20, rng)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_same_from_queued_starts(settings: dict[str, Any], noise: bool) -> None:
+    copies, batch = pair_of_envs(settings)
+    queue = copies.get_attr("queue")[0]
+    for env in copies.envs:
+        env.queue = queue
+    rng = np.random.default_rng(1)
+    starts: list[Start] = [SeedStart(5), SeedStart(5), SeedStart(5, {"item": 4}), SeedStart(6)]
+    for ticket in range(40):
+        for env in (copies, batch):
+            noise_seed = 7 * ticket if noise else None
+            env.env_method("queue_start", ticket, starts[ticket % 4], noise_seed, indices=0)
+    assert np.array_equal(copies.reset(), batch.reset())
+    assert [info["group_start"] for info in batch.reset_infos] == list(range(N))
+    # In the end no starts are left, and the copies go on with the generators of theirs
+    for _ in range(8):
+        play_both(copies, batch, 25, rng)
+        for name in ("current_ticket", "first_observation"):
+            assert data_equivalence(copies.get_attr(name), batch.get_attr(name), exact=True)
+        assert len(queue) == len(batch.queue)
+    assert not batch.queue and batch.get_attr("current_ticket") == [None] * N
+
+
+def test_seed_starts_begin_like_a_single_environment() -> None:
+    batch, single = VerifierTextVecEnv(2), VerifierTextEnv()
+    batch.reset()
+    for seed in range(30):
+        start = SeedStart(seed, {"item": seed} if seed % 3 == 0 else None)
+        for ticket in (100 + seed, 200 + seed):
+            batch.queue_start(ticket, start)
+        batch.reset()
+        expected, info = single.reset(seed=start.seed, options=start.options)
+        assert batch.get_attr("first_observation", indices=1)[0].tolist() == expected.tolist()
+        assert batch.reset_infos == [{**info, "group_start": 100 + seed}, {**info, "group_start": 200 + seed}]
+
+
+def test_queued_starts_can_be_taken_back() -> None:
+    batch = VerifierTextVecEnv(3, seed=0)
+    batch.queue_start(1, SeedStart(0))
+    batch.env_method("clear_starts")
+    batch.reset()
+    assert batch.get_attr("current_ticket") == [None] * 3
+    with pytest.raises(TypeError, match="Expected a SeedStart or a SnapshotStart, not str"):
+        batch.queue_start(1, "start")  # type: ignore[arg-type]
+        batch.reset()
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:2])
+def test_snapshots_in_the_middle_of_an_answer(settings: dict[str, Any]) -> None:
+    batch, other = VerifierTextVecEnv(2, seed=0, **settings), VerifierTextVecEnv(2, **settings)
+    batch.reset()
+    other.reset()
+    eos = batch.rules.tokenizer.eos_id
+    for actions in ([1, 2], [eos, 4])[: 2 if settings["task"] == "guess_number" else 1]:
+        observations, _, dones, _ = batch.step(np.array(actions))
+    assert not dones.any()
+    snapshots = capture_starts(batch)
+    for ticket, snapshot in enumerate(snapshots):
+        other.queue_start(ticket, snapshot)
+    assert np.array_equal(other.reset(), observations)
+    assert other.reset_infos == [{"group_start": 0}, {"group_start": 1}]
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        actions = np.where(rng.random(2) < 0.3, eos, rng.integers(10, size=2))
+        expected, got = batch.step(actions), other.step(actions)
+        # Episodes, rewards and the generators with which it goes on
+        assert data_equivalence([*expected[:3]], [*got[:3]], exact=True)
+        for one, two in zip(expected[3], got[3], strict=True):
+            assert data_equivalence(without_time(one), without_time(two), exact=True)
+
+
+def test_snapshots_belong_to_their_task() -> None:
+    batch, capitals = VerifierTextVecEnv(1, seed=0), VerifierTextVecEnv(1, seed=0, task="capitals")
+    batch.reset()
+    capitals.queue_start(1, capture_starts(batch)[0])
+    with pytest.raises(StartMismatchError):
+        capitals.reset()
+
+
+def test_what_wrappers_and_algorithms_ask_for() -> None:
+    batch = VerifierTextVecEnv(3, seed=0, render_mode="ansi")
+    ensure_start_queues(batch)
+    assert batch.has_attr("queue_start") and not batch.has_attr("nothing")
+    assert batch.env_is_wrapped(Monitor) == batch.env_is_wrapped(StartQueue) == [True] * 3
+    assert batch.env_is_wrapped(gym.wrappers.TimeLimit, indices=[0, 1]) == [False] * 2
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9]))
+    assert batch.env_method("render", indices=1) == ["Task: 3+4=\nAgent: 8"]
+    assert batch.get_attr("rules", indices=[0]) == [batch.rules]
+    batch.set_attr("marked", 5)
+    assert batch.get_attr("marked") == [5] * 3
+    with pytest.raises(ValueError, match="can only be set for all"):
+        batch.set_attr("marked", 6, indices=0)
+    with pytest.raises(AttributeError, match="'max_answer_tokens' cannot be changed"):
+        batch.set_attr("max_answer_tokens", 6)
+    assert batch.get_attr("metadata") == [VerifierTextEnv.metadata] * 3 and batch.get_attr("spec", 0) == [None]
+    with pytest.raises(AttributeError, match="no method 'fly', only queue_start"):
+        batch.env_method("fly")
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0, 1, 13], "tokens from 0 to 12"),
+        ([0, 1, -1], "tokens from 0 to 12"),
+        ([0, 1], r"3 whole numbers.*shape \(2,\)"),
+        ([0.5, 1.0, 2.0], "type float64"),
+    ],
+)
+def test_wrong_actions_are_named(actions: list[float], message: str) -> None:
+    batch = VerifierTextVecEnv(3)
+    with pytest.raises(gym.error.ResetNeeded):
+        batch.step(np.zeros(3, np.int64))
+    batch.reset()
+    with pytest.raises(ValueError, match=message):
+        batch.step(np.array(actions))
+
+
+def test_wrong_arguments_are_named() -> None:
+    for kwargs, message in (
+        ({"num_envs": 0}, "num_envs=0"),
+        ({"num_envs": 2, "verifier": "x"}, "verifier='x'"),
+        ({"num_envs": 2, "reward_correct": float("nan")}, "reward_correct=nan has to be a finite number"),
+        ({"num_envs": 2, "reward_wrong": "0"}, "reward_wrong='0' has to be a finite number"),
+        ({"num_envs": 2, "reward_wrong": 1}, "has to be greater than reward_wrong=1"),
+        ({"num_envs": 2, "success_score": 1.5}, r"success_score=1\.5 has to be above 0 and at most 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            VerifierTextVecEnv(**kwargs)  # type: ignore[arg-type]
+
+
+def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = VerifierTextVecEnv(4, verifier=lambda answer, reference: float(answer == reference))
+    calls: list[list[str]] = []
+    score = batch.rules.runner.score
+    monkeypatch.setattr(
+        batch.rules.runner, "score", lambda checks: calls.append([check.answer for check in checks]) or score(checks)
+    )
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9, 12]))
+    _, rewards, dones, _ = batch.step(np.array([12, 12, 0, 1]))
+    assert calls == [[""], ["7", "8"]]
+    assert rewards.tolist() == [1, 0, 0, 0] and dones.tolist() == [True, True, False, False]
+    batch.close()
+    assert batch.rules.runner.worker_pid is None
+
+
+def test_rewards_can_be_changed() -> None:
+    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("VerifierText-v0", max_answer_tokens=1)
+    batch.reset(), single.reset()
+    for name, value in (("reward_wrong", -1.0), ("truncate", False)):
+        batch.set_attr(name, value)
+        single.set_wrapper_attr(name, value)
+        assert batch.get_attr(name) == [value] * 2 and single.get_wrapper_attr(name) == value
+    _, rewards, _, infos = batch.step(np.zeros(2, np.int64))
+    assert rewards.tolist() == [-1, -1] and not infos[0]["TimeLimit.truncated"]
+    assert single.step(0)[1:4] == (-1, True, False)
+    with pytest.raises(ValueError, match=r"reward_correct=-1\.0 has to be greater than reward_wrong=-1\.0"):
+        batch.set_attr("reward_correct", -1.0)
+    assert batch.get_attr("reward_correct") == [1.0] * 2
+
+
+def failing() -> Callable[[str, str], float]:
+    def verifier(answer: str, reference: str) -> float:
+        while answer == "9":
+            pass
+        if answer == "8":
+            raise ValueError("eight")
+        return float(answer == reference)
+
+    return verifier
+
+
+def test_failures_of_the_verifier_concern_one_copy() -> None:
+    settings: dict[str, Any] = {"verifier": failing(), "verifier_timeout": 0.5}
+    batch = VerifierTextVecEnv(4, on_verifier_error="zero", reward_wrong=-1.0, **settings)
+    batch.set_options({"item": 34})
+    batch.reset()
+    batch.step(np.array([7, 8, 9, 7]))
+    with pytest.warns(UserWarning, match="eight"):
+        _, rewards, dones, infos = batch.step(np.full(4, 12))
+    assert rewards.tolist() == [1, -1, -1, 1] and dones.all()
+    assert ["verifier_error" in info for info in infos] == [False, True, True, False]
+    assert batch.verifier_errors == 2 and batch.get_attr("verifier_errors") == [2] * 4
+    batch.close()
+    batch = VerifierTextVecEnv(1, **settings)
+    batch.reset()
+    batch.step(np.array([8]))
+    with pytest.raises(VerifierError, match="eight"):
+        batch.step(np.array([12]))
+    for _ in range(9):
+        with pytest.raises(gym.error.ResetNeeded, match=r"ended by an error: call reset\(\)"):
+            batch.step(np.array([1]))
+    batch.reset()
+    batch.step(np.array([1]))
+    batch.close()
+    single = VerifierTextEnv(verifier=failing())
+    single.reset()
+    single.step(8)
+    with pytest.raises(VerifierError, match="eight"):
+        single.step(12)
+    with pytest.raises(gym.error.ResetNeeded, match="ended by an error"):
+        single.step(1)
+    single.close()
+
+
+def test_returned_arrays_are_not_changed_afterwards() -> None:
+    batch = VerifierTextVecEnv(2, seed=0, max_answer_tokens=2)
+    first = batch.reset()
+    kept = first.copy()
+    second, *_ = batch.step(np.array([1, 2]))
+    terminal = batch.step(np.array([1, 2]))[3][0]["terminal_observation"]
+    assert np.array_equal(first, kept) and not np.array_equal(first, second)
+    assert (terminal != PAD).sum() == (second[0] != PAD).sum() + 1
+    first[:] = 99
+    assert batch.step(np.array([1, 2]))[0].max() < 13
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
+def test_training_and_evaluation(task: str) -> None:
+    env = VerifierTextVecEnv(8, seed=0, task=task)
+    model = GRPO("TokenPolicy", env, group_size=4, n_groups=4, policy_kwargs=TINY_TEXT, device="cpu", seed=0).learn(300)
+    assert model.num_timesteps >= 300 and len(model.ep_info_buffer or ()) > 30
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=20)
+    assert 0 <= mean <= 1
+    # The evaluation has disturbed the groups
+    model.learn(100, reset_num_timesteps=False)
+
+
+def test_hard_prompts_have_to_be_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    hard = HardPrompts(3)
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [hard(rng) for _ in range(999)]
+    with pytest.warns(UserWarning, match="no answer was counted.*has to be the callback"):
+        hard(rng)
+    env = VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")])
+    hard = HardPrompts(2)
+    model = GRPO("TokenPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY_TEXT, device="cpu")
+    model.learn(30, callback=hard)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [hard(rng) for _ in range(1001)]
+
+
+def test_the_example_with_a_language_model(tmp_path: Path) -> None:
+    for package in ("math_verify", "peft", "tokenizers"):
+        pytest.importorskip(package)
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({**{c: i for i, c in enumerate("0123456789+=")}, "<eos>": 12}, unk_token="="))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Qwen2Config(vocab_size=32, num_key_value_heads=2, eos_token_id=12, bos_token_id=None, **sizes)
+    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    env = VerifierTextVecEnv(
+        4, task=str(tmp_path / "questions.jsonl"), verifier="math", tokenizer=tokenizer, max_answer_tokens=3
+    )
+    policy_kwargs = {"model": str(tmp_path), "lora": {"r": 2}}
+    sizes = {"group_size": 4, "n_groups": 2, "batch_size": 32, "n_epochs": 1}
+    model = GRPO("CausalLMPolicy", env, gamma=1.0, advantage="outcome", policy_kwargs=policy_kwargs, device="cpu", **sizes)
+    model.learn(20)
+    assert model.num_timesteps >= 20
+    assert set(model.policy.generate(["1+1="])[0]) <= set("0123456789+=")
+    env.close()
+
+
+@pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
+def test_training_inside_of_a_wrapper() -> None:
+    env = VecMonitor(VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")], tokenizer=CharTokenizer("ab?!")))
+    GRPO("TokenPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY_TEXT, device="cpu").learn(50)

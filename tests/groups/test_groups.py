@@ -1,0 +1,388 @@
+import functools
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from toy_envs import TINY, NoisyEnv, RecordingEnv, ToyEnv, observations_of
+
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
+from sb3_grpo.starts.starts import SeedStart
+
+# (observation, action, reward)
+Step = tuple[tuple[float, float], int, float]
+FORK = {"start_method": "fork"}
+
+
+class FunctionCallback(BaseCallback):
+    """Go on as long as a function says so."""
+
+    def __init__(self, goes_on: Any):
+        super().__init__()
+        self.goes_on = goes_on
+
+    def _on_step(self) -> bool:
+        return self.goes_on()
+
+
+class Batches:
+    """Mixed into an algorithm: keeps the episodes of every batch, group by group, as the update sees them."""
+
+    seen: list[list[list[Step]]]
+
+    def train(self) -> None:
+        batch = self.batch  # type: ignore[attr-defined]
+        if batch is not None:
+            assert (batch.episode.diff() >= 0).all(), "steps are in the order of groups and members"
+            groups = []
+            for idx in range(len(batch.lengths)):
+                groups.append([self._steps(batch, idx, member) for member in range(batch.lengths.shape[1])])
+            self.seen = [*getattr(self, "seen", []), *groups]
+        super().train()  # type: ignore[misc]
+
+    @staticmethod
+    def _steps(batch: Any, group: int, member: int) -> list[Step]:
+        steps = batch.episode == group * batch.lengths.shape[1] + member
+        rows, length = batch.rows[steps], int(batch.lengths[group, member])
+        assert batch.time[steps].tolist() == list(range(length))
+        assert batch.mask[group, member].sum() == length
+        observations = [tuple(each) for each in observations_of(batch, steps.nonzero().squeeze(1)).tolist()]
+        return list(
+            zip(observations, batch.actions[rows].tolist(), batch.rewards[group, member, :length].tolist(), strict=True)
+        )
+
+
+class RecordingGRPO(Batches, GRPO):
+    pass
+
+
+class RecordingDAPO(Batches, DAPO):
+    pass
+
+
+def recording_env(n_envs: int, subproc: bool = False, **kwargs: Any) -> VecEnv:
+    envs = [functools.partial(make_recording_env, number, **kwargs) for number in range(n_envs)]
+    return SubprocVecEnv(envs, **FORK) if subproc else DummyVecEnv(envs)  # type: ignore[arg-type]
+
+
+def make_recording_env(number: int, **kwargs: Any) -> StartQueue:
+    return StartQueue(RecordingEnv(number, length=kwargs.pop("length", None), **kwargs))
+
+
+def check_groups(model: Any, n_groups: int) -> None:
+    """Every episode of every batch is one that an environment has played from beginning to end, and none is used twice."""
+    assert len(model.seen) == n_groups
+    played = [tuple(episode) for history in model.get_env().get_attr("history") for episode in history if episode]
+    used = Counter(tuple(episode) for group in model.seen for episode in group)
+    for group in model.seen:
+        assert len({episode[0][0] for episode in group}) == 1, "the members of a group start alike"
+    # Episodes of one step with the same start and action look the same
+    assert not used - Counter(played)
+    starts = [group[0][0][0] for group in model.seen]
+    assert len(set(starts)) == len(starts), "each group has a start of its own"
+
+
+@pytest.mark.parametrize("algo", [RecordingGRPO, RecordingDAPO])
+@pytest.mark.parametrize("n_envs", [1, 3, 6, 40])
+@pytest.mark.parametrize("subproc", [False, True])
+def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
+    if subproc and n_envs == 40:
+        n_envs = 9  # more than the 6 episodes of an update, too
+    env = recording_env(n_envs, subproc)
+    model = algo("MlpPolicy", env, group_size=3, n_groups=2, n_epochs=1, seed=0, policy_kwargs=TINY)
+    model.learn(1)
+    for _ in range(4):
+        model.learn(1, reset_num_timesteps=False)
+    # More copies than episodes of an update: some of the next updates are complete already
+    check_groups(model, 10 if algo is RecordingGRPO and n_envs <= 6 else len(model.seen))
+    if algo is RecordingDAPO:
+        assert all(len({sum(step[2] for step in episode) for episode in group}) > 1 for group in model.seen)
+    env.close()
+
+
+def test_work_ahead_is_used_in_order_and_bounded() -> None:
+    env = recording_env(4)
+    model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=3, n_epochs=1, policy_kwargs=TINY, seed=0).learn(1)
+    for _ in range(5):
+        model.learn(1, reset_num_timesteps=False)
+    used = {group[0][0][0][0] for group in model.seen}
+    begun = Counter(episode[0][0][0] for history in env.get_attr("history") for episode in history if episode)
+    # Every member of every group that was begun is in a batch, but for the groups that were open at the end
+    assert all(begun[start] == 2 for start in used)
+    assert len(begun) - len(used) <= 3 + 4 // 2
+
+
+def test_free_copies_do_not_run_ahead_without_end() -> None:
+    """One endless member holds up the update; the other copies begin the next update's groups, and then wait."""
+
+    class OneLong(ToyEnv):
+        def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+            result = super().reset(**kwargs)
+            self.end = 200 if kwargs.get("options") else 3
+            return result
+
+    starts = (SeedStart(seed, {"long": True} if seed == 0 else None) for seed in count())
+    n_open = []
+
+    def look(local_vars: dict[str, Any], _: Any) -> bool:
+        n_open.append(len(local_vars["self"]._groups.groups))
+        return True
+
+    env = make_group_env(OneLong, 4)
+    sampler = functools.partial(next, starts)
+    model = GRPO("MlpPolicy", env, group_size=2, n_groups=2, start_sampler=lambda _: sampler(), policy_kwargs=TINY)
+    model.learn(1, callback=look)
+    assert max(n_open) == 2 + 2 + 4 // 2
+    assert model.batch.lengths.tolist() == [[200, 200], [3, 3]]
+    assert model.num_timesteps == 4 * 200
+    model.learn(1, reset_num_timesteps=False)
+    assert model.batch.lengths.tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("subproc", [False, True])
+@pytest.mark.parametrize("reset_num_timesteps", [False, True])
+def test_evaluation_on_the_training_environment_between_learns(subproc: bool, reset_num_timesteps: bool) -> None:
+    env = recording_env(3, subproc)
+    model = RecordingGRPO("MlpPolicy", env, group_size=3, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0).learn(1)
+    for _ in range(3):
+        evaluate_policy(model, env, n_eval_episodes=4, warn=False)
+        model.learn(1, reset_num_timesteps=reset_num_timesteps)
+    check_groups(model, 8)
+    env.close()
+
+
+@pytest.mark.parametrize("subproc", [False, True])
+@pytest.mark.parametrize("every", [3, 7])
+def test_evaluation_on_the_training_environment_in_a_callback(subproc: bool, every: int) -> None:
+    class Evaluate(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls % every == 0:
+                evaluate_policy(self.model, self.training_env, n_eval_episodes=2, warn=False)
+            return True
+
+    env = recording_env(3, subproc)
+    model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=1, n_epochs=1, policy_kwargs=TINY, seed=0)
+    with pytest.warns(UserWarning, match="an environment of their own"):
+        model.learn(300, callback=Evaluate())
+    assert model.num_timesteps >= 300
+    check_groups(model, len(model.seen))
+    env.close()
+
+
+def test_another_environment_in_the_middle_of_a_rollout() -> None:
+    model = RecordingGRPO("MlpPolicy", recording_env(2), group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0)
+    model.learn(100, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 8)
+    model.set_env(recording_env(2), force_reset=False)
+    model.learn(1, reset_num_timesteps=False)
+    check_groups(model, 2)
+
+
+def test_evaluation_that_never_lets_an_episode_end() -> None:
+    class Evaluate(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls % 3 == 0:
+                evaluate_policy(self.model, self.training_env, n_eval_episodes=1, warn=False)
+            return True
+
+    model = GRPO("MlpPolicy", recording_env(2, length=5), group_size=2, n_groups=1, policy_kwargs=TINY, seed=0)
+    with pytest.warns(UserWarning, match="an environment of their own"):
+        model.learn(60, callback=Evaluate())
+    assert (model.num_timesteps, model._n_updates) == (60, 0)
+
+
+@pytest.mark.parametrize("subproc", [False, True])
+def test_two_models_take_turns_at_one_environment(subproc: bool) -> None:
+    env = recording_env(3, subproc)
+    models = [
+        RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=seed)
+        for seed in range(2)
+    ]
+    for _ in range(3):
+        for model in models:
+            model.learn(1, reset_num_timesteps=False)
+    for model in models:
+        check_groups(model, 6)
+    env.close()
+
+
+@pytest.mark.parametrize("n_steps", range(1, 12, 3))
+def test_resume_after_a_callback_stopped_in_the_middle_of_a_rollout(n_steps: int) -> None:
+    env = recording_env(2)
+    model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0)
+    check = CheckLogProbs()
+    stop = FunctionCallback(lambda: model.num_timesteps < 2 * n_steps)
+    model.learn(100, callback=[check, stop])
+    assert model.num_timesteps == 2 * n_steps
+    n_begun = [len(history) for history in env.get_attr("history")]
+    model.learn(1, reset_num_timesteps=False, callback=check)
+    check_groups(model, 2)
+    # No environment was reset in between: the steps before the stop are in the batch
+    used = [step for group in model.seen for episode in group for step in episode]
+    assert len(used) >= 2 * n_steps - 2 * 11
+    assert sum(len(history) for history in env.get_attr("history")) <= 4 + 2 * 2 + sum(n_begun)
+    firsts = {episode[0][0] for group in model.seen for episode in group}
+    assert env.get_attr("history")[0][0][0][0] in firsts, "the episode that was begun first was finished and used"
+
+
+class CheckLogProbs(BaseCallback):
+    """The log probabilities in the batch are those of the policy that has acted, if it has been changed since or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[Any, list[float]] = {}
+
+    def _on_step(self) -> bool:
+        actions = th.as_tensor(self.locals["actions"])
+        obs = th.as_tensor(self.locals["obs"])
+        log_probs = self.model.policy.get_distribution(obs).log_prob(actions)  # type: ignore[union-attr]
+        for observation, action, log_prob in zip(obs.tolist(), actions.tolist(), log_probs, strict=True):
+            self.known.setdefault((*observation, action), []).append(log_prob.item())
+        return True
+
+    def _on_rollout_end(self) -> None:
+        batch = self.model.batch  # type: ignore[attr-defined]
+        observations, actions = (
+            observations_of(batch).tolist(),
+            batch.actions[batch.rows].tolist(),
+        )
+        for observation, action, log_prob in zip(observations, actions, batch.old_log_prob[batch.rows].tolist(), strict=True):
+            assert np.isclose(log_prob, self.known[(*observation, action)], atol=1e-5).any()
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 20])
+def test_log_probs_of_every_batch(n_envs: int) -> None:
+    model = GRPO("MlpPolicy", recording_env(n_envs), group_size=2, n_groups=2, learning_rate=0.01, policy_kwargs=TINY, seed=0)
+    model.learn(400, callback=CheckLogProbs())
+    assert model._n_updates > 10
+
+
+@pytest.mark.parametrize("reset_num_timesteps", [False, True])
+def test_other_groups_between_two_learns(reset_num_timesteps: bool) -> None:
+    model = RecordingGRPO("MlpPolicy", recording_env(3), group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0)
+    assert model.learn(1).batch.lengths.shape == (2, 2)  # type: ignore[union-attr]
+    model.group_size, model.n_groups = 3, 4
+    model.learn(1, reset_num_timesteps=reset_num_timesteps)
+    assert model.batch.lengths.shape == (4, 3)  # type: ignore[union-attr]
+    check_groups(model, 6)
+
+
+@pytest.mark.parametrize("common_noise", [True, False])
+def test_common_noise(common_noise: bool) -> None:
+    class NoiseGRPO(Batches, GRPO):
+        pass
+
+    env = make_group_env(NoisyEnv, 3)
+    model = NoiseGRPO("MlpPolicy", env, group_size=3, n_groups=3, common_noise=common_noise, policy_kwargs=TINY, seed=0)
+    model.learn(1)
+    for group in model.seen:
+        assert len({episode[0][0] for episode in group}) == 1
+        noise = {tuple(observation for observation, _, _ in episode) for episode in group}
+        assert len(noise) == (1 if common_noise else 3)
+
+
+class NoisySnapshotEnv(NoisyEnv):
+    """A snapshot of it holds the state of its noise."""
+
+    def get_state(self) -> dict[str, Any]:
+        names = ("start", "end", "t", "options")
+        return {"generator": self.np_random.bit_generator.state, **{name: getattr(self, name) for name in names}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: value for name, value in state.items() if name != "generator"})
+        self.np_random.bit_generator.state = state["generator"]
+
+
+@pytest.mark.parametrize("common_noise", [True, False])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_noise_after_a_snapshot(common_noise: bool, steps: int) -> None:
+    """Common to a group, but not the same in all groups that begin there."""
+    env = make_group_env(NoisySnapshotEnv, 2)
+    env.seed(0)
+    env.reset()
+    for _ in range(steps):
+        env.step(np.zeros(2, dtype=int))
+    snapshot = capture_starts(env)[0]
+    model = RecordingGRPO(
+        "MlpPolicy",
+        env,
+        group_size=3,
+        n_groups=4,
+        common_noise=common_noise,
+        start_sampler=lambda _: snapshot,
+        policy_kwargs=TINY,
+        seed=0,
+    ).learn(1)
+    assert {episode[0][0] for group in model.seen for episode in group} == {tuple(snapshot.observation.tolist())}
+    noise = [[tuple(observation for observation, _, _ in episode) for episode in group] for group in model.seen]
+    assert {len(episode) for group in noise for episode in group} == {4 - steps}
+    assert [len(set(group)) for group in noise] == [1 if common_noise else 3] * 4
+    assert len({episode for group in noise for episode in group}) == (4 if common_noise else 12)
+
+
+class SamplingEnv(ToyEnv):
+    """It draws its start from one of its spaces, which ``reset(seed=...)`` does not seed."""
+
+    def __init__(self, space: str):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self.sampled: gym.Space = getattr(self, space)
+
+    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+        super().reset(**kwargs)
+        self.start = self.sampled.sample()[0]
+        return self.observe(), {}
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_starts_that_are_sampled_from_a_space(space: str) -> None:
+    env = make_group_env(functools.partial(SamplingEnv, space), 3)
+    model = GRPO("MlpPolicy", env, group_size=3, n_groups=4, n_epochs=1, policy_kwargs=TINY, seed=0)
+    for _ in range(2):
+        batch = model.learn(1, reset_num_timesteps=False).batch
+        assert batch is not None
+        starts = observations_of(batch)[batch.time == 0][:, 0].view(4, 3)
+        assert (starts == starts[:, :1]).all()
+        assert len(starts.unique()) == 4
+
+
+def test_start_sampler_with_seeds_and_options() -> None:
+    starts = [SeedStart(seed, {"level": seed}) for seed in (5, 6)]
+
+    def sampler(rng: np.random.Generator) -> SeedStart:
+        return starts[rng.integers(2)]
+
+    model = RecordingGRPO(
+        "MlpPolicy", recording_env(2), group_size=2, n_groups=4, start_sampler=sampler, policy_kwargs=TINY, seed=0
+    ).learn(100)
+    expected = {float(np.random.default_rng(seed).random()) for seed in (5, 6)}
+    assert {group[0][0][0][0] for group in model.seen} == expected
+    assert set(map(str, model.get_env().get_attr("options"))) <= {"{'level': 5}", "{'level': 6}"}
+
+
+def test_unrelated_starts() -> None:
+    model = RecordingGRPO(
+        "MlpPolicy", recording_env(3), group_size=3, n_groups=2, unrelated_starts=True, policy_kwargs=TINY, seed=0
+    ).learn(1)
+    played = {tuple(episode) for history in model.get_env().get_attr("history") for episode in history}
+    for group in model.seen:
+        assert len({episode[0][0] for episode in group}) == 3
+        assert {tuple(episode) for episode in group} <= played
+
+
+def test_unrelated_starts_after_an_evaluation() -> None:
+    env = recording_env(3, length=5)
+    model = RecordingGRPO("MlpPolicy", env, group_size=3, n_groups=1, unrelated_starts=True, policy_kwargs=TINY, seed=0)
+    model.learn(100, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 6)
+    evaluate_policy(model, env, n_eval_episodes=3, warn=False)
+    model.learn(1, reset_num_timesteps=False)
+    played = {tuple(episode) for history in env.get_attr("history") for episode in history}
+    assert {tuple(episode) for group in model.seen for episode in group} <= played

@@ -1,0 +1,177 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo.common.baselines import regression_values
+from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.groups import vine
+from sb3_grpo.groups.vine import VisitedStates
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.grpo import grpo as grpo_module
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
+
+SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
+
+
+class Groups(BaseCallback):
+    """Keeps the groups of all updates, and what was observed in each rollout before it and since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[Any] = []
+        self.observed: set[bytes] = set()
+        self.fractions: list[float] = []
+
+    def _on_step(self) -> bool:
+        self.observed.update(each.tobytes() for each in self.locals["new_obs"])
+        assert isinstance(self.model, GRPO)
+        self._wanted = self.model._groups.wanted()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.groups += self._wanted
+        self.fractions.append(self.logger.name_to_value["group/vine_fraction"])
+
+
+def learn(env: VecEnv, steps: int = 3000, cls: type[GRPO] = GRPO, **changes: Any) -> tuple[GRPO, Groups]:
+    callback = Groups()
+    model = cls("MlpPolicy", env, **{"vine_share": 0.5, **SETTINGS, **changes})
+    return model.learn(steps, callback=callback), callback
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc", "batched"])
+@pytest.mark.parametrize("cls", [GRPO, DAPO])
+def test_groups_begin_where_the_policy_has_been(kind: str, cls: type[GRPO]) -> None:
+    if kind == "batched":
+        env: VecEnv = ControlVecEnv("CartPole-v1", 8, seed=0)
+    elif kind == "subproc":
+        env = make_group_env("CartPole-v1", 3, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    else:
+        env = make_group_env("CartPole-v1", 8, seed=0)
+    _, seen = learn(env, cls=cls)
+    begun = [group.start for group in seen.groups]
+    visited = [start for start in begun if isinstance(start, SnapshotStart)]
+    # A few groups are drawn before there are states
+    assert 0.25 * len(begun) < len(visited) < 0.75 * len(begun) and len(begun) > 20
+    assert {start.observation.tobytes() for start in visited} <= seen.observed
+    for group in seen.groups:
+        if isinstance(group.start, SnapshotStart):
+            assert np.array_equal(group.first_observation, group.start.observation)
+    assert 0.25 < np.mean(seen.fractions) < 0.75
+    env.close()
+
+
+def test_outcomes_are_those_of_the_branches() -> None:
+    """And not of what led to them, which is the same for all."""
+    _, seen = learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), advantage="outcome")
+    visited = [group.start for group in seen.groups if isinstance(group.start, SnapshotStart)]
+    lengths = {group.episodes[0].length for group in seen.groups if group.start in visited}
+    assert len(lengths) > 5 and max(lengths) < 20
+    assert all(len({episode.length for episode in group.episodes}) == 1 for group in seen.groups)
+    # The regression has to know when the time is up
+    assert all(group.start.elapsed + group.episodes[0].length == 20 for group in seen.groups if group.start in visited)
+    assert all(-17.0 * length < group.episodes[0].outcome for group in seen.groups for length in [group.episodes[0].length])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_branches_are_not_reported(share: float) -> None:
+    """The longer an episode is the more branches it has, and what led to them has been reported already."""
+    env = make_group_env("CartPole-v1", 8, seed=0)
+    model, _ = learn(env, 20_000, vine_share=share, learning_rate=0.0, stats_window_size=10_000)
+    assert model.ep_info_buffer is not None
+    lengths = [info["l"] for info in model.ep_info_buffer]
+    assert abs(np.mean(lengths) - 21.7) < 2.5 and len(lengths) > 100
+
+
+def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    last: list[int] = []
+
+    def fit(numbers: th.Tensor, time: th.Tensor, *args: th.Tensor) -> th.Tensor:
+        last.append(int(time.max()))
+        return regression_values(numbers, time, *args)
+
+    monkeypatch.setattr(grpo_module, "regression_values", fit)
+    learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), 2000, n_groups=1, vine_share=1.0)
+    assert set(last) == {19} and len(last) > 10
+
+
+def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vine, "CAPTURE_RATE", 0.3)
+    states, rng = VisitedStates(1.0, lambda rng: SeedStart(1)), np.random.default_rng(0)
+    assert states(rng) == SeedStart(1)
+    env = ControlVecEnv("CartPole-v1", 4, seed=0)
+    env.reset()
+    for _ in range(300):
+        observations, *_ = env.step(rng.integers(2, size=4))
+        before = len(states.states)
+        states.visit(env, np.array([False, False, False, True]), rng)
+        latest = [observations[idx].tobytes() for idx in range(3)]
+        assert all(state.observation.tobytes() in latest for state in [*states.states][before:])
+    assert len(states.states) == vine.N_STATES
+    drawn = [id(states(rng)) for _ in range(1000)]
+    assert {id(state) for state in states.states} == {*drawn}
+
+
+def test_nothing_changes_without_it() -> None:
+    models = [
+        GRPO("MlpPolicy", ControlVecEnv("CartPole-v1", 4, seed=0), **SETTINGS, **more).learn(500)
+        for more in ({}, {"vine_share": 0.0})
+    ]
+    for one, other in zip(*(model.policy.parameters() for model in models), strict=True):
+        assert one.equal(other)
+
+
+def test_another_environment_share_or_sampler() -> None:
+    env = VecNormalize(make_group_env("CartPole-v1", 4, seed=0), norm_reward=False)
+    model, _ = learn(env)
+    model.set_env(VecNormalize(make_group_env("CartPole-v1", 4, seed=0, env_kwargs={"sutton_barto_reward": True})))
+    # Whose states are none of the environment's before
+    model.learn(500)
+    model.vine_share = 1.0
+    seen = Groups()
+    model.learn(2000, callback=seen, reset_num_timesteps=False)
+    assert sum(isinstance(group.start, SnapshotStart) for group in seen.groups) > 0.8 * len(seen.groups)
+    model.vine_share = 0.0
+    model.start_sampler = lambda rng: SeedStart(7)
+    seen = Groups()
+    model.learn(500, callback=seen, reset_num_timesteps=False)
+    assert {group.start for group in seen.groups} == {SeedStart(7)}
+
+
+def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
+    env = make_group_env("CartPole-v1", 4, seed=0)
+    model, _ = learn(env)
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env)
+    assert loaded.vine_share == 0.5 and loaded._visited is None
+    loaded.learn(500)
+
+
+def test_answers_that_others_have_begun() -> None:
+    env = VerifierTextVecEnv(16, seed=0, task="arithmetic", task_kwargs={"digits": 2})
+    seen = Groups()
+    model = DAPO("TokenPolicy", env, vine_share=0.5, advantage="outcome", **{**SETTINGS, "policy_kwargs": {"width": 16}})
+    model.learn(4000, callback=seen)
+    assert any(isinstance(group.start, SnapshotStart) for group in seen.groups)
+
+
+def test_mistakes_are_explained() -> None:
+    for settings, message in (
+        ({"vine_share": 1.5}, "vine_share must be between 0 and 1, got 1.5"),
+        ({"vine_share": 0.5, "unrelated_starts": True}, "leave unrelated_starts=False"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GRPO("MlpPolicy", "CartPole-v1", **settings)  # type: ignore[arg-type]
+    with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
+        learn(make_group_env(NoState, 4, seed=0))
+
+
+class NoState(ToyEnv):
+    """Nobody knows how to capture it."""

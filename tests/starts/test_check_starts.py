@@ -1,0 +1,215 @@
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from broken_envs import (
+    BROKEN,
+    ClassGenerator,
+    ClosureGenerator,
+    GlobalGenerator,
+    LeftOver,
+    NestedGenerator,
+    PassedOver,
+    SampledNoise,
+    SuspendedGenerator,
+    SystemGenerator,
+    WindyWalk,
+)
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+from toy_envs import ToyEnv, UnseededEnv
+from whole_envs import ALL, STICKY_PONG, make
+
+from sb3_grpo import GRPO, SeedStart, check_starts
+from sb3_grpo.starts.check_starts import StartCheck
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_starts_are_exact(name: str) -> None:
+    n_starts, n_steps = {"CarRacing-v3": (1, 10), "BipedalWalker-v3": (4, 60)}.get(name, (2, 60))
+    report = check_starts(lambda: make(name), n_starts, n_steps, verbose=0)
+    assert report.is_exact(), str(report)
+    captured = next(check for check in report.checks if check.what == "as the captured episode went on")
+    # With sticky actions the last one before the snapshot is unknown, and taken to be NOOP
+    assert captured.exact or name == STICKY_PONG
+
+
+@pytest.mark.parametrize("game", ["Qbert", "Tetris", "YarsRevenge"])
+def test_games_with_a_flag_that_is_in_no_state(game: str) -> None:
+    gym.register_envs(pytest.importorskip("ale_py"))
+    report = check_starts(lambda: gym.make(f"ALE/{game}-v5", repeat_action_probability=0.0), 2, 60, verbose=0)
+    assert all(check.exact for check in report.checks), str(report)
+
+
+def inexact(env: Callable[[], gym.Env]) -> dict[str, list[StartCheck]]:
+    report = check_starts(env, verbose=0)
+    return {
+        starts: [check for check in report.checks if check.starts == starts and check.needed and not check.exact]
+        for starts in ("seeds", "snapshots", "noise")
+    }
+
+
+@pytest.mark.parametrize("env", BROKEN)
+def test_broken_set_state_is_found(env: type[gym.Env]) -> None:
+    found = inexact(env)
+    assert not found["seeds"] and found["snapshots"]
+
+
+@pytest.mark.parametrize("env", [WindyWalk, NestedGenerator, ClosureGenerator, SampledNoise])
+def test_environments_that_are_right(env: type[gym.Env]) -> None:
+    assert inexact(env) == {"seeds": [], "snapshots": [], "noise": []}
+
+
+def test_generators_that_nobody_can_seed() -> None:
+    found = inexact(SuspendedGenerator)
+    assert not found["seeds"] and found["snapshots"]
+    (captured,) = [check for check in check_starts(SuspendedGenerator, verbose=0).checks if not check.needed]
+    assert captured.what == "as the captured episode went on" and not captured.exact
+    assert "SuspendedGenerator.make_weather > Generator" in found["noise"][-1].note
+    for env, name in ((GlobalGenerator, "numpy.random"), (ClassGenerator, "broken_envs.ClassGenerator.rng")):
+        found = inexact(env)
+        assert found["seeds"] and found["snapshots"]
+        assert found["noise"][-1].note == f"{name}: shared by all copies"
+    found = inexact(SystemGenerator)
+    assert "env.unwrapped.weather" in next(check.note for check in found["noise"] if "seeded" in check.what)
+    assert found["seeds"] and "env.unwrapped.weather (random.SystemRandom) cannot be seeded" in found["seeds"][0].note
+
+
+def test_what_episodes_leave_over() -> None:
+    # It is forgotten in the copy itself, too
+    assert [check.what for check in inexact(LeftOver)["seeds"]] == [
+        "the same copy, after other episodes",
+        "the same copy, in mid-episode",
+        "another copy, new or after one episode",
+        "another copy, in mid-episode",
+        "two copies in turn",
+    ]
+    report = check_starts(LeftOver, n_starts=1, verbose=0)
+    rows = {check.what: check.exact for check in report.checks if check.starts == "seeds"}
+    assert rows["another copy, new or after one episode"] and not rows["another copy, in mid-episode"]
+
+
+def test_seeds_that_determine_nothing() -> None:
+    report = check_starts(UnseededEnv, verbose=0)
+    assert not report.is_exact("seeds") and report.env == "UnseededEnv"
+    assert report.checks[0].note.startswith("the first observation[0] is ")
+
+
+def test_states_that_cannot_be_captured() -> None:
+    report = check_starts(ToyEnv, verbose=0)
+    assert report.is_exact("seeds") and not report.is_exact("snapshots")
+    (refused,) = [check for check in report.checks if check.starts == "snapshots"]
+    assert "get_state(self)" in refused.note
+
+
+class OneWay(gym.Wrapper):
+    """Nobody knows how it was made."""
+
+
+def test_environments_of_which_there_is_only_one() -> None:
+    report = check_starts(OneWay(gym.make("CartPole-v1")), verbose=0)
+    assert {check.exact for check in report.checks} == {True, None}
+    assert "give the id" in next(check.note for check in report.checks if check.exact is None)
+    # From its specification another one can be made
+    for env in (gym.make("CartPole-v1"), "CartPole-v1"):
+        assert check_starts(env, verbose=0).is_exact()
+    with pytest.raises(TypeError, match="got DummyVecEnv"):
+        check_starts(DummyVecEnv([lambda: gym.make("CartPole-v1")]))  # type: ignore[arg-type]
+
+
+class Sized(WindyWalk):
+    def __init__(self, size: int):
+        self.size = size
+
+
+class WithoutReturn(WindyWalk):
+    """Whoever wrote it forgot ``return``."""
+
+    def get_state(self) -> Any:
+        super().get_state()
+
+
+def test_errors_of_the_environment_are_rows() -> None:
+    found = inexact(WithoutReturn)
+    assert not found["seeds"] and "TypeError in set_state, line " in found["snapshots"][0].note
+
+
+def test_what_can_be_asked_for() -> None:
+    report = check_starts("CartPole-v1", n_starts=1, n_steps=5, verbose=0)
+    assert report.is_exact("seeds", "noise") and report.is_exact()
+    with pytest.raises(ValueError, match="Unknown starts 'snapshot', must be among seeds, snapshots, noise"):
+        report.is_exact("snapshot")
+    report.checks.clear()
+    assert not report.is_exact() and not report.is_exact("seeds")
+    for name, value in (("n_starts", 0), ("n_steps", -1), ("n_steps", 2.5), ("n_starts", "3"), ("seed", -1)):
+        with pytest.raises(ValueError, match=f"^{name} must be a whole number"):
+            check_starts("CartPole-v1", **{name: value})  # type: ignore[arg-type]
+    one = gym.make("CartPole-v1")
+    for env, error, message in (
+        (3, TypeError, "got int: give the id"),
+        (dict, TypeError, "a function that returns a dict"),
+        (Sized, TypeError, r"Sized\(\) without arguments .*'size'.* give lambda: Sized\(\.\.\.\)"),
+        (lambda: one, ValueError, "the same one twice"),
+    ):
+        with pytest.raises(error, match=message):
+            check_starts(env)  # type: ignore[arg-type]
+
+
+def test_seeds_of_starts() -> None:
+    assert type(SeedStart(np.int64(3)).seed) is int  # type: ignore[arg-type]
+    for seed in (-3, 2.5, True, "1"):
+        with pytest.raises(ValueError, match="seed of a SeedStart must be a whole number"):
+            SeedStart(seed)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="start_sampler must be a function"):
+        GRPO("MlpPolicy", "CartPole-v1", start_sampler=[SeedStart(1)])  # type: ignore[arg-type]
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    report = check_starts(PassedOver)
+    printed = capsys.readouterr().out
+    assert printed.strip() == str(report).strip()
+    assert "PassedOver" in printed and "env.unwrapped._np_random" in printed
+    assert " yes " in printed and " no " in printed and "once it is restored" in printed
+
+
+def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    check_starts("CartPole-v1", n_starts=1, n_steps=5, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+class Bandit(gym.Env):
+    """Episodes of one step."""
+
+    observation_space = gym.spaces.Discrete(3)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.arm = int(self.np_random.integers(3))
+        return self.arm, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return self.arm, float(self.np_random.random() + action), True, False, {}
+
+    def get_state(self) -> int:
+        return self.arm
+
+    def set_state(self, state: int) -> None:
+        self.arm = state
+
+
+def test_episodes_of_one_step() -> None:
+    report = check_starts(Bandit, verbose=0)
+    assert report.is_exact() and "noise was seen" in {check.note for check in report.checks}
+
+
+def test_atari_wrappers() -> None:
+    gym.register_envs(pytest.importorskip("ale_py"))
+    pytest.importorskip("cv2")
+    report = check_starts(lambda: Monitor(AtariWrapper(gym.make("BreakoutNoFrameskip-v4"))), n_starts=1, n_steps=30, verbose=0)
+    assert report.is_exact()

@@ -1,0 +1,211 @@
+import functools
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from broken_envs import ClosureGenerator, NestedGenerator, SystemGenerator
+from gymnasium.utils.env_checker import data_equivalence
+
+from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.generators import find_generators, known_generators
+from sb3_grpo.starts.holdings import layers_of
+from sb3_grpo.starts.snapshots import begin, capture, restore
+from sb3_grpo.starts.starts import SeedStart, StartNotSupportedError
+
+
+def same(a: Any, b: Any) -> bool:
+    return data_equivalence(a, b, exact=True)
+
+
+def roll(env: gym.Env, n_steps: int = 5) -> list[Any]:
+    return [env.step(0)[0] for _ in range(n_steps)]
+
+
+class Slots:
+    __slots__ = ("__weakref__", "rng")
+
+    def __init__(self, rng: Any):
+        self.rng = rng
+
+
+class Holder(NestedGenerator):
+    """Draws from whatever it is given."""
+
+    def __init__(self, make: Any):
+        self.make = make
+
+    def make_weather(self, seed: int) -> Any:
+        return self.make(np.random.default_rng(seed))
+
+    def draw(self) -> list[float]:
+        rng = self.find(self.weather)
+        return [float(rng() if callable(rng) else rng.random()) for _ in range(4)]
+
+
+PLACES: dict[str, tuple[Any, Any, str]] = {
+    "slots": (Slots, lambda held: held.rng, "weather.rng"),
+    "namespace": (
+        lambda rng: SimpleNamespace(deep=[{"rng": rng}]),
+        lambda held: held.deep[0]["rng"],
+        "weather.deep[0]['rng']",
+    ),
+    "tuple": (lambda rng: (1, (rng,)), lambda held: held[1][0], "weather[1][0]"),
+    "bound method": (lambda rng: rng.random, lambda held: held, "weather.__self__"),
+    "partial": (lambda rng: functools.partial(rng.random), lambda held: held, "weather.func.__self__"),
+    "closure": (lambda rng: lambda: rng.random(), lambda held: held, "weather.<rng>"),
+    "bit generator": (
+        lambda rng: np.random.PCG64(int(rng.integers(9))),
+        lambda held: lambda: held.random_raw() / 2**64,
+        "weather",
+    ),
+    "array": (lambda rng: np.array([rng, None]), lambda held: held[0], "weather.flat[0]"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_generators_are_found_wherever_they_are(place: str) -> None:
+    make, find, name = PLACES[place]
+    Holder.find = staticmethod(find)  # type: ignore[attr-defined]
+    env = gym.wrappers.TimeLimit(Holder(make), 100)
+    env.reset(seed=1)
+    assert f"env.{name}" in find_generators(layers_of(env))
+    episodes = []
+    for noise_seed in (1, 2, 1):
+        begin(env, SeedStart(3), noise_seed)
+        # The generator is made by reset(), and was not there before
+        episodes.append(roll(env))
+    assert same(episodes[0], episodes[2]) and not same(episodes[0], episodes[1])
+
+
+def test_each_of_them_has_numbers_of_its_own() -> None:
+    env = NestedGenerator()
+    draws = []
+    for noise_seed in (1, 2, 1):
+        begin(env, SeedStart(3), noise_seed)
+        draws.append(np.array(roll(env)))
+    assert np.array_equal(draws[0], draws[2]) and not np.any(draws[0] == draws[1])
+
+
+def test_noise_does_not_depend_on_what_is_around_the_environment() -> None:
+    episodes = []
+    for env in (NestedGenerator(), gym.wrappers.OrderEnforcing(gym.wrappers.TimeLimit(NestedGenerator(), 50))):
+        begin(env, SeedStart(3), 4)
+        episodes.append(roll(env))
+    assert same(*episodes)
+
+
+class Alias(NestedGenerator):
+    """Its helper draws from the environment's own generator."""
+
+    def make_weather(self, seed: int) -> Any:
+        return self.np_random.random
+
+    def draw(self) -> list[float]:
+        return [self.weather(), float(self.np_random.random()), 0.0, 0.0]
+
+
+class ResettingState(NestedGenerator):
+    """Its ``set_state`` begins with a reset."""
+
+    def set_state(self, state: int) -> None:
+        self.reset()
+        self.t = state
+
+
+@pytest.mark.parametrize("cls", [NestedGenerator, ClosureGenerator, Alias, ResettingState])
+def test_generators_belong_to_the_state(cls: type[gym.Env]) -> None:
+    env, other = cls(), cls()
+    env.reset(seed=1)
+    roll(env, 3)
+    snapshot = capture(env, np.zeros(4))
+    expected = roll(env)
+    other.reset(seed=2)
+    for copy in (env, other, other):
+        restore(copy, snapshot)
+        assert same(roll(copy), expected)
+
+
+class Crowd(gym.Env):
+    """Holds so much that it is not searched at every start."""
+
+    def __init__(self, in_list: bool) -> None:
+        self.people = [SimpleNamespace(name=str(k), friends=[]) for k in range(200)]
+        self.in_list = in_list
+
+    def change(self) -> None:
+        self.weather = SimpleNamespace(rng=[random.Random()] if self.in_list else random.Random())
+
+
+@pytest.mark.parametrize("in_list", [False, True])
+def test_large_environments(in_list: bool) -> None:
+    env = Crowd(in_list)
+    place = "weather.rng[0]" if in_list else "weather.rng"
+    for _ in range(20):
+        # Another object each time, in the same place
+        env.change()
+        found = known_generators([env])
+        assert found[place] is find_generators([env])[place]
+    del env.weather
+    assert place not in known_generators([env])
+
+
+def test_generators_that_come_later_are_found() -> None:
+    env = Crowd(False)
+    found = []
+    for k in range(17):
+        if k == 5:
+            env.people[3].rng = th.Generator()
+        found.append("people[3].rng" in known_generators([env]))
+    assert not any(found[:5]) and found[16]
+
+
+def test_what_cannot_be_seeded_is_named() -> None:
+    env = gym.wrappers.TimeLimit(SystemGenerator(), 5)
+    env.reset(seed=0)
+    expected = r"^SystemGenerator: the random generator env\.unwrapped\.weather \(random\.SystemRandom\) cannot be seeded"
+    with pytest.raises(StartNotSupportedError, match=expected):
+        begin(env, SeedStart(1), noise_seed=2)
+
+
+class Fleeting:
+    """Its state exists only while somebody asks for it."""
+
+    def __init__(self, x: int):
+        self.x = x
+
+    def __reduce__(self) -> Any:
+        return Fleeting, ([[self.x]],)
+
+
+def test_differences_between_objects_that_exist_for_a_moment() -> None:
+    one, other = ([Fleeting(x) for x in numbers] for numbers in ([0] * 50, [0] * 49 + [1]))
+    assert first_difference(one, other, "it") is not None
+
+
+class Point:
+    def __init__(self, x: float):
+        self.x, self.me = x, self
+
+
+def test_differences() -> None:
+    equal: list[Any] = [1, 2.5, float("nan"), "a", None, {1, 2}, np.array([1.0, np.nan]), {"a": [Point(1)]}, random.Random(1)]
+    assert first_difference(equal, [*equal[:-2], {"a": [Point(1)]}, random.Random(1)], "it") is None
+    for one, other, expected in [
+        (1, 3.5, "it is 1 in one and 3.5 in the other (by 2.5)"),
+        (True, False, "it is True in one and False in the other"),
+        ([1, [2, 3]], [1, [2, 5]], "it[1][1] is 3 in one and 5 in the other (by 2)"),
+        ([1], [1, 2], "the length of it is 1 in one and 2 in the other (by 1)"),
+        ({"a": 1}, {"b": 1}, "it['a'] is only there in one"),
+        (np.zeros((2, 2)), np.eye(2), "it[0, 0] is 0 in one and 1 in the other (by 1); 2 of 4 numbers differ"),
+        (np.zeros(2), np.zeros(3), "the shape of it is (2,) in one and (3,) in the other"),
+        (Point(1), Point(2), "it.x is 1 in one and 2 in the other (by 1)"),
+        ("a", b"a", "it is 'a' in one and b'a' in the other"),
+        (float("nan"), 1.0, "it is nan in one and 1 in the other"),
+    ]:
+        assert first_difference(one, other, "it") == expected
+    difference = first_difference(random.Random(1), random.Random(2), "it")
+    assert difference is not None and difference.startswith("the state of it[1][")

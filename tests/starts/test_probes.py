@@ -1,0 +1,327 @@
+from collections import deque
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from broken_envs import (
+    BROKEN,
+    ForgottenField,
+    ForgottenGoal,
+    NestedGenerator,
+    OwnStrength,
+    PassedOver,
+    RandomPosition,
+    WindyWalk,
+)
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from toy_envs import TINY, UnseededEnv
+
+from sb3_grpo.envs import ControlVecEnv
+from sb3_grpo.groups import queue as group_queue
+from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.probes import Probe, play_probe, put_back
+from sb3_grpo.starts.snapshots import capture
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.starts import UnequalStartError
+
+SETTINGS: dict[str, Any] = {"group_size": 3, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
+MID_EPISODE: list[dict[str, Any]] = [{"vine_share": 0.8}, {"horizon": 7}]
+
+
+@pytest.mark.parametrize("env", BROKEN)
+@pytest.mark.parametrize("settings", MID_EPISODE)
+@pytest.mark.parametrize("copies", ["one", "dummy", "subproc"])
+def test_training_refuses_broken_environments(env: type[gym.Env], settings: dict[str, Any], copies: str) -> None:
+    kwargs: dict[str, Any] = {}
+    if copies == "subproc":
+        kwargs = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
+    vec_env = make_group_env(env, 1 if copies == "one" else 3, seed=0, **kwargs)
+    says = {
+        ForgottenField: r"\.get_state\(\)\['wind'\] is -?\d when it was captured and -?\d once it is restored \(by",
+        RandomPosition: r"\.get_state\(\)\['x'\] is .* once it is restored",
+        PassedOver: r"\.get_state\(\)\['x'\] is .* once it is restored",
+        ForgottenGoal: r"after \d equal actions?, reward is .* \(by .*get_state\(\) leaves out",
+    }
+    with pytest.raises(UnequalStartError, match=f"^{env.__name__}: .*{says[env]}.*check_starts"):
+        GRPO("MlpPolicy", vec_env, **SETTINGS, **settings).learn(2000)
+    vec_env.close()
+
+
+@pytest.mark.parametrize("settings", MID_EPISODE)
+@pytest.mark.parametrize("own", [False, True])
+def test_right_environments_are_trained_in(settings: dict[str, Any], own: bool) -> None:
+    for env in (WindyWalk, NestedGenerator):
+        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(1000)
+
+
+@pytest.mark.parametrize("settings", MID_EPISODE)
+def test_copies_that_are_not_alike(settings: dict[str, Any]) -> None:
+    expected = (
+        r"^OwnStrength: two copies were put into one and the same state, and .* after 1 equal action, observation\[0\] is "
+    )
+    with pytest.raises(UnequalStartError, match=expected):
+        GRPO("MlpPolicy", make_group_env(OwnStrength, 3, seed=0), **SETTINGS, **settings).learn(2000)
+
+
+def test_monitor_files_do_not_show_probes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for n_probed in (100, 0):
+        monkeypatch.setattr(group_queue, "N_PROBED_FIRST", n_probed)
+        folder = tmp_path / str(n_probed)
+        # Most probes go on to the end of the episode
+        env = make_group_env(NestedGenerator, 3, seed=0, monitor_dir=str(folder))
+        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(800)
+        lines = [path.read_text().splitlines()[1:] for path in sorted(folder.iterdir())]
+        rows.append([[line.rpartition(",")[0] for line in file] for file in lines])
+    assert rows[0] == rows[1] and len(rows[0]) == 3
+
+
+class Recorder(BaseCallback):
+    """What a training has seen, and what its copies are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+        self.n_probes = 0
+
+    def _on_step(self) -> bool:
+        self.seen.append((self.locals["new_obs"].copy(), self.locals["rewards"].copy()))
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.n_probes = self.model._groups._n_probed  # type: ignore[attr-defined]
+
+
+class Drawing(WindyWalk):
+    """Counts what is not part of the state, and draws from PyTorch's generator."""
+
+    def __init__(self) -> None:
+        self.n_steps, self.past = 0, [0.0]
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        self.n_steps += 1
+        self.past.append(reward)
+        th.rand(1)
+        return observation, reward, *rest
+
+
+def trained(make_env: Any, settings: dict[str, Any]) -> tuple[Any, ...]:
+    env = make_env()
+    seen = Recorder()
+    model = GRPO("MlpPolicy", env, **SETTINGS, **settings).learn(1500, callback=seen)
+    inner = env.envs if isinstance(env, DummyVecEnv) else []
+    statistics = [(copy.get_total_steps(), copy.get_episode_rewards()) for copy in map(monitor_of, inner)]
+    held = [vars(copy.unwrapped).get("past") for copy in inner], [vars(copy.unwrapped).get("n_steps") for copy in inner]
+    parameters = th.cat([each.flatten() for each in model.policy.parameters()]).tolist()
+    return seen.n_probes, (parameters, seen.seen, statistics, held, [each["r"] for each in model.ep_info_buffer or []])
+
+
+def monitor_of(env: Any) -> Any:
+    return env.env
+
+
+@pytest.mark.parametrize("settings", MID_EPISODE)
+@pytest.mark.parametrize("name", ["Drawing", "NestedGenerator", "FrozenLake-v1", "LunarLander-v3", "ControlVecEnv", "subproc"])
+def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "LunarLander-v3":
+        pytest.importorskip("Box2D")
+    if name == "ControlVecEnv" and "horizon" in settings:
+        pytest.skip("cannot cut episodes")
+    makers = {
+        "Drawing": lambda: make_group_env(Drawing, 3, seed=0),
+        "NestedGenerator": lambda: make_group_env(NestedGenerator, 3, seed=0),
+        "ControlVecEnv": lambda: ControlVecEnv("CartPole-v1", 3, seed=0),
+        "subproc": lambda: make_group_env(
+            WindyWalk, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"}
+        ),
+    }
+    make_env = makers.get(name, lambda: make_group_env(name, 3, seed=0))
+    n_probes, expected = trained(make_env, settings)
+    monkeypatch.setattr(group_queue, "N_PROBED_FIRST", 0)
+    monkeypatch.setattr(group_queue, "PROBED_SHARE", 0.0)
+    none, observed = trained(make_env, settings)
+    assert n_probes >= 2 and none == 0
+    assert repr(expected) == repr(observed)
+
+
+def test_probes_become_rare() -> None:
+    env = WindyWalk()
+    start = capture(env, env.reset(seed=0)[0])
+    groups = GroupQueue(GroupSettings(4, 2, 1, lambda rng: start, True))
+    rng = np.random.default_rng(0)
+    probed = []
+    for _ in range(3000):
+        tickets = [groups.next_ticket(rng, 10) for _ in range(4)]
+        probed.append(groups.is_probed(tickets[0] or 0))
+        for ticket in tickets:
+            groups.end_episode(ticket or 0, 100, float(ticket or 0), False)
+        if len(probed) % 2 == 0:
+            groups.take()
+    # The first two, then one for every 300 groups or so
+    assert probed[:3] == [True, True, False]
+    assert 5 < sum(probed[3:]) < 20
+
+
+class WrongTransfer(ControlVecEnv):
+    """Begins where it wants."""
+
+    def _begin_start(self, idx: int, start: Any) -> Any:
+        observation, info = super()._begin_start(idx, start)
+        self._states[1, idx] += 0.5
+        return observation, info
+
+
+def test_batched_copies_that_are_elsewhere() -> None:
+    env = WrongTransfer("CartPole-v1", 3, seed=0)
+    with pytest.raises(UnequalStartError, match=r"^CartPole-v1: a copy is not in the state of its start: .*state.*\(by 0.5\)"):
+        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(2000)
+
+
+class Slots:
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers = [1, 2]
+
+
+class Full(gym.Env):
+    """Holds all kinds of things."""
+
+    observation_space = gym.spaces.Dict({"a": gym.spaces.Discrete(9)})
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.number, self.array, self.tensor = 1, np.arange(3.0), th.zeros(2)
+        self.rng = np.random.default_rng(0)
+        self.things: dict[str, Any] = {"queue": deque([1, 2], maxlen=5), "set": {1}, "slots": Slots(), "rng": self.rng}
+
+    def spoil(self) -> None:
+        self.number, self.new = 2, 3
+        self.array += 1
+        self.tensor += 1
+        self.rng.random()
+        self.things["queue"].append(3)
+        self.things["set"].add(2)
+        self.things["slots"].numbers.append(4)
+        self.things["more"] = 5
+        self.observation_space.sample()
+        np.random.random()
+        th.rand(1)
+
+    def content(self) -> Any:
+        slots = self.things["slots"].numbers
+        names = [*vars(self), *self.things]
+        numbers = [self.number, self.array.tolist(), self.tensor.tolist(), [*self.things["queue"]], self.things["set"], slots]
+        copied = [np.random.get_state()[2], th.get_rng_state().tolist(), self.rng.bit_generator.state]
+        space: Any = self.observation_space["a"]
+        return names, repr(numbers), copied, space._np_random and space.np_random.bit_generator.state
+
+
+def test_everything_is_put_back_in_place() -> None:
+    env = Full()
+    env.content()
+    held = {id(value) for value in [*vars(env).values(), *env.things.values()]}
+    before = env.content()
+    for _ in range(2):
+        with put_back(gym.wrappers.TimeLimit(env, 5)):
+            env.spoil()
+            assert env.content() != before
+        assert env.content() == before
+        assert held == {id(value) for value in [*vars(env).values(), *env.things.values()]}
+    assert env.things["rng"] is env.rng
+
+
+class Fragile(WindyWalk):
+    """Some actions are impossible."""
+
+    def step(self, action: Any) -> Any:
+        if self.t == 1:
+            raise ValueError(f"impossible {action}")
+        return super().step(action)
+
+
+def test_errors_of_actions_are_compared_like_results() -> None:
+    env = Fragile()
+    start = capture(env, env.reset(seed=0)[0])
+    trace = play_probe(env, start, Probe(1, 5, True, False))
+    assert len(trace) == 2 and "ValueError: impossible" in trace[-1]
+
+
+def test_environments_are_named() -> None:
+    gym.register("NamedUnseeded-v0", UnseededEnv)
+    try:
+        for env_id, name in ((UnseededEnv, "UnseededEnv"), ("NamedUnseeded-v0", "NamedUnseeded-v0")):
+            with pytest.raises(UnequalStartError, match=f"^{name}: two members of a group did not begin alike"):
+                GRPO("MlpPolicy", make_group_env(env_id, 3), **SETTINGS).learn(200)
+    finally:
+        gym.registry.pop("NamedUnseeded-v0")
+
+
+class Members(BaseCallback):
+    """Which member of which group the copies play, and how it began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.firsts: dict[tuple[int, int], Any] = {}
+
+    def _on_step(self) -> bool:
+        for idx, info in enumerate(self.training_env.unwrapped.reset_infos):
+            if self.locals["dones"][idx]:
+                self.firsts[info["group"], info["group_member"]] = self.locals["new_obs"][idx].copy()
+        return True
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_groups_and_members_are_numbered(batched: bool) -> None:
+    env = ControlVecEnv("CartPole-v1", 3, seed=0) if batched else make_group_env("CartPole-v1", 3, seed=0)
+    seen = Members()
+    GRPO("MlpPolicy", env, **SETTINGS).learn(600, callback=seen)
+    groups: dict[int, dict[int, Any]] = {}
+    for (group, member), first in seen.firsts.items():
+        groups.setdefault(group, {})[member] = first
+    # The first three were begun before the first step
+    whole = [members for group, members in groups.items() if group > 0 and len(members) == 3]
+    assert len(whole) > 3 and {*groups} >= {1, 2, 3}
+    for members in whole:
+        assert {*members} == {0, 1, 2}
+        assert all(np.array_equal(first, members[0]) for first in members.values())
+    starts = {members[0].tobytes() for members in whole}
+    assert len(starts) == len(whole)
+
+
+class Weathers(BaseCallback):
+    """The first observations after the starts of groups, by group."""
+
+    groups: ClassVar[dict[int, list[Any]]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_group: dict[int, list[Any]] = {}
+        self.playing: dict[int, int | None] = {}
+
+    def _on_step(self) -> bool:
+        for idx, info in enumerate(self.training_env.unwrapped.reset_infos):
+            if self.playing.get(idx) is not None:
+                self.by_group.setdefault(self.playing[idx] or 0, []).append(tuple(self.locals["new_obs"][idx].tolist()))
+            # An episode begins: what comes next is its first noise
+            self.playing[idx] = info.get("group") if self.locals["dones"][idx] else None
+        return True
+
+
+@pytest.mark.parametrize("common_noise", [True, False])
+def test_weather_of_groups_from_one_snapshot(common_noise: bool) -> None:
+    env = make_group_env(NestedGenerator, 4, seed=0)
+    env.reset()
+    (start,) = env.env_method("capture_start", indices=0)
+    seen = Weathers()
+    settings = {**SETTINGS, "start_sampler": lambda rng: start, "common_noise": common_noise}
+    GRPO("MlpPolicy", env, **settings).learn(1500, callback=seen)
+    groups = [weathers for weathers in seen.by_group.values() if len(weathers) == 3]
+    assert len(groups) > 10
+    assert all(len({*weathers}) == (1 if common_noise else 3) for weathers in groups)
+    assert len({weathers[0] for weathers in groups}) == len(groups)

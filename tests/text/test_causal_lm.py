@@ -1,0 +1,394 @@
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from test_token_policies import LENGTH, Digits, growing_texts
+
+from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.text.causal_lm import CausalLMPolicy
+from sb3_grpo.text.decoding import CachedReader
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+# More rows than Digits has tokens, as many models have
+ROWS = 20
+SIZES = {"vocab_size": ROWS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+CONFIGS = {
+    # Weights far from zero, or no layer would matter
+    "llama": {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 32, "initializer_range": 0.3},
+    "qwen2": {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 32, "initializer_range": 0.3},
+    "qwen3": {**SIZES, "num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.3},
+    "gpt2": {"vocab_size": ROWS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "initializer_range": 0.3},
+}
+TOKENS = {"bos_token_id": 1, "eos_token_id": Digits.eos_id}
+SPACES = TokenSpace(LENGTH, Digits()), spaces.Discrete(Digits.vocab_size)
+LORA = {"r": 4, "lora_alpha": 64, "target_modules": ["q_proj", "v_proj"]}
+
+
+def make_language_model(name: str = "llama", **config: Any) -> Any:
+    th.manual_seed(0)
+    config = {**CONFIGS.get(name, SIZES), **TOKENS, **config}
+    return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(name, **config))
+
+
+def make_policy(model: Any = "llama", **kwargs: Any) -> Any:
+    if model in CONFIGS:
+        model = make_language_model(model)
+    policy = CausalLMPolicy(*SPACES, lambda _: 1e-2, model=model, **kwargs)
+    policy.set_training_mode(False)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("llama")
+    make_language_model().save_pretrained(path)
+    return str(path)
+
+
+OBSERVATIONS = th.as_tensor(growing_texts(6, 8)[-1])
+
+
+def log_probs(policy: Any, observations: th.Tensor = OBSERVATIONS) -> th.Tensor:
+    return policy.get_distribution(observations).distribution.logits
+
+
+def assert_same(first: Any, second: Any) -> None:
+    th.testing.assert_close(log_probs(first), log_probs(second), rtol=0, atol=1e-6)
+
+
+def assert_different(first: Any, second: Any) -> None:
+    assert (log_probs(first) - log_probs(second)).abs().max() > 1e-2
+
+
+class SameDigitEnv(gym.Env):
+    """The prompt is a digit, to be repeated until the text is full."""
+
+    observation_space, action_space = SPACES
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.text = [int(self.np_random.integers(10)) for _ in range(self.np_random.integers(1, 4))]
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.array(self.text + [PAD] * (LENGTH - len(self.text)))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.text.append(int(action))
+        ended = action == Digits.eos_id or len(self.text) == LENGTH
+        return self.observe(), float(action == self.text[0]), bool(ended), False, {}
+
+
+def make_grpo(model: Any, kl_coef: float = 0.1, device: str = "cpu", **kwargs: Any) -> GRPO:
+    return GRPO(
+        CausalLMPolicy,
+        make_group_env(SameDigitEnv, 4),
+        group_size=4,
+        n_groups=2,
+        n_epochs=2,
+        batch_size=32,
+        kl_coef=kl_coef,
+        policy_kwargs={"model": model, **kwargs},
+        device=device,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ["name", "attention"], [*((name, "sdpa") for name in CONFIGS), ("llama", "eager"), ("qwen2", "eager")]
+)
+@th.no_grad()
+def test_cached_uncached_and_teacher_forced_log_probs_are_the_models_own(name: str, attention: str) -> None:
+    model = make_language_model(name).eval()
+    policy = make_policy(model, attn_implementation=attention)
+    assert policy.language_model.config._attn_implementation == attention
+    reader = CachedReader(policy.read, policy.device)
+    for observations in growing_texts(7, 20):
+        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        th.testing.assert_close(cached, log_probs(policy, th.as_tensor(observations)), rtol=0, atol=1e-5)
+
+        lengths = (observations != PAD).sum(1)
+        text, last = th.tensor([(text, last) for text, length in enumerate(lengths) for last in range(length)]).T
+        forced = policy.get_distribution(TokenSteps(th.as_tensor(observations), text, last)).distribution.logits
+        th.testing.assert_close(forced[last == th.as_tensor(lengths - 1)[text]], cached, rtol=0, atol=1e-5)
+        for row, length in zip(observations, lengths, strict=True):
+            expected = model(input_ids=th.as_tensor(row[None, :length])).logits[0, :, : Digits.vocab_size].log_softmax(-1)
+            th.testing.assert_close(forced[: len(expected)], expected, rtol=0, atol=2e-5)
+            forced = forced[len(expected) :]
+
+
+def test_the_model_is_a_folder_or_an_object_that_is_left_alone(folder: str) -> None:
+    model = make_language_model().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    from_object, from_folder = make_policy(model), make_policy(folder)
+    assert_same(from_object, from_folder)
+    assert_same(make_policy(Path(folder)), from_folder)
+    from_object.pretrain(["123"], n_epochs=5)
+    assert_different(from_object, from_folder)
+    make_policy(model, dtype="bfloat16", lora=LORA, attn_implementation="eager", gradient_checkpointing=True)
+    assert all(th.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training and model.dtype == th.float32 and model.config._attn_implementation == "sdpa"
+    assert not any("lora" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_weight_is_trained_once(tied: bool) -> None:
+    policy = make_policy(make_language_model(tie_word_embeddings=tied))
+    model = policy.language_model
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    trained = [id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]]
+    assert len(trained) == len({*trained})
+    assert {*trained} == {id(parameter) for parameter in model.parameters()} == {id(each) for each in policy.parameters()}
+    n_tied = 32 * ROWS if tied else 0
+    assert sum(value.numel() for value in policy.state_dict().values()) == model.num_parameters() + n_tied
+
+    policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=30, learning_rate=1e-2)
+    assert policy.generate(["1+2=", "2+2="]) == ["3", "4"]
+    other = make_policy("llama" if not tied else make_language_model(tie_word_embeddings=True))
+    other.load_state_dict(policy.state_dict())
+    assert_same(policy, other)
+
+
+def test_lora_trains_the_adapters_only(folder: str) -> None:
+    policy, original = make_policy(folder, lora=LORA), make_policy(folder)
+    assert_same(policy, original)
+    before = {name: value.clone() for name, value in policy.named_parameters()}
+    trained = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
+    assert trained == {id(value) for name, value in policy.named_parameters() if "lora" in name}
+    policy.pretrain(["123"], n_epochs=20, learning_rate=1e-2)
+    assert_different(policy, original)
+    changed = {name for name, value in policy.named_parameters() if not th.equal(value, before[name])}
+    assert changed == {name for name in before if "lora" in name}
+
+    assert all("lora" in name for name in policy.state_dict()), "the frozen weights are in the folder"
+    other = make_policy(folder, lora=LORA)
+    other.load_state_dict(policy.state_dict())
+    assert_same(policy, other)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict(dict(list(policy.state_dict().items())[1:]))
+    reader = CachedReader(policy.read, policy.device)
+    with th.no_grad():
+        cached = policy.action_net(reader(OBSERVATIONS.numpy())).log_softmax(-1)
+    th.testing.assert_close(cached, log_probs(policy).detach(), rtol=0, atol=1e-5)
+
+
+def test_lora_takes_a_configuration_too(folder: str) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["lm_head", "o_proj"], task_type="CAUSAL_LM", lora_dropout=0.5)
+    policy = make_policy(folder, lora=config, dtype="bfloat16")
+    assert config.base_model_name_or_path is None, "it was copied"
+    trained = [name for name, value in policy.named_parameters() if value.requires_grad]
+    assert len(trained) == 2 * (2 + 1) and {policy.get_parameter(name).dtype for name in trained} == {th.float32}
+    policy.pretrain(["123"], n_epochs=2)
+    policy.set_training_mode(True)
+    assert_different(policy, policy)  # its dropout is wanted
+    policy.set_training_mode(False)
+    assert_same(policy, policy)
+
+
+def test_the_models_own_dropout_is_off() -> None:
+    for model in (
+        make_language_model("gpt2", resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
+        make_language_model("llama", attention_dropout=0.5),
+    ):
+        policy = make_policy(model)
+        expected = log_probs(policy)
+        policy.set_training_mode(True)
+        th.testing.assert_close(log_probs(policy), expected)
+
+
+def test_bfloat16(folder: str) -> None:
+    policy, exact = make_policy(folder, dtype="bfloat16"), make_policy(folder)
+    assert {parameter.dtype for parameter in policy.parameters()} == {th.bfloat16}
+    assert log_probs(policy).dtype == th.float32
+    assert 0 < (log_probs(policy).exp() - log_probs(exact).exp()).abs().max() < 0.1
+    policy.pretrain(["123"], n_epochs=3)
+    assert len(policy.generate(["1", "23"], max_new_tokens=3)) == 2
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_gradient_checkpointing_computes_twice_and_the_same(name: str, lora: Any, caplog: Any) -> None:
+    if lora is not None:
+        lora = {**lora, "init_lora_weights": False}
+        if name == "gpt2":
+            lora |= {"target_modules": ["c_attn"], "fan_in_fan_out": True}
+    transformers.utils.logging.enable_propagation()
+    gradients, n_passes, state = [], [], {}
+    for checkpointing in (False, True):
+        policy = make_policy(make_language_model(name), lora=lora, gradient_checkpointing=checkpointing)
+        state = state or policy.state_dict()
+        policy.load_state_dict(state)
+        policy.set_training_mode(True)
+        n_passes.append(0)
+
+        def count(*_: Any) -> None:
+            n_passes[-1] += 1
+
+        # Before and not after: the second time it goes only as far as it must
+        next(module for module in policy.modules() if "MLP" in type(module).__name__).register_forward_pre_hook(count)
+        log_probs(policy)[:, 0].sum().backward()
+        gradients.append({key: value.grad for key, value in policy.named_parameters() if value.requires_grad})
+    assert n_passes == [1, 2]
+    assert all(value is not None and value.abs().sum() > 0 for value in gradients[0].values())
+    for key, value in gradients[0].items():
+        th.testing.assert_close(gradients[1][key], value)
+    assert not caplog.records, "no warnings by transformers"
+    assert policy.generate(["1"], max_new_tokens=3)
+
+
+@pytest.mark.parametrize("given", ["folder", "object"])
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_grpo(given: str, lora: Any, folder: str, tmp_path: Path) -> None:
+    initial = make_policy(folder)
+    model = make_grpo(folder if given == "folder" else make_language_model(), lora=lora)
+    assert_same(model.ref_policy, initial)
+    model.learn(200)
+    assert model._n_updates > 2
+    assert_different(model.policy, initial)
+    assert_same(model.ref_policy, initial)
+
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=model.env, device="cpu")
+    assert_same(loaded.policy, model.policy)
+    assert_same(loaded.ref_policy, initial)
+    if given == "folder":
+        sizes = {entry.filename: entry.file_size for entry in zipfile.ZipFile(tmp_path / "model.zip").infolist()}
+        assert sizes["data"] < 50_000
+        assert (sizes["policy.pth"] < 20_000) == (lora is not None)
+    loaded.learn(50, reset_num_timesteps=False)
+    assert_different(loaded.policy, model.policy)
+    model._reset_reference()
+    assert_same(model.ref_policy, model.policy)
+
+    model.policy.save(tmp_path / "policy")
+    assert_same(CausalLMPolicy.load(tmp_path / "policy", device="cpu"), model.policy)
+
+
+@pytest.mark.parametrize("given", ["folder", "object"])
+def test_the_reference_shares_the_frozen_weights(given: str, folder: str) -> None:
+    model = make_grpo(folder if given == "folder" else make_language_model(), lora=LORA)
+    policy, reference = model.policy, model.ref_policy
+    initial = make_policy(folder)
+    mine, theirs = dict(policy.named_parameters()), dict(reference.named_parameters())
+    assert mine.keys() == theirs.keys()
+    shared = {name for name in mine if mine[name].data_ptr() == theirs[name].data_ptr()}
+    assert shared == {name for name in mine if "lora" not in name}
+    both = {value.data_ptr(): value.numel() for value in [*mine.values(), *theirs.values()]}
+    n_adapter = sum(value.numel() for name, value in mine.items() if "lora" in name)
+    assert sum(both.values()) == initial.language_model.num_parameters() + 2 * n_adapter
+    trained = {id(parameter) for group in policy.optimizer.param_groups for parameter in group["params"]}
+    assert not trained & {id(value) for value in theirs.values()}
+
+    kls = []
+    model._log_update = lambda stats, *_: kls.append([epoch["kl_ref"].item() for epoch in stats])
+    model.learn(200)
+    # Adapters begin as nothing: at first the divergence from the model itself is none
+    assert kls[0][0] < kls[-1][0]
+    obs = th.as_tensor(growing_texts(6, 8)[-1])
+    ours, model_itself = log_probs(policy, obs), log_probs(initial, obs)
+    exact = model._kl_ref(policy.get_distribution(obs), obs, None, None, None)[1]
+    th.testing.assert_close(exact, (ours.exp() * (ours - model_itself)).sum(-1), rtol=1e-4, atol=1e-6)
+    assert exact.mean() > 1e-3
+
+
+def test_grpo_learns(folder: str) -> None:
+    model = make_grpo(folder, kl_coef=0.0)
+    model.gamma = 0.0  # each token has its own reward
+    model.learn(1500)
+    observations = th.full((10, LENGTH), PAD)
+    observations[:, 0] = th.arange(10)
+    probs = log_probs(model.policy, observations).exp().diagonal()
+    assert probs.mean() > 2 * log_probs(make_policy(folder), observations).exp().diagonal().mean()
+
+
+# peft's own call of it, here in the test
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_what_transformers_and_peft_save(folder: str, tmp_path: Path) -> None:
+    policy = make_policy(folder)
+    policy.pretrain(["123"])
+    policy.language_model.save_pretrained(tmp_path / "full")
+    assert_same(make_policy(str(tmp_path / "full")), policy)
+    policy = make_policy(folder, lora=LORA)
+    policy.pretrain(["123"])
+    policy.language_model.save_pretrained(tmp_path / "adapters")
+    merged = peft.PeftModel.from_pretrained(make_language_model(), tmp_path / "adapters").merge_and_unload()
+    with pytest.raises(ValueError, match=r"All weights of the LlamaForCausalLM are frozen: .*requires_grad_\(True\)"):
+        make_policy(merged)
+    merged.requires_grad_(True)
+    th.testing.assert_close(log_probs(make_policy(merged)), log_probs(policy), rtol=0, atol=1e-4)
+
+
+def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(message: str, model: Any = folder, error: Any = ValueError, **kwargs: Any) -> None:
+        with pytest.raises(error, match=message):
+            make_policy(model, **kwargs)
+
+    for name in ("n_layers", "width", "n_heads"):
+        refuses(f"has no {name}, which is that of the model", **{name: 4})
+    refuses("CausalLMPolicy has no net_arch: the network is that of the model, remove it", net_arch=[64])
+    refuses("unknown dtype='float16', must be one of float32, bfloat16", dtype="float16")
+    refuses("unknown attn_implementation='flash'", attn_implementation="flash")
+    refuses("needs policy_kwargs=.*got nothing", model=None)
+    refuses("a transformers.PreTrainedModel .*got Linear", model=th.nn.Linear(2, 2))
+    refuses("knows only 12: .*model.resize_token_embeddings", model=make_language_model(vocab_size=12))
+    match = r"\(Digits\) ends texts with token 12, but LlamaForCausalLM with 2 \(eos_token_id\).*tokenizer=AutoTokenizer"
+    refuses(match, model=make_language_model(eos_token_id=2))
+    refuses("with 2 or 3 .*set eos_token_id=12", model=make_language_model(eos_token_id=[2, 3]))
+    make_policy(make_language_model(eos_token_id=[2, Digits.eos_id]))
+    make_policy(make_language_model(eos_token_id=None))
+    refuses("at most 8 tokens .*but the context is 12", model=make_language_model(max_position_embeddings=8))
+    refuses("at most 32 tokens .*but the context is 40", context=40)
+    window = {"sliding_window": 8, "num_key_value_heads": 2}
+    refuses("last 8 tokens in some layers, but the context is 12", model=make_language_model("mistral", **window))
+    make_policy(make_language_model("mistral", **{**window, "sliding_window": 12}))
+    headless = make_language_model().model
+    refuses("cannot use LlamaModel: it needs a model with a language modelling head", model=headless)
+    refuses("forward.. takes input_ids, position_ids", model=make_language_model("bloom", n_head=4, n_layer=1))
+    scaled = make_language_model("cohere", num_key_value_heads=2)
+    refuses("logits for a text read as a whole are not those of the model", model=scaled)
+    capped = make_language_model("gemma2", num_key_value_heads=2, head_dim=8, initializer_range=1.0)
+    refuses("logits for a text read as a whole", model=capped, dtype="bfloat16", attn_implementation="eager")
+    refuses("lora must be a dict", lora=3)
+    refuses("context=5 is shorter", context=5)
+
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    refuses(r"lora=...\) needs the package peft: pip install \"sb3-grpo\[llm\]\"", error=ImportError, lora=LORA)
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    refuses(r"needs the package transformers: pip install \"sb3-grpo\[llm\]\"", error=ImportError)
+
+
+class Forgetful(transformers.LlamaModel):
+    """A model that knows the present tokens only."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, past_key_values: Any = None, **kwargs: Any
+    ) -> Any:
+        return super().forward(input_ids, use_cache=False)
+
+
+class AllAtTheEnd(transformers.LlamaModel):
+    """A model that believes that what is read now are the last tokens of all texts."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, past_key_values: Any = None, **kwargs: Any
+    ) -> Any:
+        if attention_mask is not None:
+            attention_mask = th.ones_like(attention_mask).tril(attention_mask.shape[3] - attention_mask.shape[2])
+        return super().forward(input_ids, attention_mask, position_ids, past_key_values, **kwargs)
+
+
+@pytest.mark.parametrize("model_class", [Forgetful, AllAtTheEnd])
+def test_a_model_that_does_not_take_the_cache_as_it_is_is_refused(model_class: Any) -> None:
+    model = make_language_model()
+    model.model = model_class(model.config)
+    with pytest.raises(ValueError, match=r"read token by token are not those of the model itself \(on average"):
+        make_policy(model)

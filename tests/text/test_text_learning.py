@@ -1,0 +1,174 @@
+"""Learning from a verifier, and what helps it."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextVecEnv
+from sb3_grpo.text.policies import TokenActorCriticPolicy
+from sb3_grpo.text.tokens import PAD
+
+NETWORK: dict[str, Any] = {"n_layers": 1, "width": 32, "n_heads": 2}
+PAIRS = [(f"{digit}=", digit) for digit in "0123456789"]
+SETTINGS: dict[str, Any] = {
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "learning_rate": 5e-3,
+    "group_size": 8,
+    "n_groups": 8,
+    "n_epochs": 2,
+}
+
+
+def copying_env(n_envs: int = 64, **kwargs: Any) -> VerifierTextVecEnv:
+    return VerifierTextVecEnv(n_envs, seed=0, task=PairsTask(PAIRS), max_answer_tokens=3, **kwargs)
+
+
+def success_rate(model: Any) -> float:
+    prompts, answers = zip(*(PAIRS * 20), strict=True)
+    given = model.policy.generate(list(prompts), deterministic=False)
+    return float(np.mean([a == b for a, b in zip(given, answers, strict=True)]))
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_learns_to_answer_after_a_warm_start(algo: type[GRPO], tmp_path: Path) -> None:
+    model: Any = algo("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, ent_coef=0.02, **SETTINGS)
+    model.policy.pretrain(PAIRS, n_epochs=25)
+    assert success_rate(model) < 0.3
+    model.learn(20_000)
+    assert success_rate(model) > 0.7
+
+    model.save(tmp_path / "model")
+    loaded: Any = algo.load(tmp_path / "model", device="cpu")
+    prompts = [prompt for prompt, _ in PAIRS]
+    assert loaded.policy.generate(prompts) == model.policy.generate(prompts)
+
+
+def test_ppo_learns_with_the_value_head() -> None:
+    settings: Any = {"n_steps": 16, "batch_size": 256, "learning_rate": 2e-3, "gamma": 1.0, "ent_coef": 0.02, "n_epochs": 4}
+    env = copying_env(truncate=False)
+    model: Any = PPO(TokenActorCriticPolicy, env, policy_kwargs=NETWORK, device="cpu", seed=0, **settings)
+    model.policy.pretrain(PAIRS, n_epochs=25)
+    assert success_rate(model) < 0.3
+    model.learn(16_000)
+    assert success_rate(model) > 0.7
+
+
+def test_hard_prompts_are_drawn_more_often_and_none_is_forgotten() -> None:
+    hard = HardPrompts(10, rate=1.0)
+    hard.success_rates[:5] = 1.0
+    rng = np.random.default_rng(0)
+    items = np.array([hard(rng).options["item"] for _ in range(20_000)])  # type: ignore[index]
+    counts = np.bincount(items, minlength=10) / len(items)
+    np.testing.assert_allclose(counts[:5], 0.05 / 5.5, atol=0.004)
+    np.testing.assert_allclose(counts[5:], 1.05 / 5.5, atol=0.015)
+
+    again = pickle.loads(pickle.dumps(hard))
+    assert (again.success_rates == hard.success_rates).all()
+    assert (again.floor, again.rate) == (hard.floor, hard.rate)
+
+
+def test_hard_prompts_count_the_successes_of_each_prompt() -> None:
+    env = copying_env()
+    # Half of the prompts: copies without a queued start draw from all ten
+    hard = HardPrompts(5)
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, start_sampler=hard, **SETTINGS)
+    model.lr_schedule = lambda _: 0.0
+    # Always "3", then the end
+    model.policy.pretrain([(prompt, "3") for prompt, _ in PAIRS], n_epochs=100, learning_rate=1e-2)
+    model.learn(3000, callback=hard)
+    assert hard.success_rates[3] > 0.5
+    assert (np.delete(hard.success_rates, 3) < 0.1).all()
+
+
+def test_the_reference_is_the_policy_after_its_warm_start() -> None:
+    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", kl_coef=0.1, **SETTINGS)
+    model.policy.pretrain(PAIRS, n_epochs=20)
+    warm = [parameter.clone() for parameter in model.policy.parameters()]
+    model.learn(1)
+    for parameter, expected in zip(model.ref_policy.parameters(), warm, strict=True):
+        assert th.equal(parameter, expected)
+
+
+class CheckLogProbs(BaseCallback):
+    """Every step in a batch has the log probability of the policy that has acted, if it was changed since or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[Any, list[float]] = {}
+        self.n_changed = 0
+
+    def _on_step(self) -> bool:
+        obs, actions = self.locals["obs"], th.as_tensor(self.locals["actions"])
+        policy: Any = self.model.policy
+        with th.no_grad():
+            log_probs = policy.get_distribution(th.as_tensor(obs)).log_prob(actions).tolist()
+        for row, action, log_prob in zip(obs, actions.tolist(), log_probs, strict=True):
+            self.known.setdefault((row.tobytes(), action), []).append(log_prob)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        model: Any = self.model
+        batch = model.batch
+        if batch is None:
+            return
+        steps = Minibatch(th.arange(len(batch.rows)), np.arange(batch.lengths.numel()), 1)
+        texts, actions = batch.observations_at(steps), batch.actions[batch.rows]
+        with th.no_grad():
+            now = model.policy.get_distribution(texts).log_prob(actions)
+        old = batch.old_log_prob[batch.rows]
+        self.n_changed += int(((now - old).abs() > 1e-4).sum())
+        length = model.observation_space.shape[0]
+        for text, last, action, log_prob in zip(texts.text, texts.last, actions.tolist(), old.tolist(), strict=True):
+            row = np.full(length, PAD)
+            row[: last + 1] = texts.texts[text][: last + 1]
+            assert np.isclose(log_prob, self.known[(row.tobytes(), action)], atol=1e-5).any()
+
+
+@pytest.mark.parametrize(
+    ("algo", "n_envs", "task"),
+    [(GRPO, 20, "arithmetic"), (GRPO, 20, "guess_number"), (DAPO, 7, [("a", "b"), ("abcdef", "ab")])],
+)
+def test_log_probs_are_those_of_the_policy_that_acted(algo: type[GRPO], n_envs: int, task: Any) -> None:
+    env = VerifierTextVecEnv(n_envs, seed=0, task=task, max_answer_tokens=9)
+    settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 3, "learning_rate": 0.03, "batch_size": 40, "ent_coef": 0.1}
+    model = algo("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=1, **settings)
+    check = CheckLogProbs()
+    for n_steps in (700, 37, 700):
+        begin = model.num_timesteps
+        stop = ConvertCallback(lambda *_, until=begin + n_steps: model.num_timesteps < until)
+        model.learn(10_000, callback=[check, stop], reset_num_timesteps=False)
+    assert check.n_changed > 0, "some episodes have gone on over an update"
+
+
+def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
+    env = VerifierTextVecEnv(8, seed=0, task=[("a", "b"), ("abcdef", "ab")], max_answer_tokens=9)
+    settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 4, "learning_rate": 0.0}
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, **settings).learn(1)
+    batch = model.batch
+    widths = set()
+    for episode in range(batch.lengths.numel()):
+        steps = (batch.episode == episode).nonzero().squeeze(1)
+        texts = batch.observations_at(Minibatch(steps, np.array([episode]), 1))
+        widths.add(texts.texts.shape[1])
+        assert (texts.texts != PAD).all() and texts.texts.shape[1] == texts.last.max() + 1
+        with th.no_grad():
+            now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows[steps]])
+        th.testing.assert_close(now, batch.old_log_prob[batch.rows[steps]], rtol=0, atol=1e-5)
+    assert len(widths) > 3
+
+
+def test_hard_prompts_errors() -> None:
+    with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
+        HardPrompts(0)
+    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu")
+    with pytest.raises(ValueError, match="no such info"):
+        model.learn(100, callback=HardPrompts(3))

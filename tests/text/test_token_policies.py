@@ -1,0 +1,413 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+
+from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.grpo import GRPO, MlpPolicy
+from sb3_grpo.text.decoding import CachedReader
+from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
+
+DIGITS = "0123456789+="
+LENGTH = 12
+
+
+class Digits:
+    """Characters as tokens; the last one is the end."""
+
+    vocab_size = len(DIGITS) + 1
+    eos_id = len(DIGITS)
+
+    def encode(self, text: str) -> list[int]:
+        return [DIGITS.index(character) for character in text]
+
+    def decode(self, ids: Any) -> str:
+        text = ""
+        for token in ids:
+            if token == self.eos_id:
+                break
+            text += DIGITS[token] if token != PAD else ""
+        return text
+
+
+def make_policy(policy_class: Any = TokenPolicy, **kwargs: Any) -> Any:
+    th.manual_seed(0)
+    space = TokenSpace(LENGTH, Digits())
+    policy = policy_class(space, spaces.Discrete(Digits.vocab_size), lambda _: 1e-3, width=16, **kwargs)
+    with th.no_grad():
+        policy.action_net.weight.mul_(100.0)  # far from uniform
+    policy.set_training_mode(False)
+    return policy
+
+
+def growing_texts(n: int, steps: int, seed: int = 0) -> list[np.ndarray]:
+    """Observations of ``n`` texts that grow, end at different times and begin anew, one array per step."""
+    rng = np.random.default_rng(seed)
+    texts = [list(rng.integers(Digits.vocab_size, size=rng.integers(1, 6))) for _ in range(n)]
+    observations = []
+    for _ in range(steps):
+        padded = np.full((n, LENGTH), PAD)
+        for row, text in zip(padded, texts, strict=True):
+            row[: len(text)] = text
+        observations.append(padded)
+        for idx, text in enumerate(texts):
+            n_new = 3 if rng.random() < 0.1 else 1
+            if rng.random() < 0.2 or len(text) + n_new > LENGTH:
+                texts[idx] = list(rng.integers(Digits.vocab_size, size=rng.integers(1, 6)))
+            else:
+                texts[idx] = [*text, *rng.integers(Digits.vocab_size, size=n_new)]
+    return observations
+
+
+@th.no_grad()
+def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
+    policy = make_policy()
+    reader = CachedReader(policy.read, policy.device)
+    for observations in growing_texts(7, 40):
+        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        uncached = policy.get_distribution(th.as_tensor(observations)).distribution.logits
+        th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
+
+        lengths = (observations != PAD).sum(1)
+        steps = [(text, last) for text, length in enumerate(lengths) for last in range(length)]
+        text, last = th.tensor(steps).T
+        forced = policy.get_distribution(TokenSteps(th.as_tensor(observations), text, last)).distribution.logits
+        th.testing.assert_close(forced[last == th.as_tensor(lengths - 1)[text]], cached, rtol=0, atol=1e-5)
+        prefix = np.where(np.arange(LENGTH) <= last.numpy()[:, None], observations[text], PAD)
+        expected = policy.get_distribution(th.as_tensor(prefix)).distribution.logits
+        th.testing.assert_close(forced, expected, rtol=0, atol=1e-5)
+
+
+def test_the_cache_reads_each_token_once() -> None:
+    policy = make_policy()
+    n_read = []
+
+    def counting(tokens: th.Tensor, *args: Any) -> th.Tensor:
+        n_read.append(tokens.numel())
+        return policy.read(tokens, *args)
+
+    reader = CachedReader(counting, policy.device)
+    text = np.full((2, LENGTH), PAD)
+    text[:, :3] = 1
+    for length in range(3, 8):
+        text[:, length - 1] = length
+        reader(text.copy())
+    assert n_read == [3, 2, 2, 2, 2], "and the same prompt once"
+    text[1, 0] = 2  # another text in the second place
+    reader(text)
+    assert n_read[5:] == [1, 7]
+
+
+@th.no_grad()
+def test_padding_and_what_comes_later_change_nothing() -> None:
+    policy = make_policy()
+    observation = th.full((1, LENGTH), PAD)
+    observation[0, :3] = th.tensor([1, 2, 3])
+    expected = policy.get_distribution(observation).distribution.logits
+    later = observation.clone()
+    later[0, 3:] = 5
+    forced = policy.get_distribution(TokenSteps(later, th.tensor([0]), th.tensor([2]))).distribution.logits
+    th.testing.assert_close(forced, expected, rtol=0, atol=1e-6)
+
+
+def test_sampling_follows_the_distribution() -> None:
+    policy = make_policy()
+    observations = np.full((20_000, LENGTH), PAD)
+    observations[:, :2] = [1, 2]
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        probs = policy.get_distribution(th.as_tensor(observations[:1])).distribution.probs[0]
+    frequencies = np.bincount(actions, minlength=Digits.vocab_size) / len(actions)
+    np.testing.assert_allclose(frequencies, probs.numpy(), atol=0.02)
+    th.testing.assert_close(log_prob, probs[th.as_tensor(actions)].log(), rtol=0, atol=1e-5)
+
+
+def test_greedy_generation_is_prediction_token_by_token() -> None:
+    policy = make_policy()
+    prompts = ["1+2=", "7", "33+4="]
+    expected = []
+    for prompt in prompts:
+        text = [*Digits().encode(prompt)]
+        while len(text) < LENGTH and text[-1] != Digits.eos_id:
+            observation = np.full(LENGTH, PAD)
+            observation[: len(text)] = text
+            text.append(int(policy.predict(observation, deterministic=True)[0]))
+        expected.append(Digits().decode(text[len(prompt) :]))
+    room = LENGTH - max(len(prompt) for prompt in prompts)
+    assert policy.generate(prompts, batch_size=1) == expected
+    assert [answer[:room] for answer in policy.generate(prompts)] == [answer[:room] for answer in expected]
+    assert all(len(answer) <= 2 for answer in policy.generate(prompts, max_new_tokens=2, deterministic=False))
+
+
+def test_generated_texts_end_where_they_end() -> None:
+    policy = make_policy()
+    prompts = th.full((200, 4), PAD)
+    prompts[:, :2] = th.randint(Digits.eos_id, (200, 2))
+    prompts[100:, 2:] = 3
+    texts = policy.generate_tokens(prompts, 6)
+    n_ended = 0
+    for text, n_given in zip(texts.tolist(), [2] * 100 + [4] * 100, strict=True):
+        answer = text[n_given:]
+        end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer[:6] else 6
+        n_ended += end < 6
+        assert PAD not in answer[:end] and set(answer[end:]) <= {PAD}
+    assert n_ended > 20
+
+
+def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
+    policy = make_policy()
+    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
+    assert losses[-1] < 0.05 < losses[0]
+    assert policy.generate(["1+2=", "2+2=", "9+9="]) == ["3", "4", "18"]
+    assert policy.optimizer.state == {}, "the optimizer of the training is as it was"
+
+    policy = make_policy()
+    policy.pretrain(["123"], n_epochs=200, learning_rate=1e-2)
+    assert policy.generate(["1"]) == ["23"]
+
+
+def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
+    policy = make_policy()
+    examples = [("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18"), "12"]
+    tokens = [[*Digits().encode("".join(example)), Digits.eos_id] for example in examples]
+    # Of each text, where the tokens stand after which one is learned
+    steps = [(text, last) for text, places in enumerate([(3, 4), (3, 4), (3, 4, 5), (0, 1)]) for last in places]
+    texts = th.tensor([each + [PAD] * (LENGTH - len(each)) for each in tokens])
+    text, last = th.tensor(steps).T
+    with th.no_grad():
+        expected = -policy.get_distribution(TokenSteps(texts, text, last)).log_prob(texts[text, last + 1]).mean().item()
+    n_rows = []
+    policy.action_net.register_forward_hook(lambda _, inputs, output: n_rows.append(len(inputs[0].flatten(0, -2))))
+    (loss,) = policy.pretrain(examples, n_epochs=1)
+    assert n_rows == [len(steps)]
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> None:
+    policy = make_policy()
+    examples = [("1+2=", "3"), ("9+9=", "18"), "12", "123456789"]
+    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0)[0] for example in examples]
+    n_read = []
+    policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
+    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0)
+    assert sorted(n_read) == [2, 5, 6, 9], "but for the end, after which nothing is predicted"
+    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
+    policy = make_policy()
+    before = policy.parameters_to_vector()
+    with pytest.raises(ValueError, match=r"diverged: in epoch \d.*as it was before.*smaller learning_rate than 1e\+30"):
+        policy.pretrain([("1+2=", "3")] * 10, n_epochs=5, learning_rate=1e30)
+    np.testing.assert_array_equal(policy.parameters_to_vector(), before)
+    assert not policy.training
+
+
+def test_pretrain_leaves_prompts_alone() -> None:
+    policy = make_policy()
+    policy.pretrain([("1+2=", "3")] * 8, n_epochs=100, learning_rate=1e-2)
+    assert policy.generate(["1"]) != ["+2=3"]
+
+
+def test_errors() -> None:
+    space, actions = TokenSpace(LENGTH, Digits()), spaces.Discrete(Digits.vocab_size)
+    with pytest.raises(ValueError, match=r"TokenPolicy reads token ids.*TokenSpace"):
+        TokenPolicy(spaces.Box(-1, 12, (LENGTH,), np.int64), actions, lambda _: 1e-3)
+    with pytest.raises(ValueError, match=r"must be Discrete\(13\)"):
+        TokenPolicy(space, spaces.Discrete(5), lambda _: 1e-3)
+    with pytest.raises(ValueError, match="context=5 is shorter"):
+        TokenPolicy(space, actions, lambda _: 1e-3, context=5)
+    for name in ("n_layers", "width", "n_heads"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            TokenPolicy(space, actions, lambda _: 1e-3, **{name: 0})
+    with pytest.raises(ValueError, match="multiple of n_heads"):
+        TokenPolicy(space, actions, lambda _: 1e-3, width=10, n_heads=4)
+    for policy_class in (TokenPolicy, TokenActorCriticPolicy):
+        for wrong in ({"net_arch": [64]}, {"activation_fn": th.nn.ReLU}, {"features_extractor_kwargs": {}}):
+            match = rf"{policy_class.__name__} has no {next(iter(wrong))}: .*n_layers=..., width=..., n_heads=..."
+            with pytest.raises(ValueError, match=match):
+                policy_class(space, actions, lambda _: 1e-3, **wrong)
+    policy = make_policy()
+    with pytest.raises(ValueError, match=r"from 1 to 12 tokens.*has 13"):
+        policy.generate(["1" * 13])
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 1, got -1"):
+        policy.generate(["1"], max_new_tokens=-1)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        policy.generate(["1"], batch_size=0)
+    with pytest.raises(ValueError, match=r"needs a list of prompts, got the text '1\+1=': write generate\(\['1\+1='\]\)"):
+        policy.generate("1+1=")
+    with pytest.raises(ValueError, match=rf"room for 12 tokens .*the prompt '{'1' * 12}' takes all of them"):
+        policy.generate(["1", "1" * 12])
+    for name in ("n_epochs", "batch_size"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            policy.pretrain(["1"], **{name: 0})
+    for examples, match in [
+        ([], r"at least one text or pair \(prompt, answer\), got \[\]"),
+        ("1+1=2", "got '1"),
+        (("1+1=", "2"), r"got a single pair: write pretrain\(\[\('1\+1=', '2'\)\]\)"),
+        ([""], "nothing to learn from an empty text"),
+        ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
+        ([("1" * 8, "2" * 4)], "room for 12 tokens.* have 13"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            policy.pretrain(examples)
+
+
+def test_normalised_tokens_are_refused() -> None:
+    observation = np.zeros((1, LENGTH), np.float32)
+    policy, critic = make_policy(), make_policy(TokenActorCriticPolicy)
+    for read in (policy.action_sampler(), lambda obs: policy.get_distribution(th.as_tensor(obs)), critic_of(critic)):
+        with pytest.raises(ValueError, match=r"whole numbers.*VecNormalize\(env, norm_obs=False\)"):
+            read(observation)
+
+
+@pytest.mark.parametrize("policy_class", [TokenPolicy, TokenActorCriticPolicy])
+def test_a_policy_is_saved_and_loaded(policy_class: Any, tmp_path: Path) -> None:
+    policy = make_policy(policy_class, n_layers=1)
+    policy.save(tmp_path / "policy")
+    observations = th.as_tensor(growing_texts(3, 2)[-1])
+    expected = policy.get_distribution(observations).distribution.logits
+    loaded = policy_class.load(tmp_path / "policy", device="cpu")
+    th.testing.assert_close(loaded.get_distribution(observations).distribution.logits, expected)
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("algorithm", [PPO, A2C])
+@pytest.mark.parametrize(
+    ("policy_class", "env", "instead"),
+    [
+        (TokenPolicy, lambda: VerifierTextVecEnv(2), "TokenActorCriticPolicy"),
+        (MlpPolicy, lambda: "CartPole-v1", r'PPO\("MlpPolicy"'),
+    ],
+)
+def test_algorithms_with_a_critic_are_told_what_to_take(algorithm: Any, policy_class: Any, env: Any, instead: str) -> None:
+    model = algorithm(policy_class, env(), n_steps=4, device="cpu")
+    with pytest.raises(AttributeError, match=f"{policy_class.__name__} has no value function.*no critic.*{instead}"):
+        model.learn(8)
+
+
+def critic_of(policy: Any) -> Any:
+    def read(observation: np.ndarray) -> Any:
+        with th.no_grad():
+            return policy(th.as_tensor(observation))
+
+    return read
+
+
+def test_spaces_with_other_meanings_are_not_equal() -> None:
+    class Swapped(Digits):
+        def decode(self, ids: Any) -> str:
+            return super().decode(ids).translate(str.maketrans("01", "10"))
+
+    assert TokenSpace(LENGTH, Digits()) == TokenSpace(LENGTH, Digits())
+    assert TokenSpace(LENGTH, Digits()) != TokenSpace(LENGTH, Swapped())
+    assert TokenSpace(LENGTH, Digits()) != TokenSpace(LENGTH + 1, Digits())
+    assert TokenSpace(LENGTH, Digits()) != spaces.Box(PAD, 12, (LENGTH,), np.int64)
+    assert "TokenSpace(12" in repr(TokenSpace(LENGTH, Digits()))
+
+
+def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
+    class Cold(TokenPolicy):
+        def _get_action_dist_from_latent(self, latent: th.Tensor) -> Any:
+            distribution: Any = super()._get_action_dist_from_latent(latent)
+            return distribution.proba_distribution(100.0 * distribution.distribution.logits)
+
+    policy = make_policy(Cold)
+    observations = np.full((50, LENGTH), PAD)
+    observations[:, 0] = np.arange(50) % 10
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        distribution = policy.get_distribution(th.as_tensor(observations))
+    assert (actions == distribution.distribution.logits.argmax(-1).numpy()).mean() > 0.9
+    th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
+
+
+class NoRepeats(TokenPolicy):
+    """Never writes the same token twice in a row: its distribution depends on more than the last hidden state."""
+
+    def get_distribution(self, obs: Any) -> Any:
+        distribution: Any = super().get_distribution(obs)
+        steps = obs if isinstance(obs, TokenSteps) else TokenSteps(obs, th.arange(len(obs)), (obs != PAD).sum(1) - 1)
+        newest = steps.texts[steps.text, steps.last]
+        logits = distribution.distribution.logits.scatter(1, newest[:, None], -1e9)
+        return distribution.proba_distribution(logits)
+
+
+def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
+    policy = make_policy(NoRepeats)
+    observations = np.full((500, LENGTH), PAD)
+    observations[:, 0], observations[:, 1] = 3, np.arange(500) % 10
+    with th.inference_mode():
+        actions, log_prob = policy.action_sampler()(observations)
+        expected = policy.get_distribution(th.as_tensor(observations)).log_prob(th.as_tensor(actions))
+    assert (actions != observations[:, 1]).all()
+    th.testing.assert_close(log_prob, expected, rtol=0, atol=1e-5)
+
+    prompts = th.as_tensor(observations[:, :3])
+    for deterministic in (True, False):
+        texts = policy.generate_tokens(prompts, 8, deterministic)
+        assert not ((texts[:, 2:] == texts[:, 1:-1]) & (texts[:, 2:] != PAD)).any()
+    (answer,) = policy.generate(["37"], max_new_tokens=1)
+    observation = np.array([3, 7] + [PAD] * (LENGTH - 2))
+    assert answer == Digits().decode([int(policy.predict(observation, deterministic=True)[0])])
+
+    model: Any = GRPO(NoRepeats, VerifierTextVecEnv(8, seed=0), group_size=4, n_groups=2, device="cpu", seed=0).learn(50)
+    assert model.rollout_buffer.log_probs.min() > -100.0, "what was sampled is possible"
+
+
+def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
+    """Such an optimizer does not count up the version of the weights."""
+    differences = []
+
+    class Checked(PPO):
+        def train(self) -> None:
+            buffer = self.rollout_buffer
+            obs, actions = (th.as_tensor(each).flatten(0, 1) for each in (buffer.observations, buffer.actions))
+            with th.no_grad():
+                log_prob = self.policy.evaluate_actions(obs.long(), actions.flatten())[1]
+            differences.append((log_prob - th.as_tensor(buffer.log_probs).flatten()).abs().max().item())
+            super().train()
+
+    # Each rollout goes on with the texts of the one before
+    env = VerifierTextVecEnv(32, seed=0, truncate=False, max_answer_tokens=8)
+    policy_kwargs = {"n_layers": 1, "width": 16, "optimizer_kwargs": {"fused": True}}
+    settings: Any = {"n_steps": 3, "batch_size": 96, "learning_rate": 0.01, "ent_coef": 0.1, "device": "cpu", "seed": 0}
+    model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
+    model.learn(3 * 3 * 32)
+    assert len(differences) == 3 and max(differences) < 1e-5
+
+
+def test_critic_notices_that_its_weights_were_changed_and_can_be_differentiated() -> None:
+    policy = make_policy(TokenActorCriticPolicy)
+    first, second = (th.as_tensor(each) for each in growing_texts(3, 2))
+    for _ in range(2):
+        policy(first)[2].sum().backward()
+        policy(second)[2].sum().backward()
+    with th.inference_mode():
+        policy(first)
+    with th.no_grad():
+        policy(first)
+        policy.load_from_vector(policy.parameters_to_vector() * 1.5)
+        actions, _, log_prob = policy(second)
+        th.testing.assert_close(log_prob, policy.evaluate_actions(second, actions)[1], rtol=0, atol=1e-5)
+
+
+@th.no_grad()
+def test_critic_reads_with_the_cache_until_the_weights_change() -> None:
+    policy = make_policy(TokenActorCriticPolicy)
+    for step, observations in enumerate(growing_texts(5, 30)):
+        if step == 15:
+            for parameter in policy.parameters():
+                parameter.add_(0.1 * th.randn_like(parameter))
+        obs = th.as_tensor(observations)
+        actions, values, log_prob = policy(obs)
+        expected_values, expected_log_prob, entropy = policy.evaluate_actions(obs, actions)
+        th.testing.assert_close(values, expected_values, rtol=0, atol=1e-5)
+        th.testing.assert_close(values, policy.predict_values(obs), rtol=0, atol=1e-5)
+        th.testing.assert_close(log_prob, expected_log_prob, rtol=0, atol=1e-5)
+        assert (entropy >= 0).all()

