@@ -69,10 +69,11 @@ def train(case: str, checked: bool) -> float:
     import torch as th
 
     from sb3_grpo import DAPO, make_group_env
-    from sb3_grpo.common import group_queue, snapshots
+    from sb3_grpo.groups import queue
+    from sb3_grpo.starts import snapshots
 
     if not checked:
-        group_queue.N_PROBED_FIRST, group_queue.PROBED_SHARE, snapshots.MAX_COMPARED_BYTES = 0, 0.0, 0
+        queue.N_PROBED_FIRST, queue.PROBED_SHARE, snapshots.MAX_COMPARED_BYTES = 0, 0.0, 0
     th.set_num_threads(1)
     env_id, n_steps, settings = CASES[case]
     model = DAPO("MlpPolicy", make_group_env(env_id, n_envs=16, seed=0), seed=0, device="cpu", **settings)

@@ -137,9 +137,8 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     algo, settings = VARIANTS[variant][0], settings_of(experiment, variant)
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
-    hard = HardPrompts(training.n_items)
     if setting["hard"]:
-        settings["start_sampler"] = hard
+        settings["start_sampler"] = HardPrompts(training.n_items)
     policy_class = TokenActorCriticPolicy if algo == "ppo" else TokenPolicy
     model = algorithm(algo)(policy_class, env, seed=seed, device="cpu", policy_kwargs=NETWORK, **settings)
     policy: Any = model.policy
@@ -189,7 +188,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             return exact
 
     curve = Curve()
-    model.learn(setting["tokens"], callback=[hard, curve] if setting["hard"] else curve)
+    model.learn(setting["tokens"], callback=curve)
     return {
         **described(experiment, variant),
         "variant": variant,

@@ -5,26 +5,24 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_grpo.groups.group import Episode, Group
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import SeedStart
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Draws after which somebody should have counted an answer
-_MANY_DRAWS = 1000
 
-
-class HardPrompts(BaseCallback):
+class HardPrompts(StartSampler, BaseCallback):
     """
     Draws the prompts of groups by how often they are still answered wrongly, so that samples are not spent on groups
-    that are all right. It is the start sampler and the callback that keeps count, in one::
+    that are all right::
 
-        hard = HardPrompts(n_items=100)
-        model = DAPO("TokenPolicy", env, start_sampler=hard)
-        model.learn(1_000_000, callback=hard)
+        model = DAPO("TokenPolicy", env, start_sampler=HardPrompts(n_items=100))
+        model.learn(1_000_000)
 
-    It is saved with the model. After loading it is ``model.start_sampler``, which is the callback to go on with.
+    It is saved with the model, with what it has counted.
 
     A prompt is drawn in proportion to ``1 - p + floor``, where p is a running mean of its successes. There has to be room for
-    each of them (``max_prompt_tokens``): what is chosen is not passed over.
+    each of them (``max_prompt_tokens``): what is drawn is not passed over.
 
     :param n_items: Items of the task
     :param floor: What is left to prompts that are always answered correctly: they must not be forgotten
@@ -41,38 +39,24 @@ class HardPrompts(BaseCallback):
         self.success_rates = np.zeros(n_items)
         self.floor = floor
         self.rate = rate
-        self._n_draws = 0
-        self._is_callback = False
-
-    def _init_callback(self) -> None:
-        self._is_callback = True
 
     def __call__(self, rng: np.random.Generator) -> SeedStart:
-        """
-        :param rng: Generator to draw from
-        :return: A start
-        """
-        self._n_draws += 1
-        if self._n_draws == _MANY_DRAWS and not self._is_callback:
-            warn_user(
-                f"HardPrompts has drawn {_MANY_DRAWS} prompts, but no answer was counted: it draws them all alike. "
-                "It has to be the callback, too: learn(..., callback=hard), and after loading callback=model.start_sampler."
-            )
         weights = 1.0 - self.success_rates + self.floor
         item = rng.choice(len(weights), p=weights / weights.sum())
         return SeedStart(int(rng.integers(2**31)), {"item": int(item)})
 
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        """Count the answer."""
+        if "is_success" not in info or "item" not in info:
+            raise ValueError("HardPrompts counts the successes of VerifierText environments, but this one has no such info.")
+        item = info["item"]
+        self.success_rates[item] += self.rate * (float(info["is_success"]) - self.success_rates[item])
+
+    def _init_callback(self) -> None:
+        # In version 0.1 the answers were counted by a callback
+        warn_user("HardPrompts is not a callback any more: start_sampler=hard is enough, leave callback=hard out of learn().")
+
     def _on_step(self) -> bool:
-        for idx in np.flatnonzero(self.locals["dones"]):
-            info = self.locals["infos"][idx]
-            if "is_success" not in info or "item" not in info:
-                raise ValueError(
-                    "HardPrompts counts the successes of VerifierText environments, but this one has no such info."
-                )
-            item = info["item"]
-            if item >= len(self.success_rates):
-                continue  # copies without a queued start draw from the whole task
-            self.success_rates[item] += self.rate * (float(info["is_success"]) - self.success_rates[item])
         return True
 
     def __getstate__(self) -> dict[str, Any]:

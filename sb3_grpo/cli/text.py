@@ -196,11 +196,18 @@ def _text(args: argparse.Namespace) -> int:
     # One token more than the longest answer and its end need, so that there is something to learn about the end, too
     env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
     assert training.n_items is not None
-    hard = HardPrompts(training.n_items)
     settings = {**SETTINGS, **lesson.settings, "policy_kwargs": NETWORK}
     learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
     algorithm = ALGORITHMS[args.algo]
-    model = algorithm("TokenPolicy", env, learning_rate, seed=args.seed, device="cpu", start_sampler=hard, **settings)
+    model = algorithm(
+        "TokenPolicy",
+        env,
+        learning_rate,
+        seed=args.seed,
+        device="cpu",
+        start_sampler=HardPrompts(training.n_items),
+        **settings,
+    )
     policy = model.policy
     assert isinstance(policy, TokenPolicy)
     output = make_output(args, f"addition-{args.digits}")
@@ -212,7 +219,7 @@ def _text(args: argparse.Namespace) -> int:
     warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
     before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
     curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
-    outcome = learn(model, args.timesteps, [hard, curve])
+    outcome = learn(model, args.timesteps, [curve])
     env.close()
     model.save(output / "model.zip")
     after = exam.show(policy, "After the training")

@@ -35,22 +35,6 @@ def discounted_returns_to_go(rewards: th.Tensor, mask: th.Tensor, gamma: float) 
     return returns
 
 
-def live_groups(outcomes: th.Tensor) -> th.Tensor:
-    """
-    Constraint of dynamic sampling, [DAPO] eq. 11: groups whose outcomes are not all equal, the only ones with a gradient.
-
-    Equality is exact and over the whole group: a threshold on the standard deviation would trip over rounding. Pass the raw
-    outcomes (success, score): a shaped reward makes a group of failures look alive.
-
-    :param outcomes: (B, G), any type
-    :return: (B,) bool, True where there is something to learn
-    :raises ValueError: not a matrix of at least 2 members per group
-    """
-    if outcomes.ndim != 2 or outcomes.shape[1] < 2:
-        raise ValueError(f"outcomes must be (groups, members) with at least 2 members, got {tuple(outcomes.shape)}")
-    return (outcomes != outcomes[:, :1]).any(dim=1)
-
-
 def _deviations(values: th.Tensor, mask: th.Tensor, dim: int | tuple[int, int]) -> th.Tensor:
     """``values`` minus their mean over ``dim`` where ``mask`` is True; exactly 0 (no rounding) where they are all equal."""
     mean = th.where(mask, values, 0.0).sum(dim, keepdim=True) / mask.sum(dim, keepdim=True).clamp(min=1)

@@ -11,7 +11,8 @@ from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.groups.queue import NO_EPISODE, Episode, Group
+from sb3_grpo.groups.group import Episode, Group
+from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.starts.starts import SnapshotStart
 from sb3_grpo.text.tokens import TokenSteps
 from sb3_grpo.utils.devices import to_device

@@ -3,7 +3,7 @@
 import io
 import math
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -18,7 +18,6 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtr
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.common.advantages import live_groups
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -28,19 +27,12 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     unchecked_distributions,
 )
-from sb3_grpo.groups.feeder import StartFeeder
-from sb3_grpo.groups.queue import (
-    MAX_EPISODE_LENGTH,
-    NO_EPISODE,
-    GroupQueue,
-    GroupSettings,
-    StartSampler,
-    outcomes,
-    random_seed_start,
-)
-from sb3_grpo.groups.vine import VisitedState, VisitedStates
+from sb3_grpo.groups.collector import GroupCollector
+from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
+from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
-from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
@@ -95,7 +87,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         max_sampling_rounds: int,
         common_noise: bool,
         unrelated_starts: bool,
-        start_sampler: StartSampler | None,
+        start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
         vine_share: float,
         horizon: int | None,
         use_sde: bool,
@@ -146,8 +138,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.horizon = horizon
         self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
-        self._feeder: StartFeeder | None = None
-        self._visited: VisitedStates | None = None
+        self.collector: GroupCollector | None = None
+        self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
@@ -210,15 +202,15 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._check_parameters()
         self._setup_lr_schedule()
-        start_rng = self._start_rng
+        drawn_so_far = self._start_rng.bit_generator.state
         self.set_random_seed(self.seed)
         if self.seed == self._start_seed:
-            self._start_rng = start_rng  # a loaded model goes on where it was
+            self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
         self._start_seed = self.seed
         buffer_class = TokenRolloutBuffer if self.policy_class.reads_texts else GroupRolloutBuffer
         self.rollout_buffer = buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
-        self._feeder = None
+        self.collector = None
         self.policy = self._make_policy()
         self._maybe_recommend_cpu(ActorPolicy.__name__)
 
@@ -260,7 +252,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         super().set_random_seed(seed)
         if seed is not None:
-            self._start_rng = np.random.default_rng(seed)
+            # In place: the collector draws from it
+            self._start_rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
     def save(
         self,
@@ -283,7 +276,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             super().save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_feeder", "_groups", "_playing", "_time", "_outcome", "_visited"]
+        return [*super()._excluded_save_params(), "batch", "collector", "_sampler"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -296,14 +289,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 callback = [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
             callback = [*callback, ClampedProgressBarCallback()]
         return super()._init_callback(callback)
-
-    @property
-    def _max_open_groups(self) -> int:
-        """
-        How far free environment copies may run ahead of the update that waits for its last episodes:
-        the groups of the next update, and enough to keep every copy busy until then.
-        """
-        return self._groups.n_wanted + self.n_groups + -(-self.n_envs // self.group_size)
 
     def _setup_learn(
         self,
@@ -327,20 +312,18 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if (
             self._last_obs is None
             or reset_num_timesteps
-            or self._feeder is None
-            or self._feeder.env is not self.env
-            or self._groups.settings != self._group_settings
-            or not self._feeder.in_sync(self._playing)
+            or self.collector is None
+            or not self.collector.can_go_on(self.env, self._group_settings)
         ):
             self._last_obs = None  # makes SB3 reset the environments
             self._begin_groups()
-        assert self._feeder is not None
-        self._feeder.fill(self._start_rng, self._max_open_groups)
+        assert self.collector is not None
+        self.collector.feeder.fill()
         fresh = self._last_obs is None
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
-            self._check_capture()
-            self._note_starts([*range(self.n_envs)])
+            self.collector.check_capture()
+            self.collector.begin_episodes([*range(self.n_envs)])
         return result
 
     @property
@@ -349,49 +332,29 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             group_size=self.group_size,
             n_groups=self.n_groups,
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
-            start_sampler=self._sampler(),
+            sampler=None if self.unrelated_starts else self._choose_sampler(),
             common_noise=self.common_noise,
             horizon=self.horizon,
         )
 
-    def _sampler(self) -> StartSampler | None:
+    def _choose_sampler(self) -> StartSampler:
         """
         :return: What draws the starts, the same object for as long as the parameters are the same
         """
-        sampler = self.start_sampler or random_seed_start
-        if self.vine_share == 0.0:
-            self._visited = None
-        elif self._visited is None or (self._visited.share, self._visited.otherwise) != (self.vine_share, sampler):
-            self._visited = VisitedStates(self.vine_share, sampler)
-        return None if self.unrelated_starts else self._visited or sampler
+        parameters = (self.start_sampler, self.vine_share, self.horizon)
+        if self._sampler is None or self._sampler[0] != parameters:
+            self._sampler = parameters, make_sampler(*parameters)
+        return self._sampler[1]
 
     def _begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
-        if self._feeder is not None and self._feeder.env is self.env:
-            self._feeder.clear()
-        if self._visited is not None:
-            self._visited.states.clear()  # they may be those of another environment
-        self._groups = GroupQueue(self._group_settings)
-        self._feeder = StartFeeder(self.env, self._groups)
-        self._playing = np.full(self.n_envs, NO_EPISODE)  # ticket of the episode that each copy plays
-        self._time = np.zeros(self.n_envs, dtype=np.int64)
-        self._outcome = np.zeros(self.n_envs)
+        if self.collector is not None and self.collector.env is self.env:
+            self.collector.clear()
+        self.collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
-
-    def _note_starts(self, copies: list[int]) -> None:
-        """
-        Find out which episodes have just begun.
-
-        :param copies: Environment copies that were reset
-        """
-        assert self._feeder is not None
-        self._playing[copies] = self._feeder.started(copies, self._start_rng, self._max_open_groups)
-        self._time[copies] = 0
-        self._outcome[copies] = 0.0
-        self._feeder.fill(self._start_rng, self._max_open_groups)
 
     def collect_rollouts(  # type: ignore[override]
         self,
@@ -410,7 +373,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param n_rollout_steps: Not used: a rollout ends with the last episode of its groups
         :return: True if the groups are complete, False if callback terminated rollout prematurely.
         """
-        assert self._last_obs is not None and self._feeder is not None, "No previous observation was provided"
+        assert self._last_obs is not None and self.collector is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
         # Free the groups of the last update; what the copies have begun of the next one stays
@@ -418,7 +381,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._keep_open_groups()
         # Between two updates: a rollout and its update are of one and the same function of the observations
         self.policy.observation_norm.renew()
-        self._feeder.fill(self._start_rng, self._max_open_groups)
+        self.collector.begin_rollout()
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 
@@ -426,9 +389,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
-        ready = self._groups.ready()
+        ready = self.collector.queue.ready()
         while not ready:
-            if self._feeder.disturbed(self._playing) and not self._begin_again():
+            if self.collector.disturbed() and not self._begin_again():
                 return False
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
@@ -441,20 +404,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.num_timesteps += env.num_envs
             n_steps += 1
             if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos):
-                n_rounds = self._groups.n_sampling_rounds
-                ready = self._groups.ready()
-                if self._groups.n_sampling_rounds > n_rounds:
+                queue = self.collector.queue
+                n_rounds = queue.n_sampling_rounds
+                ready = queue.ready()
+                if queue.n_sampling_rounds > n_rounds:
                     # Of the dead groups only the outcomes are needed any more
                     self._keep_open_groups()
             if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
                 self._evaluate_log_probs()
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
-            if n_steps > MAX_EPISODE_LENGTH and self._time.max() > MAX_EPISODE_LENGTH:
-                raise ValueError(
-                    f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. It has to end some time: "
-                    "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
-                )
 
             # Give access to local variables
             callback.update_locals(locals())
@@ -477,7 +436,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _keep_open_groups(self) -> None:
         """Drop the steps of all other groups from the buffer, once the policy has seen them for its statistics."""
         self._evaluate_log_probs()
-        self.rollout_buffer.keep(self._groups.open_tickets())
+        assert self.collector is not None
+        self.rollout_buffer.keep(self.collector.queue.open_tickets())
 
     def _begin_again(self) -> bool:
         """
@@ -485,42 +445,52 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
         :return: False if no steps are left for new ones
         """
-        assert self.env is not None and self._feeder is not None
+        assert self.env is not None
         warn_user(
             "The training environment was reset by somebody else in the middle of a rollout (a callback that evaluates "
             "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
         self._begin_groups()
-        self._feeder.fill(self._start_rng, self._max_open_groups)
+        assert self.collector is not None
+        self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self._note_starts([*range(self.n_envs)])
+        self.collector.begin_episodes([*range(self.n_envs)])
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
         """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
-        self._sampling_rounds = self._groups.n_sampling_rounds
-        drawn = self._groups.take()
-        raw_outcomes = outcomes(drawn)
-        live = live_groups(raw_outcomes)
-        kept = [group for group, is_live in zip(drawn, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
+        assert self.collector is not None
+        self._sampling_rounds = self.collector.queue.n_sampling_rounds
+        groups = self.collector.take()
+        live = live_groups(outcomes(groups))
+        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
             # One scale for all, in double precision, which normalize_reward() would round: equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
             self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
+        self._log_groups(groups, live)
 
-        truncated = [episode.truncated for group in drawn for episode in group.episodes]
+    def _log_groups(self, groups: list[Group], live: th.Tensor) -> None:
+        """
+        :param groups: All groups of the update, dead ones included
+        :param live: (B,) which of them are not dead
+        """
+        episodes = [episode for group in groups for episode in group.episodes]
+        raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
+        n_stale, n_steps = sum(episode.n_stale for episode in episodes), sum(episode.length for episode in episodes)
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
         self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
+        self.logger.record("group/stale_fraction", n_stale / n_steps)
         self.logger.record("group/sampling_rounds", self._sampling_rounds)
-        self.logger.record("group/overlong_fraction", float(np.mean(truncated)))
+        self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
-        if self._visited is not None:
-            visited = [isinstance(group.start, VisitedState) for group in drawn]
+        if self.vine_share > 0.0:
+            visited = [isinstance(group.start, VisitedState) for group in groups]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
 
     def learn(
@@ -539,15 +509,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._last_obs = None
             # Ctrl-C also ends the processes of a SubprocVecEnv
             with suppress(OSError, EOFError):
-                self._clear_starts()
+                if self.collector is not None:
+                    self.collector.clear()
             raise
-        self._clear_starts()
+        assert self.collector is not None
+        self.collector.clear()
         return self
-
-    def _clear_starts(self) -> None:
-        """Nobody else who resets the environments shall land on the starts of groups."""
-        if self._feeder is not None:
-            self._feeder.clear()
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:
         """
@@ -579,64 +546,30 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
             rewards = self._vec_normalize_env.get_original_reward()
-        rollout_buffer.add(obs, actions, forwarded, rewards, self._playing, self._time)
-        self._time += 1
-        self._outcome += rewards
-        if self._visited is not None:
-            assert self.env is not None
-            self._visited.visit(self.env, dones, self._start_rng)
+        collector = self.collector
+        assert collector is not None
+        rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
+        collector.add_step(rewards, dones)
         ended = dones.nonzero()[0].tolist()
         if ended:
-            whole = dones if self.horizon is None and self._visited is None else self._whole_episodes(infos, dones)
-            self._update_info_buffer(infos, whole)
-            figures = (self._playing[ended].tolist(), self._time[ended].tolist(), self._outcome[ended].tolist())
-            for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
-                if ticket == NO_EPISODE:
-                    continue
-                if not math.isfinite(outcome):
-                    raise ValueError(f"Environment copy {idx}: {rollout_buffer.describe_bad_rewards(ticket)}")
-                is_cut = self.horizon is not None and "group_cut_at" in infos[idx]
-                truncated = not is_cut and bool(infos[idx].get("TimeLimit.truncated", False))
-                cut_at = infos[idx]["group_cut_at"] if is_cut else None
-                self._groups.end_episode(ticket, length, outcome, truncated, cut_at)
-            self._note_starts(ended)
+            self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
+            self._check_outcomes(ended)
+            collector.end_episodes(ended, infos)
+            collector.begin_episodes(ended)
             if self.use_sde:
                 self._reset_noise(ended)
         return bool(ended)
 
-    def _whole_episodes(self, infos: list[dict[str, Any]], dones: np.ndarray) -> np.ndarray:
+    def _check_outcomes(self, ended: list[int]) -> None:
         """
-        Which episodes to report where groups begin in mid-episode: none that somebody else has begun, because the longer an
-        episode is the more branches it has. With a horizon, those of the first members, from their beginning, when they end;
-        not those of copies without work, of which the longer ones are cut. Monitor's word of all others is dropped.
-
-        :param infos: Of all copies
-        :param dones: (n_envs,) whose episode or piece has just ended
-        :return: (n_envs,) which of these are to be reported
+        :param ended: Environment copies whose episode has just ended
+        :raises ValueError: if a reward of theirs is not finite
         """
-        whole = dones.copy()
-        for idx in dones.nonzero()[0].tolist():
-            ticket = int(self._playing[idx])
-            if ticket == NO_EPISODE:
-                whole[idx] = self.horizon is None
-            else:
-                group, episode = self._groups.member(ticket)
-                branch = isinstance(group.start, VisitedState) or (self.horizon is not None and episode.member > 0)
-                whole[idx] = not branch and "group_cut_at" not in infos[idx]
-            if not whole[idx]:
-                infos[idx].pop("episode", None)
-        return whole
-
-    def _check_capture(self) -> None:
-        """
-        :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
-        """
-        assert self.env is not None
-        if (self.horizon is None and self.vine_share == 0.0) or not self.env.has_attr("why_not_captured"):
-            return
-        reason = self.env.env_method("why_not_captured", indices=0)[0]
-        if reason is not None:
-            raise StartNotSupportedError(f"{reason} Or leave horizon=None and vine_share=0: then it need not be captured.")
+        assert self.collector is not None
+        for idx in ended:
+            ticket = int(self.collector.tickets[idx])
+            if ticket != NO_EPISODE and not math.isfinite(self.collector.outcome[idx]):
+                raise ValueError(f"Environment copy {idx}: {self.rollout_buffer.describe_bad_rewards(ticket)}")
 
     def _reset_noise(self, copies: list[int]) -> None:
         """

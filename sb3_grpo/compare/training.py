@@ -232,12 +232,16 @@ class DroppedSteps(BaseCallback):
         self._drawn: list[Any] = []
 
     def _on_rollout_start(self) -> None:
-        self._drawn = self.model._groups.wanted()
+        self._note_groups()
 
     def _on_step(self) -> bool:
         if self.locals["dones"].any():
-            self._drawn = self.model._groups.wanted()
+            self._note_groups()
         return True
+
+    def _note_groups(self) -> None:
+        assert self.model.collector is not None
+        self._drawn = self.model.collector.queue.wanted()
 
     def _on_rollout_end(self) -> None:
         n_drawn = sum(episode.length for group in self._drawn for episode in group.episodes)

@@ -12,13 +12,10 @@ from sb3_grpo.starts.start_queue import QueuedStart, ensure_start_queues
 from sb3_grpo.starts.starts import UnequalStartError
 
 
-class StartFeeder:
+class Feeder:
     """
-    Keeps the start queues of the environment copies filled, so that SB3's automatic reset lands on the next start.
-
-    The copies of a ``DummyVecEnv`` share one queue: whichever ends first takes the next start. So do those of a
-    ``VecEnv`` that is one object and has an attribute ``queue`` of its own.
-    A copy in another process has a queue of its own that holds one start ahead.
+    Gives members of groups to the environment copies, and finds out which ones they have begun.
+    This one is for groups of unrelated starts: whichever episode a copy begins is that of the next member.
 
     :param env: The training environment
     :param groups: Where the work comes from
@@ -27,92 +24,86 @@ class StartFeeder:
     def __init__(self, env: VecEnv, groups: GroupQueue):
         self.env = env
         self.groups = groups
-        self._shared: deque[QueuedStart] | None = None
-        self._ahead: list[deque[int]] = [deque() for _ in range(env.num_envs)]
-        self._can_probe = False
-        if groups.settings.start_sampler is None:
-            return
-        if groups.settings.horizon is not None and unwrap_vec_wrapper(env, VecMonitor) is not None:
-            raise ValueError(
-                "VecMonitor takes the pieces into which a horizon cuts episodes for episodes: leave it out. Monitor, which "
-                "make_vec_env and make_group_env put around each copy, knows the whole ones."
-            )
-        ensure_start_queues(env)
-        self._can_probe = env.has_attr("start_trace")
-        copies = env.unwrapped
-        if isinstance(copies, DummyVecEnv):
-            self._shared = deque()
-            for copy in copies.envs:
-                copy.queue = self._shared  # type: ignore[attr-defined]
-        elif isinstance(getattr(copies, "queue", None), deque):
-            if groups.settings.horizon is not None:
-                raise ValueError(
-                    f"A {type(copies).__name__} cannot cut episodes at a horizon: leave horizon=None, or build the copies "
-                    "with make_group_env(...)."
-                )
-            self._shared = copies.queue  # type: ignore[attr-defined]
 
-    def fill(self, rng: np.random.Generator, max_open_groups: int) -> None:
-        """
-        Top up the queues.
+    def fill(self) -> None:
+        """Top up the start queues."""
 
-        :param rng: Generator from which new starts are drawn
-        :param max_open_groups: Draw no further group if this many are open
-        """
-        if self.groups.settings.start_sampler is None:
-            return
-        if self._shared is not None:
-            # All copies can end in the same step
-            while len(self._shared) < self.env.num_envs:
-                ticket = self.groups.next_ticket(rng, max_open_groups)
-                if ticket is None:
-                    return
-                self._shared.append(self.groups.queued_start(ticket))
-            return
-        for idx, ahead in enumerate(self._ahead):
-            if not ahead:
-                ticket = self.groups.next_ticket(rng, max_open_groups)
-                if ticket is None:
-                    return
-                queued = self.groups.queued_start(ticket)
-                # Whoever has a queue_start of his own need not know all arguments
-                known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
-                self.env.env_method("queue_start", *queued[:known], indices=idx)
-                ahead.append(ticket)
-
-    def started(self, copies: list[int], rng: np.random.Generator, max_open_groups: int) -> list[int]:
+    def tickets_of(self, copies: list[int]) -> list[int]:
         """
         Find out which members environment copies have begun with their last reset.
 
         :param copies: The environment copies
-        :param rng: Generator from which new starts are drawn
-        :param max_open_groups: Draw no further group if this many are open
         :return: The members' tickets; ``NO_EPISODE`` for a copy that had no work and began an episode of its own
         """
-        if self.groups.settings.start_sampler is None:
-            drawn = [self.groups.next_ticket(rng, max_open_groups) for _ in copies]
-            return [NO_EPISODE if ticket is None else ticket for ticket in drawn]
+        tickets = [self.groups.next_ticket() for _ in copies]
+        return [NO_EPISODE if ticket is None else ticket for ticket in tickets]
+
+    def in_sync(self, tickets: np.ndarray) -> bool:
+        """
+        Whether the copies are still in the episodes in which the last rollout left them.
+        They are not if they were reset outside of it since, e.g. by an evaluation on the training environment.
+
+        :param tickets: The ticket of each copy
+        :return: True if nothing has changed; False if it has, or if that cannot be known
+        """
+        return False
+
+    def disturbed(self, tickets: np.ndarray) -> bool:
+        """
+        What ``in_sync`` finds out, as far as it can be known without asking the copies: for every step.
+
+        :param tickets: The ticket of each copy
+        :return: True if the environments were reset outside of the rollout
+        """
+        return False
+
+    def clear(self) -> None:
+        """Take back all starts that no copy has begun."""
+
+
+class StartFeeder(Feeder):
+    """
+    Keeps start queues filled, so that SB3's automatic reset lands on the next start, and compares how members begin.
+    """
+
+    def __init__(self, env: VecEnv, groups: GroupQueue):
+        super().__init__(env, groups)
+        self._can_probe = env.has_attr("start_trace")
+
+    def tickets_of(self, copies: list[int]) -> list[int]:
         reset_infos = self.env.unwrapped.reset_infos  # wrappers keep an empty list of their own
         tickets = [reset_infos[idx].get("group_start", NO_EPISODE) for idx in copies]
-        if self._shared is None:
-            for idx, ticket in zip(copies, tickets, strict=True):
-                self._take_from_own_queue(idx, ticket)
+        self._take_from_queues(copies, tickets)
         begun = [idx for idx, ticket in zip(copies, tickets, strict=True) if ticket != NO_EPISODE]
         if begun:
-            wanted = [ticket for ticket in tickets if ticket != NO_EPISODE]
+            members = [ticket for ticket in tickets if ticket != NO_EPISODE]
             if self._can_probe:
-                self._compare_traces(begun, wanted)
-            observations = self.env.get_attr("first_observation", indices=begun)
-            for idx, ticket, observation in zip(begun, wanted, observations, strict=True):
-                difference = self.groups.compare_first_observation(ticket, observation)
-                if difference is not None:
-                    raise UnequalStartError(
-                        f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
-                        "(draw every random number from self.np_random); or give it get_state() and set_state(state), and "
-                        "pass a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a "
-                        "robot), opt in to groups of unrelated starts with unrelated_starts=True."
-                    )
+                self._compare_traces(begun, members)
+            self._compare_first_observations(begun, members)
         return tickets
+
+    def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:
+        """
+        :param copies: Environment copies that have begun the next episode
+        :param tickets: The members that they play
+        """
+
+    def _compare_first_observations(self, copies: list[int], tickets: list[int]) -> None:
+        """
+        :param copies: Environment copies that have begun the next episode
+        :param tickets: The members that they play
+        :raises UnequalStartError: if one of them does not begin like the others of its group
+        """
+        observations = self.env.get_attr("first_observation", indices=copies)
+        for idx, ticket, observation in zip(copies, tickets, observations, strict=True):
+            difference = self.groups.compare_first_observation(ticket, observation)
+            if difference is not None:
+                raise UnequalStartError(
+                    f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
+                    "(draw every random number from self.np_random); or give it get_state() and set_state(state), and "
+                    "pass a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a "
+                    "robot), opt in to groups of unrelated starts with unrelated_starts=True."
+                )
 
     def _compare_traces(self, copies: list[int], tickets: list[int]) -> None:
         """
@@ -131,55 +122,120 @@ class StartFeeder:
             if difference is not None:
                 raise UnequalStartError(describe_difference(self._env_name(idx), difference))
 
-    def _take_from_own_queue(self, idx: int, ticket: int) -> None:
-        ahead = self._ahead[idx]
-        if ticket != NO_EPISODE:
-            ahead.popleft()
-        elif ahead:
-            raise RuntimeError(
-                f"Environment copy {idx} was reset but did not begin the start that was queued for it. "
-                "StartQueue must be the outermost wrapper of each copy: use make_group_env(...), or "
-                "make_vec_env(..., wrapper_class=StartQueue), whose wrapper stands outside of all others."
-            )
-
     def in_sync(self, tickets: np.ndarray) -> bool:
-        """
-        Whether the copies are still in the episodes in which the last rollout left them.
-        They are not if somebody else has reset them since, e.g. an evaluation on the training environment.
-
-        :param tickets: The ticket of each copy
-        :return: True if nothing has changed; False if it has, or if that cannot be known
-        """
-        if self.groups.settings.start_sampler is None:
-            return False
         current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
         return current == tickets.tolist()
 
     def disturbed(self, tickets: np.ndarray) -> bool:
-        """
-        What ``in_sync`` finds out, as far as it can be known without asking the copies: for every step.
-
-        :param tickets: The ticket of each copy
-        :return: True if somebody else has reset the environments
-        """
-        if self.groups.settings.start_sampler is None:
-            return False
         infos = self.env.unwrapped.reset_infos
         return [info.get("group_start", NO_EPISODE) for info in infos] != tickets.tolist()
 
     def clear(self) -> None:
-        """Take back all starts that no copy has begun."""
-        if self.groups.settings.start_sampler is None:
-            return
-        if self._shared is not None:
-            self.groups.give_back([queued.ticket for queued in self._shared])
-        else:
-            self.groups.give_back(sorted(ticket for ahead in self._ahead for ticket in ahead))
-            for ahead in self._ahead:
-                ahead.clear()
+        self.groups.give_back(self._queued_tickets())
         self.env.env_method("clear_starts")
+
+    def _queued_tickets(self) -> list[int]:
+        """
+        :return: The members that no copy has begun, in the order in which they were handed out
+        """
+        raise NotImplementedError
 
     def _env_name(self, idx: int) -> str:
         if self.env.has_attr("env_name"):
             return self.env.get_attr("env_name", indices=idx)[0]
         return f"{type(self.env.unwrapped).__name__}, copy {idx}"
+
+
+class SharedQueueFeeder(StartFeeder):
+    """
+    For copies in this process, which take turns at one queue: whichever ends first takes the next start.
+
+    :param env: The training environment
+    :param groups: Where the work comes from
+    :param queue: That of all copies
+    """
+
+    def __init__(self, env: VecEnv, groups: GroupQueue, queue: deque[QueuedStart]):
+        super().__init__(env, groups)
+        self._queue = queue
+
+    def fill(self) -> None:
+        # All copies can end in the same step
+        while len(self._queue) < self.env.num_envs:
+            ticket = self.groups.next_ticket()
+            if ticket is None:
+                return
+            self._queue.append(self.groups.queued_start(ticket))
+
+    def _queued_tickets(self) -> list[int]:
+        return [queued.ticket for queued in self._queue]
+
+
+class OwnQueuesFeeder(StartFeeder):
+    """For copies in other processes. Each has a queue of its own that holds one start ahead."""
+
+    def __init__(self, env: VecEnv, groups: GroupQueue):
+        super().__init__(env, groups)
+        self._ahead: list[deque[int]] = [deque() for _ in range(env.num_envs)]
+
+    def fill(self) -> None:
+        for idx, ahead in enumerate(self._ahead):
+            if not ahead:
+                ticket = self.groups.next_ticket()
+                if ticket is None:
+                    return
+                queued = self.groups.queued_start(ticket)
+                # An environment's own queue_start need not know all arguments
+                known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
+                self.env.env_method("queue_start", *queued[:known], indices=idx)
+                ahead.append(ticket)
+
+    def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:
+        for idx, ticket in zip(copies, tickets, strict=True):
+            ahead = self._ahead[idx]
+            if ticket != NO_EPISODE:
+                ahead.popleft()
+            elif ahead:
+                raise RuntimeError(
+                    f"Environment copy {idx} was reset but did not begin the start that was queued for it. "
+                    "StartQueue must be the outermost wrapper of each copy: use make_group_env(...), or "
+                    "make_vec_env(..., wrapper_class=StartQueue), whose wrapper stands outside of all others."
+                )
+
+    def _queued_tickets(self) -> list[int]:
+        tickets = sorted(ticket for ahead in self._ahead for ticket in ahead)
+        for ahead in self._ahead:
+            ahead.clear()
+        return tickets
+
+
+def make_feeder(env: VecEnv, groups: GroupQueue) -> Feeder:
+    """
+    :param env: The training environment
+    :param groups: Where the work comes from
+    :return: What gives the work to the copies. Those of a ``DummyVecEnv`` share one queue, and so do those of a ``VecEnv``
+        that is one object and has an attribute ``queue`` of its own
+    :raises ValueError: if the environments cannot begin from queued starts, or not be cut at a horizon
+    """
+    if groups.settings.sampler is None:
+        return Feeder(env, groups)
+    if groups.settings.horizon is not None and unwrap_vec_wrapper(env, VecMonitor) is not None:
+        raise ValueError(
+            "VecMonitor takes the pieces into which a horizon cuts episodes for episodes: leave it out. Monitor, which "
+            "make_vec_env and make_group_env put around each copy, knows the whole ones."
+        )
+    ensure_start_queues(env)
+    copies = env.unwrapped
+    if isinstance(copies, DummyVecEnv):
+        queue: deque[QueuedStart] = deque()
+        for copy in copies.envs:
+            copy.queue = queue  # type: ignore[attr-defined]
+        return SharedQueueFeeder(env, groups, queue)
+    if isinstance(getattr(copies, "queue", None), deque):
+        if groups.settings.horizon is not None:
+            raise ValueError(
+                f"A {type(copies).__name__} cannot cut episodes at a horizon: leave horizon=None, or build the copies "
+                "with make_group_env(...)."
+            )
+        return SharedQueueFeeder(env, groups, copies.queue)  # type: ignore[attr-defined]
+    return OwnQueuesFeeder(env, groups)

@@ -1,32 +1,20 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch as th
 
-from sb3_grpo.common.advantages import live_groups
+from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import Probe, Trace, compare_traces
 from sb3_grpo.starts.start_queue import QueuedStart
 from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
-from sb3_grpo.utils.user_warnings import warn_user
 
-StartSampler = Callable[[np.random.Generator], Start]
-
-# In place of the ticket, for a copy that plays an episode that nobody wants
+# In place of the ticket, for a copy that plays an episode that is not part of a group
 NO_EPISODE = -1
-
-# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
-MAX_EPISODE_LENGTH = 100_000
-
-# Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
-# the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
-N_UNFINISHED = 16
 
 # The first groups from snapshots are probed, and then some, so that the probes take about as long as this share of all steps
 N_PROBED_FIRST = 2
@@ -39,55 +27,6 @@ PROBE_OVERHEAD = 50
 _tickets = count()
 
 
-def random_seed_start(rng: np.random.Generator) -> SeedStart:
-    """
-    The default start sampler: a fresh seed for ``env.reset(seed=...)``.
-
-    :param rng: The model's generator of starts
-    :return: A start that every environment with a working ``reset(seed=...)`` can reproduce
-    """
-    return SeedStart(int(rng.integers(2**31)))
-
-
-@dataclass(slots=True)
-class Episode:
-    """One member of a group: its place, and what is known of it once it has ended."""
-
-    ticket: int
-    member: int
-    length: int = 0
-    outcome: float = 0.0  # undiscounted return of the environment's own rewards
-    truncated: bool = False
-
-
-@dataclass(slots=True)
-class Group:
-    """The episodes that share one start."""
-
-    number: int
-    start: Start | None
-    episodes: list[Episode]
-    noise_seeds: list[int | None]
-    probe: Probe | None = None
-    played: int = 0  # steps of the pieces before
-    first_observation: Any = None
-    trace: Trace | None = None
-    n_ended: int = 0
-    replaced: bool = False  # dead, and another one was drawn for it
-
-    @property
-    def complete(self) -> bool:
-        return self.n_ended == len(self.episodes)
-
-
-def outcomes(groups: list[Group]) -> th.Tensor:
-    """
-    :param groups: B complete groups
-    :return: (B, G) raw outcomes
-    """
-    return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
-
-
 class GroupSettings(NamedTuple):
     """
     What groups are drawn.
@@ -96,7 +35,7 @@ class GroupSettings(NamedTuple):
     :param n_groups: Groups per update
     :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
         1: dead groups are not replaced.
-    :param start_sampler: Draws the start of a group, ``None`` for groups of unrelated starts
+    :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after so many steps, ``None`` for whole episodes
     """
@@ -104,7 +43,7 @@ class GroupSettings(NamedTuple):
     group_size: int
     n_groups: int
     max_sampling_rounds: int
-    start_sampler: StartSampler | None
+    sampler: StartSampler | None
     common_noise: bool
     horizon: int | None = None
 
@@ -114,14 +53,17 @@ class GroupQueue:
     Draws groups, hands out their members one by one in order, and keeps account of the open groups.
 
     :param settings: What groups are drawn
+    :param n_envs: How many environment copies take members
+    :param rng: Generator from which starts are drawn
     """
 
-    def __init__(self, settings: GroupSettings):
+    def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
         self.settings = settings
+        self.rng = rng
+        self._n_spare = -(-n_envs // settings.group_size)
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self._unfinished: list[tuple[SnapshotStart, int]] = []  # where first members were cut, after how many steps in all
         self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
         self._n_drawn = 0
@@ -129,13 +71,21 @@ class GroupQueue:
         self._n_steps = 0  # of all episodes that have ended
         self._probed_steps = 0
 
-    def _draw_group(self, rng: np.random.Generator) -> None:
+    @property
+    def max_open_groups(self) -> int:
+        """
+        How far free environment copies may run ahead of the update that waits for its last episodes:
+        the groups of the next update, and enough to keep every copy busy until then.
+        """
+        return self.n_wanted + self.settings.n_groups + self._n_spare
+
+    def _draw_group(self) -> None:
+        rng = self.rng
         start: Start | None = None
-        played = 0
-        if self._unfinished and rng.random() * N_UNFINISHED < len(self._unfinished):
-            start, played = self._unfinished.pop(rng.integers(len(self._unfinished)))
-        elif self.settings.start_sampler is not None:
-            start = self.settings.start_sampler(rng)
+        if self.settings.sampler is not None:
+            start = self.settings.sampler(rng)
+            if not isinstance(start, (SeedStart, SnapshotStart)):
+                raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
         noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
         if not self.settings.common_noise:
             noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
@@ -143,7 +93,7 @@ class GroupQueue:
             # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
             noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
         episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
-        group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start), played)
+        group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start))
         self._n_drawn += 1
         self.groups.append(group)
         for episode in episodes:
@@ -167,18 +117,16 @@ class GroupQueue:
         # Not from the generator of the starts: the others shall be the same as without probes
         return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
 
-    def next_ticket(self, rng: np.random.Generator, max_open_groups: int) -> int | None:
+    def next_ticket(self) -> int | None:
         """
         Take the next (group, member) off the queue, drawing a new group when the last one is given out.
 
-        :param rng: Generator from which new starts are drawn
-        :param max_open_groups: Draw no further group if this many are open
         :return: The member's ticket; ``None`` if there is no work left
         """
         if not self._waiting:
-            if len(self.groups) >= max_open_groups:
+            if len(self.groups) >= self.max_open_groups:
                 return None
-            self._draw_group(rng)
+            self._draw_group()
         return self._waiting.popleft()
 
     def give_back(self, tickets: list[int]) -> None:
@@ -237,31 +185,22 @@ class GroupQueue:
             group.trace = trace
         return compare_traces(group.trace, trace)
 
-    def end_episode(
-        self, ticket: int, length: int, outcome: float, truncated: bool, cut_at: SnapshotStart | None = None
-    ) -> None:
+    def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         """
         Note the end of an episode, or of the piece of it that a member plays.
-
-        The episode of the first member goes on in a later group. Not that of a member chosen by its end: those that have not
-        failed would be taken more often than they occur.
 
         :param ticket: The member's ticket
         :param length: Its number of steps
         :param outcome: The sum of the environment's own rewards
         :param truncated: Whether a time limit cut it off
-        :param cut_at: Where it was cut at the horizon, if it is to go on
+        :param info: Of its last step
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
         self._n_steps += length
-        if cut_at is not None:
-            played = group.played + length
-            if played <= MAX_EPISODE_LENGTH:
-                self._unfinished.append((cut_at, played))
-            else:
-                warn_user(f"An episode has not ended after {played} steps: no group goes on from there.")
+        if self.settings.sampler is not None:
+            self.settings.sampler.after_episode(group, episode, info)
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """

@@ -5,7 +5,7 @@ import torch as th
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages, live_groups
+from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages
 from sb3_grpo.common.baselines import StateFeatures, regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -13,7 +13,8 @@ from sb3_grpo.common.kl_regularized_algorithm import KLRegularizedAlgorithm
 from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
 from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
 from sb3_grpo.common.rewards import soft_overlong_penalty
-from sb3_grpo.groups.queue import StartSampler
+from sb3_grpo.groups.group import live_groups
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")

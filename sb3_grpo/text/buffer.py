@@ -5,7 +5,8 @@ import torch as th
 from gymnasium import spaces
 
 from sb3_grpo.common.buffers import EpisodeTexts, GroupRolloutBuffer
-from sb3_grpo.groups.queue import NO_EPISODE, Episode
+from sb3_grpo.groups.group import Episode
+from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.text.tokens import distinct_rows, token_lengths
 
 

@@ -209,7 +209,7 @@ def test_copies_without_work_store_nothing() -> None:
     )
     model.learn(1)
     assert model.num_timesteps == 6 * 500
-    n_open = len(model._groups.open_tickets())
+    n_open = len(model.collector.queue.open_tickets())
     assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
     assert model.rollout_buffer.size == 2 * 500 + 3 * n_open
     assert model.rollout_buffer.size == len(model.rollout_buffer.log_probs)

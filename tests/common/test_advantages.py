@@ -6,7 +6,8 @@ import math
 import pytest
 import torch as th
 
-from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, live_groups, scale_advantages
+from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, scale_advantages
+from sb3_grpo.groups.group import live_groups
 
 KINDS = ("outcome", "process", "return_to_go")
 

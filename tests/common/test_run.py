@@ -11,9 +11,9 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv
 
-from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.groups import collector
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
@@ -236,7 +236,7 @@ def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) ->
 
 @pytest.mark.parametrize("never", [0, 1])
 def test_error_of_an_episode_that_never_ends(never: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_group_algorithm, "MAX_EPISODE_LENGTH", 50)
+    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
     env = DummyVecEnv([lambda idx=idx: ToyEnv(length=10**6 if idx == never else 3) for idx in range(2)])  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"not ended after 50 steps.*TimeLimit"):
         GRPO("MlpPolicy", env, **SMALL).learn(1000)

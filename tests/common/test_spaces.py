@@ -176,7 +176,7 @@ def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
         def _env_actions(self, actions: np.ndarray) -> np.ndarray:
             noise: Any = self.policy.action_dist
             matrices = noise.exploration_mat[None] if n_envs == 1 else noise.exploration_matrices
-            times = self._time.tolist()
+            times = self.collector.time.tolist()
             self.seen = [*getattr(self, "seen", []), (times, matrices.detach().clone())]
             return super()._env_actions(actions)
 

@@ -294,21 +294,15 @@ def test_training_and_evaluation(task: str) -> None:
     model.learn(100, reset_num_timesteps=False)
 
 
-def test_hard_prompts_have_to_be_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    hard = HardPrompts(3)
-    rng = np.random.default_rng(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        [hard(rng) for _ in range(999)]
-    with pytest.warns(UserWarning, match="no answer was counted.*has to be the callback"):
-        hard(rng)
+def test_hard_prompts_as_a_callback_is_the_spelling_of_version_0_1() -> None:
     env = VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")])
-    hard = HardPrompts(2)
+    hard = HardPrompts(2, rate=0.5)
     model = GRPO("TokenPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY_TEXT, device="cpu")
-    model.learn(30, callback=hard)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        [hard(rng) for _ in range(1001)]
+    counted = []
+    hard.after_episode = lambda group, episode, info: counted.append(episode.ticket)  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match="start_sampler=hard is enough, leave callback=hard out"):
+        model.learn(30, callback=hard)
+    assert len(counted) == len({*counted}) > 4
 
 
 def test_the_example_with_a_language_model(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_free_copies_do_not_run_ahead_without_end() -> None:
     n_open = []
 
     def look(local_vars: dict[str, Any], _: Any) -> bool:
-        n_open.append(len(local_vars["self"]._groups.groups))
+        n_open.append(len(local_vars["self"].collector.queue.groups))
         return True
 
     env = make_group_env(OneLong, 4)

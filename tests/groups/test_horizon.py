@@ -11,7 +11,8 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv
-from sb3_grpo.groups import queue as group_queue
+from sb3_grpo.groups import samplers
+from sb3_grpo.groups.group import Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
@@ -25,6 +26,11 @@ def pendulum(kind: str = "dummy", n_envs: int = 4) -> VecEnv:
     if kind == "subproc":
         kwargs |= {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
     return make_group_env("Pendulum-v1", n_envs, seed=0, **kwargs)
+
+
+def n_played(group: Group) -> int:
+    """Steps of the pieces before."""
+    return group.start.n_played if isinstance(group.start, samplers.CutEpisode) else 0
 
 
 class Groups(BaseCallback):
@@ -45,8 +51,8 @@ class Groups(BaseCallback):
 
     def _note_playing(self) -> None:
         assert isinstance(self.model, GRPO)
-        self._playing = self.model._playing.copy()
-        self._wanted = self.model._groups.wanted()
+        self._playing = self.model.collector.tickets.copy()
+        self._wanted = self.model.collector.queue.wanted()
 
     def _on_step(self) -> bool:
         for idx in self.locals["dones"].nonzero()[0]:
@@ -200,7 +206,7 @@ def test_copies_without_work(vec_env_cls: Any, least: float) -> None:
     played = sum(episode.length for group in seen.groups for episode in group.episodes)
     assert played > least * model.num_timesteps
     # And nothing is told of what they play: the short ones of those that begin there would be told, the long ones not
-    ended = [group.played + first.length for group in seen.groups for first in group.episodes[:1]]
+    ended = [n_played(group) + first.length for group in seen.groups for first in group.episodes[:1]]
     n_long, n_short = ended.count(60), ended.count(5)
     reported = [length for length, _ in seen.reported]
     assert n_long > 10 and {*reported} == {5, 60}
@@ -273,7 +279,7 @@ def test_dead_pieces_are_replaced() -> None:
     assert model._n_updates > 3
     assert any(group.replaced for group in seen.groups)
     going_on = [group for group in seen.groups if isinstance(group.start, SnapshotStart)]
-    assert {group.played for group in going_on} == {8, 16}
+    assert {n_played(group) for group in going_on} == {8, 16}
 
 
 def test_whole_numbers_of_all_kinds() -> None:
@@ -304,11 +310,11 @@ def test_mistakes_are_explained() -> None:
 
 
 def test_an_endless_episode_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_queue, "MAX_EPISODE_LENGTH", 100)
+    monkeypatch.setattr(samplers, "MAX_EPISODE_LENGTH", 100)
     with pytest.warns(UserWarning, match=r"has not ended after 1\d\d steps"):
         _, seen = learn(make_group_env(Endless, 4, seed=0), 10_000)
     # Others begin
-    assert max(group.played for group in seen.groups) == 96
+    assert max(n_played(group) for group in seen.groups) == 96
     assert len({id(group.start) for group in seen.groups if isinstance(group.start, SeedStart)}) > 16
 
 

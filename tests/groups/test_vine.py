@@ -10,8 +10,8 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
-from sb3_grpo.groups import vine
-from sb3_grpo.groups.vine import VisitedStates
+from sb3_grpo.groups import samplers
+from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import make_group_env
@@ -32,7 +32,7 @@ class Groups(BaseCallback):
     def _on_step(self) -> bool:
         self.observed.update(each.tobytes() for each in self.locals["new_obs"])
         assert isinstance(self.model, GRPO)
-        self._wanted = self.model._groups.wanted()
+        self._wanted = self.model.collector.queue.wanted()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -103,18 +103,18 @@ def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPa
 
 
 def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vine, "CAPTURE_RATE", 0.3)
-    states, rng = VisitedStates(1.0, lambda rng: SeedStart(1)), np.random.default_rng(0)
+    monkeypatch.setattr(samplers, "CAPTURE_RATE", 0.3)
+    states, rng = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), np.random.default_rng(0)
     assert states(rng) == SeedStart(1)
     env = ControlVecEnv("CartPole-v1", 4, seed=0)
     env.reset()
     for _ in range(300):
         observations, *_ = env.step(rng.integers(2, size=4))
         before = len(states.states)
-        states.visit(env, np.array([False, False, False, True]), rng)
+        states.after_step(env, np.array([False, False, False, True]), rng)
         latest = [observations[idx].tobytes() for idx in range(3)]
         assert all(state.observation.tobytes() in latest for state in [*states.states][before:])
-    assert len(states.states) == vine.N_STATES
+    assert len(states.states) == samplers.N_STATES
     drawn = [id(states(rng)) for _ in range(1000)]
     assert {id(state) for state in states.states} == {*drawn}
 
@@ -150,7 +150,7 @@ def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
     model, _ = learn(env)
     model.save(tmp_path / "model")
     loaded = GRPO.load(tmp_path / "model", env)
-    assert loaded.vine_share == 0.5 and loaded._visited is None
+    assert loaded.vine_share == 0.5
     loaded.learn(500)
 
 

@@ -22,6 +22,7 @@ from toy_envs import TINY, UnseededEnv
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.groups.samplers import FunctionStarts
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.probes import Probe, play_probe, put_back
 from sb3_grpo.starts.snapshots import capture
@@ -93,7 +94,7 @@ class Recorder(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        self.n_probes = self.model._groups._n_probed  # type: ignore[attr-defined]
+        self.n_probes = self.model.collector.queue._n_probed  # type: ignore[attr-defined]
 
 
 class Drawing(WindyWalk):
@@ -152,14 +153,13 @@ def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch:
 def test_probes_become_rare() -> None:
     env = WindyWalk()
     start = capture(env, env.reset(seed=0)[0])
-    groups = GroupQueue(GroupSettings(4, 2, 1, lambda rng: start, True))
-    rng = np.random.default_rng(0)
+    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start), True), 4, np.random.default_rng(0))
     probed = []
     for _ in range(3000):
-        tickets = [groups.next_ticket(rng, 10) for _ in range(4)]
+        tickets = [groups.next_ticket() for _ in range(4)]
         probed.append(groups.is_probed(tickets[0] or 0))
         for ticket in tickets:
-            groups.end_episode(ticket or 0, 100, float(ticket or 0), False)
+            groups.end_episode(ticket or 0, 100, float(ticket or 0), False, {})
         if len(probed) % 2 == 0:
             groups.take()
     # The first two, then one for every 300 groups or so

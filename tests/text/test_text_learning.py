@@ -78,13 +78,12 @@ def test_hard_prompts_are_drawn_more_often_and_none_is_forgotten() -> None:
 
 def test_hard_prompts_count_the_successes_of_each_prompt() -> None:
     env = copying_env()
-    # Half of the prompts: copies without a queued start draw from all ten
     hard = HardPrompts(5)
     model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, start_sampler=hard, **SETTINGS)
     model.lr_schedule = lambda _: 0.0
     # Always "3", then the end
     model.policy.pretrain([(prompt, "3") for prompt, _ in PAIRS], n_epochs=100, learning_rate=1e-2)
-    model.learn(3000, callback=hard)
+    model.learn(3000)
     assert hard.success_rates[3] > 0.5
     assert (np.delete(hard.success_rates, 3) < 0.1).all()
 
@@ -169,6 +168,6 @@ def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
 def test_hard_prompts_errors() -> None:
     with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
         HardPrompts(0)
-    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu")
+    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu", start_sampler=HardPrompts(3))
     with pytest.raises(ValueError, match="no such info"):
-        model.learn(100, callback=HardPrompts(3))
+        model.learn(100)

@@ -83,14 +83,13 @@ def test_other_warnings_point_to_learn() -> None:
 
     hard = HardPrompts(2)
     text = DAPO("TokenPolicy", text_env(), start_sampler=hard, **TEXT)
-    hard._n_draws = 998
     line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
-    found = caught(lambda: text.learn(40), "no answer was counted")
+    found = caught(lambda: text.learn(40, callback=hard), "leave callback=hard out")
     assert (found.filename, found.lineno) == (__file__, line)
 
 
 def test_an_episode_without_an_end_points_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_grpo.groups.queue.MAX_EPISODE_LENGTH", 10)
+    monkeypatch.setattr("sb3_grpo.groups.samplers.MAX_EPISODE_LENGTH", 10)
     model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, horizon=8, **SMALL)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")

@@ -1,0 +1,156 @@
+"""Collects groups: which episode each environment copy plays, and how far it has got."""
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.groups.feeder import make_feeder
+from sb3_grpo.groups.group import Group
+from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
+from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
+from sb3_grpo.starts.starts import StartNotSupportedError
+
+
+class GroupCollector:
+    """
+    Takes the episodes of a training from their starts to complete groups. It owns the queue of members, the feeder that
+    brings them to the environment copies, and for each copy the member it plays (its ticket), its steps and its outcome.
+
+    :param env: The training environment
+    :param settings: What groups are drawn
+    :param rng: Generator from which starts are drawn
+    """
+
+    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
+        self.env = env
+        self.settings = settings
+        self.rng = rng
+        if settings.sampler is not None:
+            settings.sampler.reset()
+        self.queue = GroupQueue(settings, env.num_envs, rng)
+        self.feeder = make_feeder(env, self.queue)
+        self.tickets = np.full(env.num_envs, NO_EPISODE)
+        self.time = np.zeros(env.num_envs, dtype=np.int64)
+        self.outcome = np.zeros(env.num_envs)
+        self._n_steps = 0  # of the present rollout
+
+    def can_go_on(self, env: VecEnv, settings: GroupSettings) -> bool:
+        """
+        :param env: The training environment
+        :param settings: What groups are to be drawn
+        :return: Whether the episodes under way are still of use
+        """
+        return env is self.env and settings == self.settings and self.feeder.in_sync(self.tickets)
+
+    def check_capture(self) -> None:
+        """
+        :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
+        """
+        sampler = self.settings.sampler
+        if sampler is None or not sampler.captures_states or not self.env.has_attr("why_not_captured"):
+            return
+        reason = self.env.env_method("why_not_captured", indices=0)[0]
+        if reason is not None:
+            raise StartNotSupportedError(f"{reason} Or leave horizon=None and vine_share=0: then it need not be captured.")
+
+    def begin_rollout(self) -> None:
+        """Prepare the groups of the next update. Steps that were made before it are those of an earlier policy."""
+        time_of = dict(zip(self.tickets.tolist(), self.time.tolist(), strict=True))
+        for group in self.queue.groups:
+            for episode in group.episodes:
+                episode.n_stale = episode.length or time_of.get(episode.ticket, 0)
+        self._n_steps = 0
+        self.feeder.fill()
+
+    def begin_episodes(self, copies: list[int]) -> None:
+        """
+        Find out which episodes have just begun.
+
+        :param copies: Environment copies that were reset
+        """
+        self.tickets[copies] = self.feeder.tickets_of(copies)
+        self.time[copies] = 0
+        self.outcome[copies] = 0.0
+        self.feeder.fill()
+
+    def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        """
+        Count a step of all copies.
+
+        :param rewards: (n_envs,) the environment's own
+        :param dones: (n_envs,) whose episode or piece has just ended
+        """
+        self.time += 1
+        self._n_steps += 1
+        if self._n_steps > MAX_EPISODE_LENGTH:
+            self._check_length()
+        self.outcome += rewards
+        if self.settings.sampler is not None:
+            self.settings.sampler.after_step(self.env, dones, self.rng)
+
+    def end_episodes(self, ended: list[int], infos: list[dict[str, Any]]) -> None:
+        """
+        Note the outcomes of episodes that have ended.
+
+        :param ended: Their environment copies
+        :param infos: Of all copies
+        """
+        figures = (self.tickets[ended].tolist(), self.time[ended].tolist(), self.outcome[ended].tolist())
+        for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
+            if ticket != NO_EPISODE:
+                info = infos[idx]
+                truncated = "group_cut_at" not in info and bool(info.get("TimeLimit.truncated", False))
+                self.queue.end_episode(ticket, length, outcome, truncated, info)
+
+    def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
+        """
+        Which episodes to report where groups begin in mid-episode: none that another one has begun, because the longer an
+        episode is the more branches it has. With a horizon, those of the first members, from their beginning, when they end;
+        not those of copies without work, of which the longer ones are cut. What Monitor says of all others is dropped.
+
+        :param dones: (n_envs,) whose episode or piece has just ended
+        :param infos: Of all copies
+        :return: (n_envs,) which of these are to be reported
+        """
+        if self.settings.sampler is None or not self.settings.sampler.captures_states:
+            return dones
+        horizon = self.settings.horizon
+        whole = dones.copy()
+        for idx in dones.nonzero()[0].tolist():
+            ticket = int(self.tickets[idx])
+            if ticket == NO_EPISODE:
+                whole[idx] = horizon is None
+            else:
+                group, episode = self.queue.member(ticket)
+                is_branch = isinstance(group.start, VisitedState) or (horizon is not None and episode.member > 0)
+                whole[idx] = not is_branch and "group_cut_at" not in infos[idx]
+            if not whole[idx]:
+                infos[idx].pop("episode", None)
+        return whole
+
+    def _check_length(self) -> None:
+        """
+        :raises ValueError: if an episode does not end
+        """
+        if self.time.max() > MAX_EPISODE_LENGTH:
+            raise ValueError(
+                f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. It has to end some time: "
+                "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
+            )
+
+    def disturbed(self) -> bool:
+        """
+        :return: Whether the environments were reset outside of the rollout
+        """
+        return self.feeder.disturbed(self.tickets)
+
+    def take(self) -> list[Group]:
+        """
+        :return: The complete groups of the update, dead ones included
+        """
+        return self.queue.take()
+
+    def clear(self) -> None:
+        """Take back the starts that are queued: who else resets the environments must not land on them."""
+        self.feeder.clear()

@@ -1,0 +1,215 @@
+"""Where a group may start: fresh seeds, states that the policy has visited, or the places where long episodes were cut."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.groups.group import Episode, Group
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
+from sb3_grpo.utils.user_warnings import warn_user
+
+# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
+MAX_EPISODE_LENGTH = 100_000
+
+# Visited states that are kept, the newest ones, and the share of all steps after which one is captured.
+# On Acrobot a tenth of this share was too little
+N_STATES = 64
+CAPTURE_RATE = 0.05
+
+# Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
+# the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
+N_UNFINISHED = 16
+
+
+class StartSampler:
+    """
+    Draws the starts of groups. A function of a ``numpy.random.Generator`` that returns a start will do, too; a subclass can
+    also look at the steps and at the outcomes of episodes, and choose the next starts by them.
+    It is pickled with the model.
+    """
+
+    # Whether it needs environments whose state can be captured
+    captures_states: ClassVar[bool] = False
+
+    def __call__(self, rng: np.random.Generator) -> Start:
+        """
+        Draw the start of a group.
+
+        :param rng: Generator to draw from
+        :return: A start
+        """
+        raise NotImplementedError
+
+    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+        """
+        Look at the environments, after a step of all copies.
+
+        :param env: The training environment
+        :param dones: (n_envs,) which copies have just ended an episode, and are at the beginning of another one
+        :param rng: Generator to draw from
+        """
+
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        """
+        Look at the episode of a member that has just ended.
+
+        :param group: Its group, with the start
+        :param episode: Its length and outcome
+        :param info: Of its last step
+        """
+
+    def reset(self) -> None:
+        """Forget states: the environment may be another one."""
+
+
+class RandomSeeds(StartSampler):
+    """The default: a fresh seed for ``env.reset(seed=...)``."""
+
+    def __call__(self, rng: np.random.Generator) -> SeedStart:
+        return SeedStart(int(rng.integers(2**31)))
+
+
+class FunctionStarts(StartSampler):
+    """
+    A function as a sampler.
+
+    :param function: Draws the start of a group
+    """
+
+    def __init__(self, function: Callable[[np.random.Generator], Start]):
+        self.function = function
+
+    def __call__(self, rng: np.random.Generator) -> Start:
+        return self.function(rng)
+
+
+class _StatesOrOther(StartSampler):
+    """
+    Takes some starts from states of its own, and the others from another sampler.
+
+    :param other: Draws the other starts
+    """
+
+    captures_states = True
+
+    def __init__(self, other: StartSampler):
+        self.other = other
+
+    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+        self.other.after_step(env, dones, rng)
+
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        self.other.after_episode(group, episode, info)
+
+    def reset(self) -> None:
+        self.other.reset()
+
+
+@dataclass(frozen=True, eq=False)
+class VisitedState(SnapshotStart):
+    """A state that the policy has been in, unlike snapshots of the user's own."""
+
+
+class VisitedStates(_StatesOrOther):
+    """
+    Takes some starts from the states that the policy has visited lately (the vine method of TRPO, section 5.2,
+    https://arxiv.org/abs/1502.05477): the members of such a group are branches of an episode that was played before.
+
+    :param share: How many of the starts, as soon as there are states
+    :param other: Draws the other starts
+    """
+
+    def __init__(self, share: float, other: StartSampler):
+        super().__init__(other)
+        self.share = share
+        self.states: deque[VisitedState] = deque(maxlen=N_STATES)
+
+    def __call__(self, rng: np.random.Generator) -> Start:
+        if self.states and rng.random() < self.share:
+            return self.states[rng.integers(len(self.states))]
+        return self.other(rng)
+
+    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+        """Capture the states of a few copies, all with the same probability."""
+        super().after_step(env, dones, rng)
+        n_captured = rng.binomial(env.num_envs, CAPTURE_RATE)
+        if n_captured:
+            copies = rng.choice(env.num_envs, n_captured, replace=False)
+            for idx in copies[~dones[copies]].tolist():
+                (state,) = env.env_method("capture_start", indices=idx)
+                self.states.append(VisitedState(**vars(state)))
+
+    def reset(self) -> None:
+        super().reset()
+        self.states.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class CutEpisode(SnapshotStart):
+    """
+    Where a piece of an episode ended at the horizon.
+
+    :param n_played: Steps of all its pieces so far
+    """
+
+    n_played: int = 0
+
+
+class ContinuedEpisodes(_StatesOrOther):
+    """
+    Goes on with episodes that were cut at the horizon, and begins others with another sampler.
+
+    The episode of a group's first member goes on. Not that of a member picked by its end: those that have not failed would be
+    taken more often than they occur.
+
+    :param other: Draws the starts of new episodes
+    """
+
+    def __init__(self, other: StartSampler):
+        super().__init__(other)
+        self.unfinished: list[CutEpisode] = []
+
+    def __call__(self, rng: np.random.Generator) -> Start:
+        if self.unfinished and rng.random() * N_UNFINISHED < len(self.unfinished):
+            return self.unfinished.pop(rng.integers(len(self.unfinished)))
+        return self.other(rng)
+
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        super().after_episode(group, episode, info)
+        cut_at: SnapshotStart | None = info.get("group_cut_at")
+        if cut_at is None:
+            return
+        n_played = episode.length + (group.start.n_played if isinstance(group.start, CutEpisode) else 0)
+        if n_played <= MAX_EPISODE_LENGTH:
+            self.unfinished.append(CutEpisode(**vars(cut_at), n_played=n_played))
+        else:
+            warn_user(f"An episode has not ended after {n_played} steps: no group goes on from there.")
+
+    def reset(self) -> None:
+        super().reset()
+        self.unfinished.clear()
+
+
+def make_sampler(
+    start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None, vine_share: float, horizon: int | None
+) -> StartSampler:
+    """
+    :param start_sampler: Draws the starts of new episodes, ``None`` for fresh seeds
+    :param vine_share: Share of the groups that begin in visited states
+    :param horizon: Steps after which episodes are cut, ``None`` for whole episodes
+    :return: The sampler of a training
+    """
+    sampler: StartSampler
+    if start_sampler is None:
+        sampler = RandomSeeds()
+    else:
+        sampler = start_sampler if isinstance(start_sampler, StartSampler) else FunctionStarts(start_sampler)
+    if vine_share > 0.0:
+        sampler = VisitedStates(vine_share, sampler)
+    if horizon is not None:
+        sampler = ContinuedEpisodes(sampler)
+    return sampler
