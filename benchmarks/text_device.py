@@ -41,9 +41,9 @@ from tqdm import tqdm
 
 from benchmarks.common import RESULTS, command, machine
 from sb3_grpo import GRPO
-from sb3_grpo.common.buffers import EpisodeTexts
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.envs.text.rules import Turn
+from sb3_grpo.text.buffer import EpisodeTexts
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import TokenSteps
 from sb3_grpo.utils.machine import peak_memory

@@ -48,10 +48,9 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import text_setting as setting
 from sb3_grpo import DAPO, make_group_env
-from sb3_grpo.common.buffers import EpisodeTexts
 from sb3_grpo.envs import VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.groups.queue import Episode
-from sb3_grpo.text.buffer import TokenRolloutBuffer
+from sb3_grpo.text.buffer import EpisodeTexts, TokenRolloutBuffer
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.transformer import CausalTransformer

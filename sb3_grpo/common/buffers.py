@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -10,31 +10,14 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.starts.starts import SnapshotStart
-from sb3_grpo.text.tokens import TokenSteps
-from sb3_grpo.utils.devices import to_device
+
+if TYPE_CHECKING:
+    from sb3_grpo.common.policies import ActorPolicy
 
 _ROWS_AT_A_TIME = 1024
-
-
-@dataclass
-class EpisodeTexts:
-    """
-    The observations of episodes that are one growing text each: every observation is the beginning of the last one.
-
-    :param texts: (D, L) the last observations of episodes, each once: short answers to the same prompt are often the same
-    :param n_tokens: (D,) how long they are, on the host
-    :param text: (E,) which of them is that of each episode, on the host
-    :param last: (N,) the place of the last token that each step's observation has
-    """
-
-    texts: th.Tensor
-    n_tokens: np.ndarray
-    text: np.ndarray
-    last: th.Tensor
 
 
 class Minibatch(NamedTuple):
@@ -51,6 +34,18 @@ class Minibatch(NamedTuple):
     n_minibatches: int
 
 
+class PackedObservations:
+    """Observations that are stored in another form than one row per step: a policy's own, see ``rollout_buffer_class``."""
+
+    def at(self, minibatch: Minibatch, episode: th.Tensor) -> Any:
+        """
+        :param minibatch: Part of the batch
+        :param episode: (N,) the episode of each step of the batch
+        :return: The observations of its steps, as the policy takes them
+        """
+        raise NotImplementedError
+
+
 @dataclass
 class GroupBatch:
     """
@@ -58,7 +53,7 @@ class GroupBatch:
     T is the length of the longest episode. Steps are in the order of (group, member, time).
 
     :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``.
-        Or the texts of the episodes
+        Or in a form of the policy's own
     :param actions: (rows, \\*action_shape), index with ``rows``
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
     :param rows: (N,) where each step lies in the rollout
@@ -72,7 +67,7 @@ class GroupBatch:
     :param elapsed: (B,) steps that the time limit had counted at the start
     """
 
-    observations: th.Tensor | TensorDict | EpisodeTexts
+    observations: th.Tensor | TensorDict | PackedObservations
     actions: th.Tensor
     old_log_prob: th.Tensor
     rows: th.Tensor
@@ -100,24 +95,14 @@ class GroupBatch:
         padded[self.mask] = flat
         return padded
 
-    def observations_at(self, minibatch: Minibatch) -> th.Tensor | TensorDict | TokenSteps:
+    def observations_at(self, minibatch: Minibatch) -> Any:
         """
         :param minibatch: Part of the batch
-        :return: The observations of its steps
+        :return: The observations of its steps, as the policy takes them
         """
+        if isinstance(self.observations, PackedObservations):
+            return self.observations.at(minibatch, self.episode)
         rows = self.rows[minibatch.steps]
-        if isinstance(self.observations, EpisodeTexts):
-            assert minibatch.episodes is not None
-            device = self.rows.device
-            text_of_episode = self.observations.text.copy()
-            distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
-            text_of_episode[minibatch.episodes] = place
-            longest = int(self.observations.n_tokens[distinct].max())
-            return TokenSteps(
-                texts=self.observations.texts[:, :longest][to_device(distinct, device)],
-                text=to_device(text_of_episode, device)[self.episode[minibatch.steps]],
-                last=self.observations.last[minibatch.steps],
-            )
         if isinstance(self.observations, dict):
             return {key: value[rows] for key, value in self.observations.items()}
         return self.observations[rows]
@@ -249,7 +234,7 @@ class GroupRolloutBuffer:
         """Log probabilities of the actions under the policy that chose them, known at the end of the rollout."""
         return self._data["log_prob"][: self.size]
 
-    def evaluate_log_probs(self, policy: ActorPolicy) -> None:
+    def evaluate_log_probs(self, policy: "ActorPolicy") -> None:
         """
         Compute the log probabilities of all actions added since the last call, to be called before the policy that chose
         them is changed, and show it the observations for the statistics that it normalises them with.
@@ -345,7 +330,7 @@ class GroupRolloutBuffer:
             ),
         )
 
-    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | EpisodeTexts:
+    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | PackedObservations:
         """
         :param episodes: The episodes of a batch
         :param rows: Where their steps lie

@@ -25,15 +25,14 @@ from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
     ActorPolicy,
-    unchecked_distributions,
 )
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, outcomes
 from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import TokenSpace
@@ -207,8 +206,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.seed == self._start_seed:
             self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
         self._start_seed = self.seed
-        buffer_class = TokenRolloutBuffer if self.policy_class.reads_texts else GroupRolloutBuffer
-        self.rollout_buffer = buffer_class(self.observation_space, self.action_space, self.device)
+        self.rollout_buffer = self.policy_class.rollout_buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
         self.collector = None
         self.policy = self._make_policy()

@@ -1,7 +1,6 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,39 +23,15 @@ from stable_baselines3.common.torch_layers import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
-from torch import nn
 
 from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
-from sb3_grpo.common.normalization import ObservationNorm, RunningNorm
-from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
+from sb3_grpo.common.buffers import GroupRolloutBuffer
+from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.optimizers import Adam
-from sb3_grpo.text.tokens import TokenSteps
+from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
 
-NOISE_STEPS = 64
 # Of continuous actions. With 0, SB3's, three of eight runs learned MountainCarContinuous (docs/design.md)
 INITIAL_LOG_STD = 0.5
-# Multiplications of a layer, for all copies of the environment: up to here NumPy's BLAS stays on one thread
-_MAX_NUMPY_WORK = 2**18
-
-
-@contextmanager
-def unchecked_distributions() -> Iterator[None]:
-    """
-    Turn off the argument checks of ``torch.distributions`` inside the ``with`` block.
-
-    Each check reads a tensor back from the device: a third of the time of choosing an action on CPU,
-    and a host synchronisation per minibatch on GPU. GRPO looks for non-finite values once per update instead.
-    """
-    checked = th.distributions.Distribution._validate_args
-    th.distributions.Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        th.distributions.Distribution.set_default_validate_args(checked)
-
-
-def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
 class NoValue:
@@ -106,6 +81,9 @@ class ActorPolicy(ActorCriticPolicy):
 
     # Whether the observations of an episode are one growing text, which it reads in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
+    # Where GRPO and DAPO keep its rollouts, and what they compare within a group unless told otherwise
+    rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
+    default_advantage: ClassVar[str] = "gae"
     # What to take instead for algorithms that need a critic
     policy_with_critic: ClassVar[str] = 'Stable-Baselines3\'s own, by their names: PPO("MlpPolicy", ...)'
 
@@ -180,16 +158,16 @@ class ActorPolicy(ActorCriticPolicy):
         extractor = self.pi_features_extractor if features_extractor is None else features_extractor
         return extractor(self.observation_norm(entries))
 
-    def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
+    def get_distribution(self, obs: PyTorchObs) -> Distribution:
         """
         Get the current policy distribution given the observations.
 
-        :param obs: Observation (:class:`TokenSteps` only where ``reads_texts`` is True)
+        :param obs: Observation
         :return: the action distribution.
         """
-        return self._get_action_dist_from_latent(self._latent(obs))  # type: ignore[arg-type]
+        return self._get_action_dist_from_latent(self._latent(obs))
 
-    def state_features(self, obs: PyTorchObs | TokenSteps) -> StateFeatures:
+    def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
         :param obs: Observation
         :return: what a regression on the state takes for it: small pictures of its images and, beside them in a Dict, the
@@ -197,10 +175,10 @@ class ActorPolicy(ActorCriticPolicy):
         """
         images = self._image_keys()
         if not images:
-            numbers = self.extract_features(obs).flatten(1)  # type: ignore[arg-type]
+            numbers = self.extract_features(obs).flatten(1)
             return StateFeatures(numbers, numbers[:, :0])
         # Not what a network that is still learning to see makes of them: it says less about other episodes (docs/design.md)
-        entries = preprocess_obs(obs, self.observation_space, normalize_images=False)  # type: ignore[arg-type]
+        entries = preprocess_obs(obs, self.observation_space, normalize_images=False)
         entries = entries if isinstance(entries, dict) else {"": entries}
         pictures = [image_features(entries[key], MAX_PIXELS // len(images)) for key in images]
         others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]
@@ -247,79 +225,11 @@ class ActorPolicy(ActorCriticPolicy):
         environment copies. It holds for as long as the policy is not changed.
 
         :return: function from observations (array, or dict of arrays) to actions, and to what ``sampled_log_probs`` makes
-            their log probabilities of: for many steps at once that is cheaper. Who overrides one overrides both
+            their log probabilities of: for many steps at once that is cheaper. A subclass overrides both or none
         """
-        if not self._distribution_follows_from_latent:
-            return self._sample_from_distribution
-        forward, small_forward, max_rows = self._latent_functions()
-        sample_from = self._sampling_function()
-        actions_shape: tuple[int, ...] = (-1, *self.action_space.shape)  # type: ignore[misc]
-
-        def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
-            if len(observations) <= max_rows:
-                latent = small_forward(observations)
-                return sample_from(latent).reshape(actions_shape), th.from_numpy(latent)
-            forwarded = forward(observations)
-            # Without layers the latent code is the observations, which the environment may write into
-            return sample_from(forwarded).reshape(actions_shape), forwarded.clone()
-
-        return sample
-
-    def _sampling_function(self) -> Callable[[np.ndarray | th.Tensor], np.ndarray]:
-        """
-        Samples without building ``torch.distributions``' objects, which takes longer than a small network.
-
-        :return: function from what one of ``_latent_functions`` makes of observations to sampled actions
-        """
-        drawn: list[Any] = []  # noise for many steps at once
-
-        def in_the_kind_of(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
-            return noise.numpy() if isinstance(latent, np.ndarray) else noise
-
-        def gumbel_max(logits: np.ndarray | th.Tensor) -> np.ndarray:
-            # argmax of log-probability minus log of an exponential variable has the distribution of a categorical sample
-            if not drawn:
-                noise = th.as_tensor(logits).new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_()
-                drawn.extend(in_the_kind_of(logits, noise))
-            return _on_host((logits - drawn.pop()).argmax(axis=-1))
-
-        def gaussian(means: np.ndarray | th.Tensor) -> np.ndarray:
-            if not drawn:
-                noise = th.randn((NOISE_STEPS, *means.shape), device=self.device) * self.log_std.detach().exp()
-                drawn.extend(in_the_kind_of(means, noise))
-            return _on_host(means + drawn.pop())
-
-        in_numpy_means = in_numpy(self.action_net)
-
-        def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
-            assert isinstance(self.action_dist, StateDependentNoiseDistribution)
-            if in_numpy_means is not None:
-                # SB3's get_noise: a matrix for each copy, if there are more than one
-                noise = self.action_dist
-                each = len(latent) == len(noise.exploration_matrices) > 1
-                matrices = (noise.exploration_matrices if each else noise.exploration_mat).detach().numpy()
-                array = _on_host(latent)
-                samples = in_numpy_means(array) + (array[:, np.newaxis] @ matrices)[:, 0]
-                if noise.bijector is None:
-                    return samples
-                actions = th.from_numpy(samples)
-            else:
-                latent = th.as_tensor(latent)
-                actions = self.action_net(latent) + self.action_dist.get_noise(latent)
-            if self.action_dist.bijector is not None:
-                actions = self.action_dist.bijector.forward(actions)
-            return _on_host(actions)
-
-        def of_any_kind(latent: np.ndarray | th.Tensor) -> np.ndarray:
-            with unchecked_distributions():
-                return _on_host(self._get_action_dist_from_latent(th.as_tensor(latent)).sample())
-
-        functions: dict[type[Distribution], Callable[[np.ndarray | th.Tensor], np.ndarray]] = {
-            CategoricalDistribution: gumbel_max,
-            DiagGaussianDistribution: gaussian,
-            StateDependentNoiseDistribution: state_dependent,
-        }
-        return functions.get(type(self.action_dist), of_any_kind)
+        if self.distribution_follows_from_latent:
+            return latent_sampler(self)
+        return self._sample_from_distribution
 
     def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, th.Tensor]:
         """The way of a subclass that has a distribution of its own: an action mask, a temperature."""
@@ -336,7 +246,7 @@ class ActorPolicy(ActorCriticPolicy):
         :param actions: (N, \\*action_shape) those actions
         :return: (N,) their log probabilities, if the policy was not changed since
         """
-        if not self._distribution_follows_from_latent:
+        if not self.distribution_follows_from_latent:
             return forwarded
         if type(self.action_dist) is CategoricalDistribution:
             return self.action_dist.proba_distribution(action_logits=forwarded).log_prob(actions)
@@ -345,7 +255,7 @@ class ActorPolicy(ActorCriticPolicy):
         return self._get_action_dist_from_latent(forwarded).log_prob(actions)
 
     @property
-    def _distribution_follows_from_latent(self) -> bool:
+    def distribution_follows_from_latent(self) -> bool:
         """Whether no subclass has a say in it, which may look at the observations, or change with time."""
         return (
             type(self).get_distribution is ActorPolicy.get_distribution
@@ -353,56 +263,7 @@ class ActorPolicy(ActorCriticPolicy):
         )
 
     @property
-    def _samples_from_outputs(self) -> bool:
-        """Whether the logits or means are all that the distribution of an action depends on."""
-        simple = type(self.action_dist) in (CategoricalDistribution, DiagGaussianDistribution)
-        return simple and self._distribution_follows_from_latent
-
-    def _latent_functions(self) -> tuple[Callable[[Any], th.Tensor], Callable[[Any], np.ndarray], int]:
-        """
-        :return: function from observations to the latent code of the policy, or to the logits or means where these say
-            all; another one in NumPy, for few copies of an environment; how many rows are few, 0 if there is no such function
-        """
-        layers = self._actor_layers()
-        plain_mlp = self._is_plain_mlp
-        # Without nn.Module.__call__, which takes half of the time of a small layer
-        in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
-        as_numpy = [in_numpy(layer) for layer in layers]
-        work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
-        # Not where the first layer would write into the observations
-        possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
-
-        def forward(observations: Any) -> th.Tensor:
-            if plain_mlp:
-                # A SubprocVecEnv hands on what the environment sends, whatever its observation space says
-                observations = np.asarray(observations, np.float32)
-            latent: Any = obs_as_tensor(observations, self.device)
-            for layer in in_torch:
-                latent = layer(latent)
-            return latent
-
-        def small_forward(observations: Any) -> np.ndarray:
-            array = np.asarray(observations, np.float32)
-            for function in as_numpy:
-                array = function(array)  # type: ignore[misc]
-            return array
-
-        return forward, small_forward, _MAX_NUMPY_WORK // work if possible else 0
-
-    def _actor_layers(self) -> list[Callable[[Any], th.Tensor]]:
-        """
-        :return: What to call, one after the other, to come from observations to the latent code of the policy,
-            or to the logits or means where these say all
-        """
-        layers: list[Callable[[Any], th.Tensor]] = [self._latent]
-        if self._is_plain_mlp:
-            layers = [*self.observation_norm.norms, *layers_of(self.mlp_extractor.policy_net)]
-        if self._samples_from_outputs:
-            layers += layers_of(self.action_net)
-        return layers
-
-    @property
-    def _is_plain_mlp(self) -> bool:
+    def is_plain_mlp(self) -> bool:
         """Whether there is nothing to preprocess, and nothing to flatten."""
         return (
             type(self)._latent is ActorPolicy._latent

@@ -1,13 +1,50 @@
 """Storage of grouped rollouts of text: each text once, not once per token."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_grpo.common.buffers import EpisodeTexts, GroupRolloutBuffer
+from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, PackedObservations
 from sb3_grpo.groups.group import Episode
 from sb3_grpo.groups.queue import NO_EPISODE
-from sb3_grpo.text.tokens import distinct_rows, token_lengths
+from sb3_grpo.text.tokens import TokenSteps, distinct_rows, token_lengths
+from sb3_grpo.utils.devices import to_device
+
+
+@dataclass
+class EpisodeTexts(PackedObservations):
+    """
+    The observations of episodes that are one growing text each: every observation is the beginning of the last one.
+
+    :param texts: (D, L) the last observations of episodes, each once: short answers to the same prompt are often the same
+    :param n_tokens: (D,) how long they are, on the host
+    :param text: (E,) which of them is that of each episode, on the host
+    :param last: (N,) the place of the last token that each step's observation has
+    """
+
+    texts: th.Tensor
+    n_tokens: np.ndarray
+    text: np.ndarray
+    last: th.Tensor
+
+    def at(self, minibatch: Minibatch, episode: th.Tensor) -> TokenSteps:
+        """
+        :param minibatch: Whole episodes of the batch
+        :param episode: (N,) the episode of each step of the batch
+        :return: Their texts, each once, no longer than the longest of them
+        """
+        assert minibatch.episodes is not None
+        text_of_episode = self.text.copy()
+        distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
+        text_of_episode[minibatch.episodes] = place
+        longest = int(self.n_tokens[distinct].max())
+        return TokenSteps(
+            texts=self.texts[:, :longest][to_device(distinct, episode.device)],
+            text=to_device(text_of_episode, episode.device)[episode[minibatch.steps]],
+            last=self.last[minibatch.steps],
+        )
 
 
 class TokenRolloutBuffer(GroupRolloutBuffer):

@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_grpo.common.policies import unchecked_distributions
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.text.transformer import CausalTransformer, SlotCache
 

@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.generation import GenerationMixin
 from sb3_grpo.text.network import check_dtype
@@ -34,6 +35,8 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     """
 
     reads_texts = True
+    rollout_buffer_class = TokenRolloutBuffer
+    default_advantage = "return_to_go"
     policy_with_critic = "sb3_grpo.grpo.TokenActorCriticPolicy"
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:

@@ -1,0 +1,175 @@
+"""
+Samples actions of small policies faster than ``torch.distributions`` and ``nn.Module`` would, with the same result: for a
+handful of rows, most of PyTorch's time is the way to its operations.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.distributions import (
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    StateDependentNoiseDistribution,
+)
+from stable_baselines3.common.utils import obs_as_tensor
+from torch import nn
+
+from sb3_grpo.common.normalization import RunningNorm
+from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
+
+if TYPE_CHECKING:
+    from sb3_grpo.common.policies import ActorPolicy
+
+# Noise for this many steps is drawn at once
+NOISE_STEPS = 64
+# Multiplications of a layer, for all copies of the environment: up to here NumPy's BLAS stays on one thread
+_MAX_NUMPY_WORK = 2**18
+
+
+@contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """
+    Turn off the argument checks of ``torch.distributions`` inside the ``with`` block.
+
+    Each check reads a tensor back from the device: a third of the time of choosing an action on CPU,
+    and a host synchronisation per minibatch on GPU. GRPO looks for non-finite values once per update instead.
+    """
+    checked = th.distributions.Distribution._validate_args
+    th.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        th.distributions.Distribution.set_default_validate_args(checked)
+
+
+def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def latent_sampler(policy: "ActorPolicy") -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
+    """
+    :param policy: A policy whose distribution is what SB3 makes of the latent code
+    :return: see :meth:`ActorPolicy.action_sampler`
+    """
+    forward, small_forward, max_rows = _latent_functions(policy)
+    sample_from = _sampling_function(policy)
+    actions_shape: tuple[int, ...] = (-1, *policy.action_space.shape)  # type: ignore[misc]
+
+    def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
+        if len(observations) <= max_rows:
+            latent = small_forward(observations)
+            return sample_from(latent).reshape(actions_shape), th.from_numpy(latent)
+        forwarded = forward(observations)
+        # Without layers the latent code is the observations, which the environment may write into
+        return sample_from(forwarded).reshape(actions_shape), forwarded.clone()
+
+    return sample
+
+
+def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tensor], np.ndarray]:
+    """
+    Samples without building ``torch.distributions``' objects, which takes longer than a small network.
+
+    :param policy: The policy
+    :return: function from what one of ``_latent_functions`` makes of observations to sampled actions
+    """
+    drawn: list[Any] = []  # noise for many steps at once
+
+    def in_the_kind_of(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
+        return noise.numpy() if isinstance(latent, np.ndarray) else noise
+
+    def gumbel_max(logits: np.ndarray | th.Tensor) -> np.ndarray:
+        # argmax of log-probability minus log of an exponential variable has the distribution of a categorical sample
+        if not drawn:
+            noise = th.as_tensor(logits).new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_()
+            drawn.extend(in_the_kind_of(logits, noise))
+        return _on_host((logits - drawn.pop()).argmax(axis=-1))
+
+    def gaussian(means: np.ndarray | th.Tensor) -> np.ndarray:
+        if not drawn:
+            noise = th.randn((NOISE_STEPS, *means.shape), device=policy.device) * policy.log_std.detach().exp()
+            drawn.extend(in_the_kind_of(means, noise))
+        return _on_host(means + drawn.pop())
+
+    in_numpy_means = in_numpy(policy.action_net)
+
+    def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
+        assert isinstance(policy.action_dist, StateDependentNoiseDistribution)
+        if in_numpy_means is not None:
+            # SB3's get_noise: a matrix for each copy, if there are more than one
+            noise = policy.action_dist
+            each = len(latent) == len(noise.exploration_matrices) > 1
+            matrices = (noise.exploration_matrices if each else noise.exploration_mat).detach().numpy()
+            array = _on_host(latent)
+            samples = in_numpy_means(array) + (array[:, np.newaxis] @ matrices)[:, 0]
+            if noise.bijector is None:
+                return samples
+            actions = th.from_numpy(samples)
+        else:
+            latent = th.as_tensor(latent)
+            actions = policy.action_net(latent) + policy.action_dist.get_noise(latent)
+        if policy.action_dist.bijector is not None:
+            actions = policy.action_dist.bijector.forward(actions)
+        return _on_host(actions)
+
+    def of_any_kind(latent: np.ndarray | th.Tensor) -> np.ndarray:
+        with unchecked_distributions():
+            return _on_host(policy._get_action_dist_from_latent(th.as_tensor(latent)).sample())
+
+    functions: dict[type[Distribution], Callable[[np.ndarray | th.Tensor], np.ndarray]] = {
+        CategoricalDistribution: gumbel_max,
+        DiagGaussianDistribution: gaussian,
+        StateDependentNoiseDistribution: state_dependent,
+    }
+    return functions.get(type(policy.action_dist), of_any_kind)
+
+
+def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor], Callable[[Any], np.ndarray], int]:
+    """
+    :param policy: The policy
+    :return: function from observations to the latent code of the policy, or to the logits or means where these say
+        all; another one in NumPy, for few copies of an environment; how many rows are few, 0 if there is no such function
+    """
+    layers = _actor_layers(policy)
+    plain_mlp = policy.is_plain_mlp
+    # Without nn.Module.__call__, which takes half of the time of a small layer
+    in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
+    as_numpy = [in_numpy(layer) for layer in layers]
+    work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
+    # Not where the first layer would write into the observations
+    possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
+
+    def forward(observations: Any) -> th.Tensor:
+        if plain_mlp:
+            # A SubprocVecEnv hands on what the environment sends, whatever its observation space says
+            observations = np.asarray(observations, np.float32)
+        latent: Any = obs_as_tensor(observations, policy.device)
+        for layer in in_torch:
+            latent = layer(latent)
+        return latent
+
+    def small_forward(observations: Any) -> np.ndarray:
+        array = np.asarray(observations, np.float32)
+        for function in as_numpy:
+            array = function(array)  # type: ignore[misc]
+        return array
+
+    return forward, small_forward, _MAX_NUMPY_WORK // work if possible else 0
+
+
+def _actor_layers(policy: "ActorPolicy") -> list[Callable[[Any], th.Tensor]]:
+    """
+    :param policy: The policy
+    :return: What to call, one after the other, to come from observations to the latent code of the policy,
+        or to the logits or means where these say all
+    """
+    layers: list[Callable[[Any], th.Tensor]] = [policy._latent]
+    if policy.is_plain_mlp:
+        layers = [*policy.observation_norm.norms, *layers_of(policy.mlp_extractor.policy_net)]
+    if type(policy.action_dist) in (CategoricalDistribution, DiagGaussianDistribution):
+        layers += layers_of(policy.action_net)
+    return layers
