@@ -11,10 +11,8 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -25,6 +23,8 @@ from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
     ActorPolicy,
+    default_policy_kwargs,
+    has_own_extractor,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
@@ -44,8 +44,6 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
-
-_SB3_EXTRACTORS = (FlattenExtractor, CombinedExtractor, NatureCNN)
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -137,7 +135,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.horizon = horizon
         self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
-        self.collector: GroupCollector | None = None
+        self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
@@ -152,7 +150,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
                 f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
             )
-        if isinstance(self.observation_space, TokenSpace) and not (self.policy_class.reads_texts or self._own_extractor):
+        if isinstance(self.observation_space, TokenSpace) and not (
+            self.policy_class.reads_texts or has_own_extractor(self.policy_kwargs)
+        ):
             raise ValueError(
                 f"The observations are texts, and {self.policy_class.__name__} would take their token ids for quantities: "
                 f'write {type(self).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
@@ -208,24 +208,15 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._start_seed = self.seed
         self.rollout_buffer = self.policy_class.rollout_buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
-        self.collector = None
+        self._collector = None
         self.policy = self._make_policy()
         self._maybe_recommend_cpu(ActorPolicy.__name__)
 
     def _choose_default_policy_kwargs(self) -> dict[str, Any]:
         """
-        :return: That the policy normalises observations, where actions are continuous. Not if ``VecNormalize`` does, nor if
-            a features extractor or a policy is the user's own, to which the numbers may mean something
+        :return: What the policy gets beyond ``policy_kwargs``
         """
-        own_policy = self.policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
-        if not isinstance(self.action_space, spaces.Box) or own_policy or self._own_extractor or self._vec_normalize_observes:
-            return {}
-        return {"normalize_observations": True}
-
-    @property
-    def _own_extractor(self) -> bool:
-        """Whether the user's own features extractor reads the observations."""
-        return self.policy_kwargs.get("features_extractor_class") not in (None, *_SB3_EXTRACTORS)
+        return default_policy_kwargs(self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
 
     @property
     def _vec_normalize_observes(self) -> bool:
@@ -274,7 +265,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             super().save(path, exclude, include)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "collector", "_sampler"]
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -287,6 +278,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 callback = [callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)]
             callback = [*callback, ClampedProgressBarCallback()]
         return super()._init_callback(callback)
+
+    @property
+    def collector(self) -> GroupCollector:
+        """The groups under way, and which of their episodes each environment copy plays."""
+        assert self._collector is not None, "Groups are collected in learn()"
+        return self._collector
 
     def _setup_learn(
         self,
@@ -310,12 +307,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if (
             self._last_obs is None
             or reset_num_timesteps
-            or self.collector is None
-            or not self.collector.can_go_on(self.env, self._group_settings)
+            or self._collector is None
+            or not self._collector.can_go_on(self.env, self._group_settings)
         ):
             self._last_obs = None  # makes SB3 reset the environments
             self._begin_groups()
-        assert self.collector is not None
         self.collector.feeder.fill()
         fresh = self._last_obs is None
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -347,9 +343,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
-        if self.collector is not None and self.collector.env is self.env:
-            self.collector.clear()
-        self.collector = GroupCollector(self.env, self._group_settings, self._start_rng)
+        if self._collector is not None and self._collector.env is self.env:
+            self._collector.clear()
+        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -371,7 +367,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param n_rollout_steps: Not used: a rollout ends with the last episode of its groups
         :return: True if the groups are complete, False if callback terminated rollout prematurely.
         """
-        assert self._last_obs is not None and self.collector is not None, "No previous observation was provided"
+        assert self._last_obs is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
         # Free the groups of the last update; what the copies have begun of the next one stays
@@ -434,23 +430,21 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _keep_open_groups(self) -> None:
         """Drop the steps of all other groups from the buffer, once the policy has seen them for its statistics."""
         self._evaluate_log_probs()
-        assert self.collector is not None
         self.rollout_buffer.keep(self.collector.queue.open_tickets())
 
     def _begin_again(self) -> bool:
         """
-        Drop the groups under way, because somebody else has reset the environments.
+        Drop the groups under way, because the environments were reset outside of the rollout.
 
         :return: False if no steps are left for new ones
         """
         assert self.env is not None
         warn_user(
-            "The training environment was reset by somebody else in the middle of a rollout (a callback that evaluates "
+            "The training environment was reset in the middle of a rollout (by a callback that evaluates "
             "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
         self._begin_groups()
-        assert self.collector is not None
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)])
@@ -458,7 +452,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _take_groups(self) -> None:
         """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
-        assert self.collector is not None
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take()
         live = live_groups(outcomes(groups))
@@ -507,10 +500,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._last_obs = None
             # Ctrl-C also ends the processes of a SubprocVecEnv
             with suppress(OSError, EOFError):
-                if self.collector is not None:
-                    self.collector.clear()
+                if self._collector is not None:
+                    self._collector.clear()
             raise
-        assert self.collector is not None
         self.collector.clear()
         return self
 
@@ -545,7 +537,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self._vec_normalize_env is not None:
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
-        assert collector is not None
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
         collector.add_step(rewards, dones)
         ended = dones.nonzero()[0].tolist()
@@ -555,7 +546,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             collector.end_episodes(ended, infos)
             collector.begin_episodes(ended)
             if self.use_sde:
-                self._reset_noise(ended)
+                # With that of the episode before, the members of a group that one copy plays would all be the same
+                self.policy.reset_noise_of(ended, self.n_envs)
         return bool(ended)
 
     def _check_outcomes(self, ended: list[int]) -> None:
@@ -563,24 +555,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param ended: Environment copies whose episode has just ended
         :raises ValueError: if a reward of theirs is not finite
         """
-        assert self.collector is not None
         for idx in ended:
             ticket = int(self.collector.tickets[idx])
             if ticket != NO_EPISODE and not math.isfinite(self.collector.outcome[idx]):
                 raise ValueError(f"Environment copy {idx}: {self.rollout_buffer.describe_bad_rewards(ticket)}")
-
-    def _reset_noise(self, copies: list[int]) -> None:
-        """
-        Sample new gSDE noise for copies that begin an episode. With the noise of the episode before,
-        the members of a group that one copy plays would all be the same.
-
-        :param copies: Those copies
-        """
-        noise = self.policy.action_dist
-        assert isinstance(noise, StateDependentNoiseDistribution)
-        with th.no_grad():
-            before = noise.exploration_matrices
-            self.policy.reset_noise(self.n_envs)
-            begun = th.zeros((self.n_envs, 1, 1), dtype=th.bool, device=before.device)
-            begun[copies] = True
-            noise.exploration_matrices = th.where(begun, noise.exploration_matrices, before)

@@ -290,6 +290,22 @@ class ActorPolicy(ActorCriticPolicy):
         drawn = th.randn((n_envs + 1, *std.shape), device=std.device) * std
         noise.exploration_mat, noise.exploration_matrices = drawn[0], drawn[1:]
 
+    def reset_noise_of(self, copies: list[int], n_envs: int) -> None:
+        """
+        Sample new weights for the exploration matrices of some environment copies (gSDE).
+
+        :param copies: Those copies
+        :param n_envs: Number of environment copies
+        """
+        noise = self.action_dist
+        assert isinstance(noise, StateDependentNoiseDistribution)
+        with th.no_grad():
+            before = noise.exploration_matrices
+            self.reset_noise(n_envs)
+            renewed = th.zeros((n_envs, 1, 1), dtype=th.bool, device=before.device)
+            renewed[copies] = True
+            noise.exploration_matrices = th.where(renewed, noise.exploration_matrices, before)
+
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
         """
         Evaluate actions according to the current policy, given the observations.
@@ -342,3 +358,28 @@ class ActorMultiInputPolicy(ActorPolicy):
 
     def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+
+
+def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
+    """
+    :param policy_kwargs: Of a model
+    :return: Whether the user's own features extractor reads the observations
+    """
+    return policy_kwargs.get("features_extractor_class") not in (None, CombinedExtractor, FlattenExtractor, NatureCNN)
+
+
+def default_policy_kwargs(
+    policy_class: type[ActorPolicy], action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
+) -> dict[str, Any]:
+    """
+    :param policy_class: Of a model
+    :param action_space: Action space
+    :param policy_kwargs: What the user has given
+    :param is_normalized: Whether ``VecNormalize`` normalises the observations
+    :return: That the policy normalises observations, where actions are continuous. Not if ``VecNormalize`` does, nor if
+        a features extractor or a policy is the user's own, to which the numbers may mean something
+    """
+    own_policy = policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
+    if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs) or is_normalized:
+        return {}
+    return {"normalize_observations": True}

@@ -78,7 +78,7 @@ def test_a_skipped_update_points_to_learn(algo: type[GRPO]) -> None:
 def test_other_warnings_point_to_learn() -> None:
     model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL)
     line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
-    found = caught(lambda: model.learn(40, callback=Disturbing()), "reset by somebody else")
+    found = caught(lambda: model.learn(40, callback=Disturbing()), "reset in the middle of a rollout")
     assert (found.filename, found.lineno) == (__file__, line)
 
     hard = HardPrompts(2)
