@@ -6,7 +6,12 @@ at the steps that exist (``t < length``). Advantages are (B, G, T), 0 where ``ma
 of ``rewards`` is ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch as th
+
+from sb3_grpo.utils.plugins import checked_tensor, name_of
 
 SCALES = ("group", "batch", "none")
 
@@ -157,7 +162,10 @@ def gae_advantages(
     return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
 
 
-KINDS = {
+# Estimates advantages from rewards and mask; see the functions of this module for the other arguments
+AdvantageFunction = Callable[..., th.Tensor]
+
+KINDS: dict[str, AdvantageFunction] = {
     "outcome": outcome_advantages,
     "process": process_advantages,
     "return_to_go": return_to_go_advantages,
@@ -169,7 +177,7 @@ def group_advantages(
     rewards: th.Tensor,
     mask: th.Tensor,
     *,
-    kind: str = "outcome",
+    kind: str | AdvantageFunction = "outcome",
     gamma: float = 1.0,
     leave_one_out: bool = False,
     scale: str = "group",
@@ -181,7 +189,8 @@ def group_advantages(
 
     :param rewards: (B, G, T), floating point; for "gae" the :func:`td_residuals`
     :param mask: (B, G, T) bool, True at existing steps
-    :param kind: "outcome", "process", "return_to_go" or "gae": see the function of that name
+    :param kind: "outcome", "process", "return_to_go" or "gae": see the function of that name. Or a function that is called
+        like these, with all but ``rewards`` and ``mask`` by name
     :param gamma: discount factor in [0, 1]
     :param leave_one_out: take the baseline over the other members only
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`
@@ -189,9 +198,9 @@ def group_advantages(
     :param eps: added to the standard deviation
     :return: (B, G, T), 0 where ``mask`` is False and, but for "gae", exactly 0 in groups whose members do not differ
     :raises ValueError: unknown name, malformed tensors, fewer than 2 members, an episode without steps or with a gap,
-        a reward that is not finite
+        a reward that is not finite, a function that does not return finite values of this shape
     """
-    if kind not in KINDS:
+    if isinstance(kind, str) and kind not in KINDS:
         raise ValueError(f"Unknown kind of advantage {kind!r}, must be one of {', '.join(KINDS)}")
     if rewards.ndim != 3 or rewards.shape != mask.shape:
         raise ValueError(f"rewards and mask must both be (B, G, T), got {tuple(rewards.shape)} and {tuple(mask.shape)}")
@@ -203,4 +212,8 @@ def group_advantages(
         raise ValueError("mask must be True from the first to the last step of each episode, which has at least one step")
     if not th.where(mask, rewards, 0.0).isfinite().all():
         raise ValueError("rewards must be finite: one infinite or missing reward would poison its whole group")
-    return KINDS[kind](rewards, mask, gamma, leave_one_out, scale, ddof, eps)
+    settings: dict[str, Any] = dict(gamma=gamma, leave_one_out=leave_one_out, scale=scale, ddof=ddof, eps=eps)
+    if isinstance(kind, str):
+        return KINDS[kind](rewards, mask, **settings)
+    wanted = "(B, G, T), an entry for each step, as in rewards (one for each episode: values[..., None].expand_as(rewards))"
+    return checked_tensor(f"{name_of(kind)}, given as advantage,", kind(rewards, mask, **settings), mask.shape, wanted, mask)

@@ -164,6 +164,18 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
     return th.cat([features(rows) @ weights for rows in chunks]).double() * std + mean
 
 
+def explained_share(values: th.Tensor, returns: th.Tensor) -> float:
+    """
+    Share of the variance of the returns that the values explain, R^2.
+
+    :param values: (N,)
+    :param returns: (N,)
+    :return: 1 where they are the same, 0 where the values are no better than a constant, or there is nothing to explain
+    """
+    variance = returns.var(correction=0).item()
+    return 1.0 - (returns - values).var(correction=0).item() / variance if variance > 0.0 else 0.0
+
+
 def td_residuals(rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float) -> th.Tensor:
     """
     ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, [GAE] eq. 10. Their sums discounted by ``gamma * lambda`` are the

@@ -8,9 +8,15 @@ References: [PPO] arXiv:1707.06347, [DeepSeekMath] arXiv:2402.03300, [DAPO] arXi
 [GSPO] arXiv:2507.18071.
 """
 
+from collections.abc import Callable
+
 import torch as th
 
+from sb3_grpo.utils.plugins import checked_tensor, name_of
+
 LOSS_WEIGHTS = ("episode", "step", "constant")
+# Weighs steps; see :func:`step_weights` for the arguments
+WeightFunction = Callable[..., th.Tensor]
 
 
 def clipped_surrogate(log_ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> th.Tensor:
@@ -28,6 +34,33 @@ def clipped_surrogate(log_ratio: th.Tensor, advantages: th.Tensor, clip_low: flo
     """
     ratio = log_ratio.exp()
     return -th.min(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+
+
+PolicyLoss = Callable[[th.Tensor, th.Tensor, float, float], th.Tensor]
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {"clip": clipped_surrogate}
+
+
+def policy_losses(
+    policy_loss: str | PolicyLoss, log_ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float
+) -> th.Tensor:
+    """
+    The loss of each step by the name of a function of this module, or by another function with the same signature.
+
+    :param policy_loss: "clip": :func:`clipped_surrogate`; or a function
+    :param log_ratio: (N,)
+    :param advantages: (N,)
+    :param clip_low: how far the ratio may fall below 1
+    :param clip_high: how far the ratio may rise above 1
+    :return: (N,) loss of each step, to minimise
+    :raises ValueError: a function that does not return finite values of this shape
+    """
+    if isinstance(policy_loss, str):
+        return POLICY_LOSSES[policy_loss](log_ratio, advantages, clip_low, clip_high)
+    losses = policy_loss(log_ratio, advantages, clip_low, clip_high)
+    return checked_tensor(
+        f"{name_of(policy_loss)}, given as policy_loss,", losses, advantages.shape, "(N,), an entry for each step"
+    )
 
 
 def clip_fractions(
@@ -71,7 +104,7 @@ def episode_log_ratio(log_ratio: th.Tensor, episode: th.Tensor, n_episodes: int)
 def step_weights(
     episode: th.Tensor,
     n_episodes: int,
-    mode: str,
+    mode: str | WeightFunction,
     kept: th.Tensor | None = None,
     constant_length: float | None = None,
 ) -> th.Tensor:
@@ -87,12 +120,18 @@ def step_weights(
 
     :param episode: (N,) long, index of the episode of each step, below ``n_episodes``
     :param n_episodes: number of episodes (given, as counting them would wait for the device)
-    :param mode: "episode", "step" or "constant"
+    :param mode: "episode", "step" or "constant"; or a function that is called with ``episode`` and ``n_episodes``, and with
+        ``kept`` and ``constant_length`` by name
     :param kept: (N,) bool, False at the steps to leave out (overlong filtering); default: all are kept
     :param constant_length: for "constant": what the sum over an episode is divided by, in steps
     :return: (N,) non-negative weights, all 0 if no step is kept
-    :raises ValueError: unknown ``mode``, shapes that differ, "constant" without a positive ``constant_length``
+    :raises ValueError: unknown ``mode``, shapes that differ, "constant" without a positive ``constant_length``, a function
+        that does not return finite values of this shape
     """
+    if not isinstance(mode, str):
+        weights = mode(episode, n_episodes, kept=kept, constant_length=constant_length)
+        wanted = "(N,), the weight of each step"
+        return checked_tensor(f"{name_of(mode)}, given as loss_average,", weights, episode.shape, wanted)
     if mode not in LOSS_WEIGHTS:
         raise ValueError(f"Unknown loss weights {mode!r}, must be one of {', '.join(LOSS_WEIGHTS)}")
     if kept is not None and kept.shape != episode.shape:

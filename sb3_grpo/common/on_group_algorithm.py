@@ -24,7 +24,6 @@ from sb3_grpo.common.policies import (
     ActorMultiInputPolicy,
     ActorPolicy,
     default_policy_kwargs,
-    has_own_extractor,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
@@ -33,11 +32,9 @@ from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.text.causal_lm import CausalLMPolicy
-from sb3_grpo.text.policies import TokenPolicy
-from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.files import replaced, save_location
 from sb3_grpo.utils.parameters import checked_number, number_parameters
+from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
@@ -60,9 +57,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         "MlpPolicy": ActorPolicy,
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
-        "TokenPolicy": TokenPolicy,
-        "CausalLMPolicy": CausalLMPolicy,
     }
+    # Those that can be functions of the user's own, without which a model can still predict
+    plugin_parameters: ClassVar[tuple[str, ...]] = ("start_sampler",)
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
@@ -149,13 +146,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(
                 f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
                 f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
-            )
-        if isinstance(self.observation_space, TokenSpace) and not (
-            self.policy_class.reads_texts or has_own_extractor(self.policy_kwargs)
-        ):
-            raise ValueError(
-                f"The observations are texts, and {self.policy_class.__name__} would take their token ids for quantities: "
-                f'write {type(self).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
             )
         for name in number_parameters(type(self)):
             if hasattr(self, name):
@@ -264,6 +254,30 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         else:
             super().save(path, exclude, include)
 
+    @classmethod
+    def load(  # type: ignore[override]
+        cls: type[SelfOnGroupAlgorithm],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> SelfOnGroupAlgorithm:
+        """
+        Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Functions of the user's own that cannot be imported
+        (``advantage``, ``start_sampler``, ...) are not needed to predict; to go on learning give them by ``custom_objects``.
+
+        :param path: path to the file (or a file-like) where to load the agent from
+        :param env: the new environment to run the loaded model on
+            (can be None if you only need prediction from a trained model) has priority over any saved environment
+        :param device: Device on which the code should run.
+        :param custom_objects: Dictionary of objects to replace upon loading.
+        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`
+        :return: new model instance with loaded parameters
+        """
+        custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
+        return super().load(path, env, device, custom_objects, **kwargs)
+
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
 
@@ -294,6 +308,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         self._check_parameters()
+        for name in self.plugin_parameters:
+            if isinstance(plugin := getattr(self, name), MissingPlugIn):
+                raise ValueError(plugin.message)
         if self.env is None:
             name = type(self).__name__
             raise ValueError(

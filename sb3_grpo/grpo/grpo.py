@@ -1,20 +1,46 @@
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_grpo.common.advantages import KINDS, SCALES, discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import StateFeatures, regression_values, td_residuals
+from sb3_grpo.common.advantages import (
+    KINDS,
+    SCALES,
+    AdvantageFunction,
+    discounted_returns_to_go,
+    group_advantages,
+)
+from sb3_grpo.common.baselines import StateFeatures, explained_share, regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
-from sb3_grpo.common.kl_regularized_algorithm import KLRegularizedAlgorithm
-from sb3_grpo.common.losses import LOSS_WEIGHTS, clip_fractions, clipped_surrogate, episode_log_ratio, step_weights
-from sb3_grpo.common.policies import ActorPolicy, unchecked_distributions
+from sb3_grpo.common.losses import (
+    LOSS_WEIGHTS,
+    POLICY_LOSSES,
+    PolicyLoss,
+    WeightFunction,
+    clip_fractions,
+    episode_log_ratio,
+    policy_losses,
+    step_weights,
+)
+from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
+from sb3_grpo.common.reference import KLFunction, Reference, adapted_kl_coef, check_kl_parameters, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.group import live_groups
 from sb3_grpo.groups.samplers import StartSampler
+from sb3_grpo.starts.starts import Start
+from sb3_grpo.text.causal_lm import CausalLMPolicy
+from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.tokens import TokenSpace
+from sb3_grpo.utils.plugins import check_choice, imported
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
@@ -32,7 +58,7 @@ def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
     return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
-class GRPO(KLRegularizedAlgorithm):
+class GRPO(OnGroupAlgorithm):
     """
     Group Relative Policy Optimization (GRPO)
 
@@ -40,79 +66,106 @@ class GRPO(KLRegularizedAlgorithm):
 
     PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
     and what is better than the mean of the group is reinforced (by default after a regression has taken out of the returns
-    what the states explain). The defaults were chosen for control tasks;
-    ``advantage="outcome", advantage_scale="group", gamma=1.0, kl_coef=0.04, kl_estimator="k3"`` are the settings of the paper
-    (where k3 is used with a gradient that is not quite that of the KL divergence, see :func:`kl_loss`).
+    what the states explain). The defaults were chosen for control tasks. The settings of the paper are
+    ``advantage="outcome", advantage_scale="group", gamma=1.0, loss_average="episode", kl_coef=0.04, kl_estimator="k3_plain"``.
+
+    **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
+    :param batch_size: Minibatch size, in steps
+    :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of this many minibatches:
+        for networks whose memory has no room for larger minibatches
+    :param n_epochs: Number of epochs when optimizing the surrogate loss
+    :param ent_coef: Entropy coefficient for the loss calculation
+    :param max_grad_norm: The maximum value for the gradient clipping
+    :param target_kl: Limit the KL divergence from the policy that acted: no further epoch once the mean over an epoch
+        exceeds 1.5 times this value. By default, there is no limit on the kl div.
+
+    **Groups**
+
     :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_groups: Number of groups in an update
-    :param batch_size: Minibatch size, in steps
-    :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of so many minibatches:
-        for networks whose memory has no room for as large a minibatch as one would like
-    :param n_epochs: Number of epochs when optimizing the surrogate loss
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
+    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
+        After that the update takes the live groups that there are; with none at all it is skipped.
+    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
+        the fewer are live, the smaller is the update.
+
+    **Advantages**
+
     :param gamma: Discount factor
-    :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
-        the ratio may fall to ``1 - clip_range``.
-    :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
-        of the current progress remaining (from 1 to 0); ``None``: the same as ``clip_range``.
     :param advantage: What is compared within a group: ``"return_to_go"``, the discounted return from each step on with that
         of the members still alive at the same step; ``"outcome"``, the return of the whole episode;
         ``"process"``, the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states of the update (a closed form,
         no network: see :func:`regression_values`), compared with their mean over all steps of the group.
         ``"auto"``: ``"gae"``, and ``"return_to_go"`` for policies of texts.
+        Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
         1: the return to go minus the value of the state
     :param leave_one_out: Whether a member itself is left out of the mean that it is compared with
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``,
         or not at all (``"none"``, Dr. GRPO)
     :param std_ddof: 1 for the sample standard deviation, 0 for the population's
+
+    **Loss**
+
+    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function with its signature
+    :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
+        the ratio may fall to ``1 - clip_range``.
+    :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
+        of the current progress remaining (from 1 to 0); ``None``: the same as ``clip_range``.
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
         steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO).
         ``"auto"``: ``"step"`` with ``advantage="gae"``, where each step is judged for itself (and has a ratio of its own),
-        otherwise ``"episode"``
+        otherwise ``"episode"``. Or a function that weighs the steps, called like :func:`step_weights`
     :param constant_length: The divisor for ``loss_average="constant"``, in steps
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter takes
         clip ranges that are much smaller (3e-4 in the paper).
-    :param ent_coef: Entropy coefficient for the loss calculation
-    :param max_grad_norm: The maximum value for the gradient clipping
-    :param target_kl: Limit the KL divergence from the policy that acted: no further epoch once the mean over an epoch
-        exceeds 1.5 times this value. By default, there is no limit on the kl div.
+
+    **KL divergence from a reference policy**
+
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy.
         0: there is no reference policy.
-    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``
+    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``,
+        all with the gradient of the KL divergence, see :func:`kl_loss`; ``"k3_plain"``: k3 as it stands in the paper, with
+        its own gradient. Or a function of the (M,) log probabilities under the policy and under the reference
     :param kl_target: Adapt ``kl_coef`` after each update: doubled where the KL divergence from the reference
         exceeds 3/2 of this target, halved where it is below 2/3 of it
-    :param ref_update_interval: The present policy becomes the reference after so many updates (ProRL; the optimizer is not
+    :param ref_update_interval: The present policy becomes the reference after this many updates (ProRL; the optimizer is not
         reset). ``None``: never
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
-    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
-        After that the update takes the live groups that there are; with none at all it is skipped.
-    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
-        the fewer are live, the smaller is the update.
+
+    **Overlong episodes**
+
     :param overlong_filter: Leave episodes that a time limit cut off out of the loss (DAPO). For tasks where a truncated
         episode says nothing; not where lasting until the limit is success.
     :param overlong_penalty: Times DAPO's soft punishment (eq. 13), which is from 0 to -1, this is added to the last reward of
         long episodes. In units of the reward, after ``VecNormalize`` if there is one
     :param overlong_max_length: Episode length from which on the penalty is full, in steps (L_max)
-    :param overlong_cache_length: The penalty grows linearly over so many steps below ``overlong_max_length`` (L_cache)
+    :param overlong_cache_length: The penalty grows linearly over this many steps below ``overlong_max_length`` (L_cache)
+
+    **Starts**
+
     :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
         (common random numbers), or independent
     :param unrelated_starts: Opt in to groups whose members do not share a start,
         for environments that cannot start twice in the same state
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
-        :class:`SeedStart` or a :class:`SnapshotStart`. By default a fresh seed.
+        :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes.
+        By default a fresh seed.
     :param vine_share: Share of the groups that begin in states which the policy has visited lately (the vine method of TRPO)
         instead, for environments whose state can be captured. Their steps count and are learned from like all others.
-    :param horizon: Play episodes in pieces of so many steps: all members of a group are cut there, and a later group begins
+    :param horizon: Play episodes in pieces of this many steps: all members of a group are cut there, and a later group begins
         where its first member was, for environments whose state can be captured. For long episodes with rewards all along
         them: returns end where a piece does, so it should be a few times ``1 / (1 - gamma * gae_lambda)`` at least.
         ``None``: whole episodes
+
+    **As in Stable-Baselines3**
+
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
         instead of action noise exploration (default: False)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
@@ -131,6 +184,13 @@ class GRPO(KLRegularizedAlgorithm):
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        **OnGroupAlgorithm.policy_aliases,
+        "TokenPolicy": TokenPolicy,
+        "CausalLMPolicy": CausalLMPolicy,
+    }
+    plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
+
     def __init__(
         self,
         policy: str | type[ActorPolicy],
@@ -145,19 +205,20 @@ class GRPO(KLRegularizedAlgorithm):
         gamma: float = 0.99,
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
-        advantage: str = "auto",
+        advantage: str | AdvantageFunction = "auto",
         gae_lambda: float = 0.95,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
         std_ddof: int = 1,
-        loss_average: str = "auto",
+        loss_average: str | WeightFunction = "auto",
         constant_length: float | None = None,
         ratio_level: str = "step",
+        policy_loss: str | PolicyLoss = "clip",
         ent_coef: float = 0.0,
         max_grad_norm: float = 0.5,
         target_kl: float | None = None,
         kl_coef: float = 0.0,
-        kl_estimator: str = "exact",
+        kl_estimator: str | KLFunction = "exact",
         kl_target: float | None = None,
         ref_update_interval: int | None = None,
         dynamic_sampling: bool = False,
@@ -169,7 +230,7 @@ class GRPO(KLRegularizedAlgorithm):
         overlong_cache_length: int | None = None,
         common_noise: bool = True,
         unrelated_starts: bool = False,
-        start_sampler: StartSampler | None = None,
+        start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
         vine_share: float = 0.0,
         horizon: int | None = None,
         use_sde: bool = False,
@@ -200,10 +261,6 @@ class GRPO(KLRegularizedAlgorithm):
             start_sampler=start_sampler,
             vine_share=vine_share,
             horizon=horizon,
-            kl_coef=kl_coef,
-            kl_estimator=kl_estimator,
-            kl_target=kl_target,
-            ref_update_interval=ref_update_interval,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,
@@ -225,12 +282,19 @@ class GRPO(KLRegularizedAlgorithm):
         self.loss_average = loss_average
         self.constant_length = constant_length
         self.ratio_level = ratio_level
+        self.policy_loss = policy_loss
+        self.kl_coef = kl_coef
+        self.kl_estimator = kl_estimator
+        self.kl_target = kl_target
+        self.ref_update_interval = ref_update_interval
         self.target_kl = target_kl
         self.upweight_live = upweight_live
         self.overlong_filter = overlong_filter
         self.overlong_penalty = overlong_penalty
         self.overlong_max_length = overlong_max_length
         self.overlong_cache_length = overlong_cache_length
+        self.reference: Reference | None = None
+        self._n_reference_updates = 0
         self._warned_skip = False
 
         # Not in _setup_model, which load() calls as well: a model keeps what it was made with
@@ -242,20 +306,16 @@ class GRPO(KLRegularizedAlgorithm):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        known_names = {
-            "advantage": ("auto", *KINDS),
-            "advantage_scale": SCALES,
-            "loss_average": ("auto", *LOSS_WEIGHTS),
-            "ratio_level": RATIO_LEVELS,
-        }
-        for name, known in known_names.items():
+        for name in self.plugin_parameters:
+            setattr(self, name, imported(getattr(self, name)))
+        check_choice("advantage", self.advantage, ("auto", *KINDS))
+        check_choice("loss_average", self.loss_average, ("auto", *LOSS_WEIGHTS))
+        check_choice("policy_loss", self.policy_loss, tuple(POLICY_LOSSES))
+        for name, known in {"advantage_scale": SCALES, "ratio_level": RATIO_LEVELS}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
-        if self.advantage == "gae" and self.policy_class.reads_texts:
-            raise ValueError(
-                f'advantage="gae" needs the states as numbers, and {self.policy_class.__name__} reads texts: '
-                'use advantage="outcome" or advantage="return_to_go".'
-            )
+        check_kl_parameters(self.kl_coef, self.kl_estimator, self.kl_target, self.ref_update_interval)
+        self._check_texts()
         if not 0.0 <= self.gae_lambda <= 1.0:
             raise ValueError(f"gae_lambda must be between 0 and 1, got {self.gae_lambda}.")
         for name in ("n_epochs", "gradient_accumulation_steps"):
@@ -280,6 +340,22 @@ class GRPO(KLRegularizedAlgorithm):
                 f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
             )
 
+    def _check_texts(self) -> None:
+        """
+        :raises ValueError: if the observations are texts and the policy does not read them, or the other way round
+        """
+        takes_texts = self.policy_class.reads_texts or has_own_extractor(self.policy_kwargs)
+        if isinstance(self.observation_space, TokenSpace) and not takes_texts:
+            raise ValueError(
+                f"The observations are texts, and {self.policy_class.__name__} would take their token ids for quantities: "
+                f'write {type(self).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
+            )
+        if self.advantage == "gae" and self.policy_class.reads_texts:
+            raise ValueError(
+                f'advantage="gae" needs the states as numbers, and {self.policy_class.__name__} reads texts: '
+                'use advantage="outcome" or advantage="return_to_go".'
+            )
+
     def _check_horizon(self) -> None:
         super()._check_horizon()
         if self.overlong_filter or self.overlong_penalty > 0.0:
@@ -287,14 +363,30 @@ class GRPO(KLRegularizedAlgorithm):
 
     def _setup_model(self) -> None:
         if self.advantage == "auto":
-            reads_texts = issubclass(self.policy_class, ActorPolicy) and self.policy_class.reads_texts
-            self.advantage = "return_to_go" if reads_texts else "gae"
+            is_ours = issubclass(self.policy_class, ActorPolicy)  # or an error follows
+            self.advantage = self.policy_class.default_advantage if is_ours else "gae"
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
+        self.reference = Reference(self.policy, self._make_policy, self.kl_estimator) if self.kl_coef > 0.0 else None
+
+    @property
+    def ref_policy(self) -> ActorPolicy | None:
+        """The reference policy, ``None`` with ``kl_coef=0``."""
+        return None if self.reference is None else self.reference.policy
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        # A number may have been given since
+        self.clip_range = FloatSchedule(self.clip_range)
+        if self.clip_range_high is not None:
+            self.clip_range_high = FloatSchedule(self.clip_range_high)
+        if self.reference is not None:
+            self.reference.estimator = self.kl_estimator
+            self.reference.begin_training(self.policy, self._n_updates)
+        return super()._setup_learn(*args, **kwargs)
 
     def train(self) -> None:
         """
@@ -302,21 +394,16 @@ class GRPO(KLRegularizedAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
-        if self.batch is None:
-            low, high = self._outcome_range
-            self._skip_update(
-                f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome "
-                f"({f'{low:g}' if low == high else f'from {low:g} in one to {high:g} in another'}). "
-                "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
-                f"succeeds: {_WARM_START if self.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
-                "or a denser reward may help."
-            )
-            return
         batch = self.batch
+        if batch is None:
+            self._skip_update(self._why_all_are_dead())
+            return
         progress = self._current_progress_remaining
         clip_low = self.clip_range(progress)  # type: ignore[operator]
         clip_high = clip_low if self.clip_range_high is None else self.clip_range_high(progress)  # type: ignore[operator]
 
+        # The advantage of each step within its group, and its weight in the loss: both once for the whole batch,
+        # so that they do not depend on how it is cut into minibatches
         advantages = self._advantages(batch)
         weights, kept = self._weights(batch)
         if len(kept) == 0:
@@ -326,27 +413,12 @@ class GRPO(KLRegularizedAlgorithm):
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
-        parameters = list(self.policy.parameters())
         stats: list[dict[str, th.Tensor]] = []  # of each epoch
+        # Train for n_epochs epochs
         for _ in range(self.n_epochs):
-            epoch_stats = []  # of each minibatch
+            # Do a complete pass on the batch, in another order each time
             parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes))
-            for begin in range(0, len(parts), self.gradient_accumulation_steps):
-                accumulated = parts[begin : begin + self.gradient_accumulation_steps]
-                self.policy.optimizer.zero_grad()
-                for minibatch in accumulated:
-                    steps = minibatch.steps
-                    # The mean over minibatches is the loss of the whole batch
-                    scaled = minibatch.n_minibatches * weights[steps]
-                    with unchecked_distributions():
-                        loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
-                    (loss / len(accumulated)).backward()
-                    epoch_stats.append(minibatch_stats)
-                # Clip grad norm
-                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-                # Optimization step
-                self.policy.optimizer.step()
-            stats.append(_summary(epoch_stats))
+            stats.append(self._train_epoch(batch, parts, advantages, weights, clip_low, clip_high))
             self._n_updates += 1
             # Looking at the KL means to wait for the device: once per epoch
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
@@ -356,11 +428,50 @@ class GRPO(KLRegularizedAlgorithm):
         self.logger.record("train/n_live_steps", len(kept))
         self._update_reference(stats[-1])
 
+    def _train_epoch(
+        self,
+        batch: GroupBatch,
+        parts: list[Minibatch],
+        advantages: th.Tensor,
+        weights: th.Tensor,
+        clip_low: float,
+        clip_high: float,
+    ) -> dict[str, th.Tensor]:
+        """
+        One pass on the batch.
+
+        :param batch: The groups of the update
+        :param parts: The minibatches
+        :param advantages: (N,)
+        :param weights: (N,) the weights of the steps in the loss
+        :param clip_low: How far the ratio may fall below 1
+        :param clip_high: How far the ratio may rise above 1
+        :return: Statistics, averaged over minibatches
+        """
+        stats = []  # of each minibatch
+        for begin in range(0, len(parts), self.gradient_accumulation_steps):
+            accumulated = parts[begin : begin + self.gradient_accumulation_steps]
+            self.policy.optimizer.zero_grad()
+            for minibatch in accumulated:
+                steps = minibatch.steps
+                # The mean over minibatches is the loss of the whole batch
+                scaled = minibatch.n_minibatches * weights[steps]
+                with unchecked_distributions():
+                    loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
+                (loss / len(accumulated)).backward()
+                stats.append(minibatch_stats)
+            # Clip grad norm
+            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            # Optimization step
+            self.policy.optimizer.step()
+        return _summary(stats)
+
     def _advantages(self, batch: GroupBatch) -> th.Tensor:
         """
         :param batch: The groups of the update
         :return: (N,) the advantage of each step
         """
+        # Rewards r_{i,t} of member i. DAPO eq. 13 takes from the last one of long episodes
         rewards = batch.rewards
         if self.overlong_penalty > 0.0:
             assert self.overlong_max_length is not None and self.overlong_cache_length is not None
@@ -369,11 +480,14 @@ class GRPO(KLRegularizedAlgorithm):
             rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
         gamma = self.gamma
         if self.advantage == "gae":
+            # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
+            # There is no critic: V is a regression on the states of this update
             returns = discounted_returns_to_go(rewards, batch.mask, gamma)
             residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, gamma)
             # Where all members have the same return, what is left is the error of the regression
             rewards = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
             gamma *= self.gae_lambda
+        # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with what R is and the scale as chosen
         advantages = group_advantages(
             rewards,
             batch.mask,
@@ -408,8 +522,7 @@ class GRPO(KLRegularizedAlgorithm):
             # What is left until the time limit matters, also where an episode began in the middle of another one
             time = time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
         values = regression_values(states.numbers, time, fitted, states.pictures)
-        unexplained = (fitted - values).var(correction=0) / fitted.var(correction=0)
-        self.logger.record("train/regression_r2", 1.0 - unexplained.item())
+        self.logger.record("train/regression_r2", explained_share(values, fitted))
         return batch.pad(values)
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
@@ -446,19 +559,25 @@ class GRPO(KLRegularizedAlgorithm):
         :param clip_high: How far the ratio may rise above 1
         :return: The weighted sum of the losses of the steps, and statistics
         """
+        # GRPO eq. 3 and DAPO eq. 8, for the steps of a minibatch:
+        #     J = sum_{i,t} w_{i,t} [ min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps_low, 1 + eps_high) A_{i,t}) - beta KL_{i,t} ]
+        # The weights w make it a mean over steps (DAPO), or over episodes of their means (GRPO).
         rows = batch.rows[minibatch.steps]
         observations, actions, old_log_prob = batch.observations_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
         distribution = self.policy.get_distribution(observations)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
-        # Ratio between the policy and the one that acted. At the first minibatch it is one,
+        # Ratio r between the policy and the one that acted. At the first minibatch it is one,
         # but for the steps that were made ahead, before the last update.
         log_ratio = log_prob - old_log_prob
         if self.ratio_level == "episode":
             # GSPO-token (arXiv:2507.18071, sec. 4.3): the episode's ratio, and the gradient of each step's own probability
             shared = episode_log_ratio(log_ratio.detach(), batch.episode[minibatch.steps], batch.lengths.numel())
             log_ratio = shared + log_prob - log_prob.detach()
-        policy_loss = clipped_surrogate(log_ratio, advantages, clip_low, clip_high)
+        # Clipped surrogate, with minus as it is minimised
+        policy_loss = policy_losses(self.policy_loss, log_ratio, advantages, clip_low, clip_high)
+
+        # Entropy loss favors exploration
         if entropy is None:
             # No analytical form: minus the entropy is the mean log probability, i.e. the divergence from a constant density
             entropy_loss = kl_loss(log_prob, old_log_prob, th.zeros_like(log_prob), "k1")
@@ -467,8 +586,9 @@ class GRPO(KLRegularizedAlgorithm):
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
         stats = {}
-        if self.ref_policy is not None:
-            step_kl_loss, kl_ref = self._kl_ref(distribution, observations, actions, log_prob, old_log_prob)
+        # beta KL(pi || ref): in the loss, not in the reward as PPO for language models has it (GRPO sec. 4.1.1)
+        if self.reference is not None:
+            step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats["kl_ref"] = kl_ref.mean()
         loss = (weights * step_loss).sum()
@@ -486,6 +606,34 @@ class GRPO(KLRegularizedAlgorithm):
                 "ratio_max": ratio.max(),
             }
         return loss, {key: value.detach() for key, value in stats.items()}
+
+    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
+        """
+        After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864).
+
+        :param stats: Of the last epoch
+        """
+        if self.reference is None:
+            return
+        self._n_reference_updates += 1
+        if self.kl_target is not None:
+            self.kl_coef = adapted_kl_coef(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
+        self.logger.record("train/kl_coef", self.kl_coef)
+        if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
+            self.reference.renew(self.policy)
+
+    def _why_all_are_dead(self) -> str:
+        """
+        :return: Why there is nothing to learn from
+        """
+        low, high = self._outcome_range
+        outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"
+        return (
+            f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome ({outcome}). "
+            "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
+            f"succeeds: {_WARM_START if self.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
+            "or a denser reward may help."
+        )
 
     def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
         """
@@ -539,3 +687,35 @@ class GRPO(KLRegularizedAlgorithm):
             reset_num_timesteps=reset_num_timesteps,
             progress_bar=progress_bar,
         )
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | TensorDict,
+        exact_match: bool = True,
+        device: th.device | str = "auto",
+    ) -> None:
+        """
+        Load parameters from a given zip-file or a nested dictionary, see :meth:`BaseAlgorithm.set_parameters`.
+        A model that was saved without a reference policy gives one from its policy, and a reference policy
+        that this model does not use is ignored.
+
+        :param load_path_or_dict: Location of the saved data (path or file-like, see ``save``), or a nested
+            dictionary containing nn.Module parameters used by the policy.
+        :param exact_match: If True, the given parameters should include parameters for each
+            module and each of their parameters, otherwise raises an Exception.
+        :param device: Device on which the code should run.
+        """
+        params: Any = load_path_or_dict
+        if not isinstance(params, dict):
+            params = load_from_zip_file(params, device=device, load_data=False)[1]
+        params = with_reference(params, self.policy, self.reference is not None)
+        super().set_parameters(params, exact_match, device)
+        if self.reference is not None:
+            self.reference.is_loaded = "ref_policy" in params
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        state_dicts, variables = super()._get_torch_save_params()
+        return [*state_dicts, "ref_policy"] if self.reference is not None else state_dicts, variables
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "reference"]

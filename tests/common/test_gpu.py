@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from digit_texts import LENGTH, Digits, growing_texts, make_policy
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from test_token_policies import LENGTH, Digits, growing_texts, make_policy
 from toy_envs import TINY, SpacesEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env

@@ -26,7 +26,8 @@ import psutil
 import yaml
 from filelock import FileLock
 
-from sb3_grpo import DAPO, cli_compare
+from sb3_grpo import DAPO
+from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import _make_parser, main
 from sb3_grpo.compare import training
 from sb3_grpo.compare.build import build, count_parameters, describe_network

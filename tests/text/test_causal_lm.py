@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from digit_texts import LENGTH, Digits, growing_texts
 from gymnasium import spaces
-from test_token_policies import LENGTH, Digits, growing_texts
 
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
@@ -266,7 +266,7 @@ def test_grpo(given: str, lora: Any, folder: str, tmp_path: Path) -> None:
         assert (sizes["policy.pth"] < 20_000) == (lora is not None)
     loaded.learn(50, reset_num_timesteps=False)
     assert_different(loaded.policy, model.policy)
-    model._reset_reference()
+    model.reference.renew(model.policy)
     assert_same(model.ref_policy, model.policy)
 
     model.policy.save(tmp_path / "policy")
@@ -295,7 +295,7 @@ def test_the_reference_shares_the_frozen_weights(given: str, folder: str) -> Non
     assert kls[0][0] < kls[-1][0]
     obs = th.as_tensor(growing_texts(6, 8)[-1])
     ours, model_itself = log_probs(policy, obs), log_probs(initial, obs)
-    exact = model._kl_ref(policy.get_distribution(obs), obs, None, None, None)[1]
+    exact = model.reference.kl(policy.get_distribution(obs), obs, None, None, None)[1]
     th.testing.assert_close(exact, (ours.exp() * (ours - model_itself)).sum(-1), rtol=1e-4, atol=1e-6)
     assert exact.mean() > 1e-3
 

@@ -1,0 +1,145 @@
+"""The reference policy: a copy that the policy is kept near to by a KL penalty."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.distributions import Distribution
+
+from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.utils.plugins import check_choice, checked_tensor, name_of
+
+# A function of the log probabilities under the policy and under the reference
+KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
+
+NAMES = ("exact", *KL_ESTIMATORS, "k3_plain")
+# Bounds of the adaptive coefficient
+MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
+
+
+def check_kl_parameters(
+    kl_coef: float, kl_estimator: str | KLFunction, kl_target: float | None, ref_update_interval: int | None
+) -> None:
+    """
+    The parameters are explained at :class:`GRPO`.
+
+    :raises ValueError: if one is impossible
+    """
+    check_choice("kl_estimator", kl_estimator, NAMES)
+    if kl_coef < 0.0:
+        raise ValueError(f"kl_coef must not be negative, got {kl_coef}.")
+    if kl_target is not None and not (kl_coef > 0.0 and kl_target > 0.0):
+        raise ValueError(
+            f"kl_target={kl_target} adapts kl_coef, which must be positive to begin with (e.g. 0.04), got kl_coef={kl_coef}."
+        )
+    if ref_update_interval is not None and not (kl_coef > 0.0 and ref_update_interval >= 1):
+        raise ValueError(
+            f"ref_update_interval={ref_update_interval} must be at least 1, and needs a reference policy: "
+            f"kl_coef > 0 (e.g. 0.04), got kl_coef={kl_coef}."
+        )
+
+
+class Reference:
+    """
+    Owns the reference policy and measures how far the policy is from it.
+
+    :param policy: The policy, which becomes its own reference
+    :param make_policy: Builds another policy of the same kind
+    :param estimator: see ``kl_estimator`` of :class:`GRPO`
+    """
+
+    def __init__(self, policy: ActorPolicy, make_policy: Callable[[], ActorPolicy], estimator: str | KLFunction):
+        self.estimator = estimator
+        shared = {id(part): part for part in policy.frozen_parts()}
+        # What is in the memo counts as copied
+        self.policy: ActorPolicy = copy.deepcopy(policy, shared) if shared else make_policy()
+        self.policy.set_training_mode(False)
+        self.is_loaded = False  # from a file: the first learn() must not replace it
+        self.renew(policy)
+
+    def renew(self, policy: ActorPolicy) -> None:
+        """
+        The present policy becomes the reference.
+
+        :param policy: The policy
+        """
+        self.policy.load_state_dict(policy.state_dict())
+
+    def begin_training(self, policy: ActorPolicy, n_updates: int) -> None:
+        """
+        :param policy: The policy
+        :param n_updates: How many updates it has had
+        """
+        if n_updates == 0 and not self.is_loaded:
+            # The policy may have had a warm start since it was built
+            self.renew(policy)
+        # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
+        self.policy.observation_norm = policy.observation_norm
+
+    def kl(
+        self,
+        distribution: Distribution,
+        observations: Any,
+        actions: th.Tensor,
+        log_prob: th.Tensor,
+        old_log_prob: th.Tensor,
+    ) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param distribution: Of the policy
+        :param observations: As the policy takes them
+        :param actions: (M,) or (M, d) those of the behaviour policy
+        :param log_prob: (M,) under the policy, with gradient
+        :param old_log_prob: (M,) under the behaviour policy
+        :return: (M,) the loss of the KL divergence from the reference, and (M,) the divergence
+        """
+        with th.no_grad():
+            reference = self.policy.get_distribution(observations)
+        if self.estimator == "exact" and has_exact_kl(distribution):
+            kl = exact_kl(distribution, reference)
+            return kl, kl
+        ref_log_prob = reference.log_prob(actions)
+        if not isinstance(self.estimator, str):
+            returns = f"{name_of(self.estimator)}, given as kl_estimator,"
+            kl = checked_tensor(returns, self.estimator(log_prob, ref_log_prob), log_prob.shape, "(M,), one entry per step")
+            return kl, kl
+        if self.estimator == "k3_plain":
+            kl = kl_estimate(log_prob, ref_log_prob, "k3")
+            return kl, kl
+        estimator = "k3" if self.estimator == "exact" else self.estimator
+        return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
+
+
+def adapted_kl_coef(kl_coef: float, kl: float, kl_target: float) -> float:
+    """
+    :param kl_coef: Present coefficient
+    :param kl: KL divergence from the reference after an update, in nats
+    :param kl_target: The one aimed at
+    :return: The next coefficient, see :func:`adapt_kl_coef`, within bounds: without, it would take as many updates to come
+        back as it took to leave
+    """
+    return min(max(adapt_kl_coef(kl_coef, kl, kl_target), MIN_KL_COEF), MAX_KL_COEF)
+
+
+def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: bool) -> dict[str, Any]:
+    """
+    Parameters of a model with or without reference policy, for one with or without. A model that was saved without gives the
+    reference from its policy; a reference that is not used is left out.
+
+    :param params: Of the saved model
+    :param policy: The policy of the model that loads them
+    :param has_reference: Whether that model has a reference policy
+    :return: Its parameters
+    """
+    params = dict(params)
+    if not has_reference:
+        params.pop("ref_policy", None)
+    elif "policy" in params:
+        params.setdefault("ref_policy", params["policy"])
+    if "ref_policy" in params:
+        # The two may be one and the same module, and the policy's is the one that holds
+        norms = params.get("policy", policy.state_dict())
+        norms = {key: value for key, value in norms.items() if key.startswith("observation_norm.")}
+        params["ref_policy"] = {**params["ref_policy"], **norms}
+    return params

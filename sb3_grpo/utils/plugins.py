@@ -1,0 +1,131 @@
+"""Functions of one's own in the place of a name: how they are found, checked and saved."""
+
+import base64
+import importlib
+import io
+import json
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch as th
+from stable_baselines3.common.save_util import open_path
+
+# What may stand where a name can
+PlugIn = Callable[..., Any]
+
+
+def name_of(function: PlugIn) -> str:
+    """
+    :param function: A function, or another object that can be called
+    :return: What to call it in a message
+    """
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def check_choice(parameter: str, value: Any, names: Iterable[str]) -> None:
+    """
+    :param parameter: Name of the parameter
+    :param value: What it is to be
+    :param names: Those that it may be
+    :raises ValueError: if it is neither one of the names nor a function
+    """
+    if value not in names and not callable(value):
+        raise ValueError(f"Unknown {parameter}={value!r:.80}, must be one of {', '.join(names)}, or a function.")
+
+
+def imported(value: Any) -> Any:
+    """
+    :param value: What a parameter is to be; a function can be written ``"module.function"`` in a configuration file
+    :return: The function, or the same value if it is no such string
+    """
+    if isinstance(value, str) and "." in value:
+        module, _, name = value.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError):
+            return value
+    return value
+
+
+def checked_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: th.Tensor | None = None) -> th.Tensor:
+    """
+    :param returns: The function that has returned the values, for messages
+    :param values: What was returned
+    :param shape: The shape that it must have
+    :param wanted: The shape in words
+    :param mask: Same shape, True at the entries that count; default: all
+    :return: The values, 0 where ``mask`` is False
+    :raises ValueError: if they are no finite floating point tensor of this shape
+    """
+    if not isinstance(values, th.Tensor) or not values.is_floating_point():
+        got = str(values.dtype) if isinstance(values, th.Tensor) else type(values).__name__
+        raise ValueError(f"{returns} must return a floating point tensor, got {got}.")
+    if values.shape != shape:
+        raise ValueError(f"{returns} must return a tensor of shape {tuple(shape)}: {wanted}. Got {tuple(values.shape)}.")
+    if mask is not None:
+        values = th.where(mask, values, 0.0)
+    if not values.isfinite().all():
+        n_bad = int((~values.isfinite()).sum())
+        raise ValueError(f"{returns} returned {n_bad} values of {values.numel()} that are not finite (NaN or infinite).")
+    return values
+
+
+class MissingPlugIn:
+    """
+    What stands for a function of a saved model that cannot be imported. Saved again, it is what it was.
+
+    :param parameter: Name of the parameter
+    :param reason: Why it cannot be imported
+    :param pickled: What was saved
+    """
+
+    def __init__(self, parameter: str, reason: str, pickled: bytes):
+        self.parameter = parameter
+        self.reason = reason
+        self.pickled = pickled
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self.pickled,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(self.message)
+
+    @property
+    def message(self) -> str:
+        """What is missing, and what to do."""
+        return (
+            f"{self.parameter} of this model is a function that cannot be imported here ({self.reason}). "
+            f"To predict it is not needed. To go on learning make its module importable, or give it anew: "
+            f"load(path, custom_objects=dict({self.parameter}=...))."
+        )
+
+
+def missing_plugins(path: str | pathlib.Path | io.BufferedIOBase, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:
+    """
+    Find the functions of a saved model that cannot be imported.
+
+    :param path: Path to the file, or the open file
+    :param parameters: Names of parameters that can be functions
+    :return: What to load in their place
+    """
+    missing = {}
+    file = open_path(path, "r", verbose=0, suffix="zip")
+    position = file.tell()
+    with zipfile.ZipFile(file) as archive:
+        data = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
+    if file is not path:
+        file.close()
+    else:
+        file.seek(position)
+    for parameter in parameters:
+        saved = data.get(parameter)
+        if isinstance(saved, dict) and ":serialized:" in saved:
+            pickled = base64.b64decode(saved[":serialized:"])
+            try:
+                pickle.loads(pickled)
+            except (ImportError, AttributeError) as error:
+                missing[parameter] = MissingPlugIn(parameter, str(error), pickled)
+    return missing

@@ -1,0 +1,179 @@
+"""Functions of one's own in the place of a name: advantages, losses, weights, KL estimators."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.advantages import outcome_advantages
+from sb3_grpo.common.kl import kl_estimate
+from sb3_grpo.common.losses import clipped_surrogate, step_weights
+
+SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+
+
+def make_model(algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:
+    return algo("MlpPolicy", make_group_env(ToyEnv, 4), **{**SMALL, **kwargs})
+
+
+def parameters_after(**kwargs: Any) -> th.Tensor:
+    model = make_model(**kwargs).learn(300)
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach()
+
+
+def median_advantages(rewards: th.Tensor, mask: th.Tensor, **settings: Any) -> th.Tensor:
+    """A = R - median(R)."""
+    returns = th.where(mask, rewards, 0.0).sum(-1)
+    advantages = returns - returns.median(dim=1, keepdim=True).values
+    return advantages[..., None].expand_as(rewards)
+
+
+def own_weights(episode: th.Tensor, n_episodes: int, **settings: Any) -> th.Tensor:
+    return step_weights(episode, n_episodes, "episode")
+
+
+def plain_k3(log_prob: th.Tensor, ref_log_prob: th.Tensor) -> th.Tensor:
+    return kl_estimate(log_prob, ref_log_prob, "k3")
+
+
+def test_the_median_as_a_baseline() -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", advantage=median_advantages, seed=0, device="cpu").learn(20_000)
+    returns = [info["r"] for info in model.ep_info_buffer or ()]
+    assert np.mean(returns[-50:]) > 60, "a random policy has 22"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "own", "name", "others"),
+    [
+        ("advantage", lambda rewards, mask, **kw: outcome_advantages(rewards, mask, **kw), "outcome", {}),
+        ("policy_loss", lambda *args: clipped_surrogate(*args), "clip", {}),
+        ("loss_average", own_weights, "episode", {}),
+        ("kl_estimator", plain_k3, "k3_plain", {"kl_coef": 1.0}),
+    ],
+)
+def test_a_function_that_does_the_same_gives_the_same(parameter: str, own: Any, name: str, others: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"advantage": "outcome", **others}
+    assert th.equal(parameters_after(**{**settings, parameter: own}), parameters_after(**{**settings, parameter: name}))
+
+
+def test_a_function_that_does_something_else_gives_something_else() -> None:
+    settings: dict[str, Any] = {"advantage": "outcome", "kl_coef": 1.0}
+    others: list[dict[str, Any]] = [
+        {"policy_loss": lambda log_ratio, advantages, low, high: -log_ratio.exp() * advantages - log_ratio.square()},
+        {"loss_average": lambda episode, n_episodes, **kw: 2 * step_weights(episode, n_episodes, "episode")},
+        {"kl_estimator": lambda log_prob, ref_log_prob: log_prob - ref_log_prob},
+    ]
+    plain = parameters_after(**settings)
+    for other in others:
+        assert not th.equal(parameters_after(**{**settings, **other}), plain)
+
+
+def test_the_papers_kl_term_has_its_own_gradient() -> None:
+    """With ratio 1 the plain k3 has the gradient of KL(ref || pi), the weighted one that of KL(pi || ref)."""
+    runs = [parameters_after(kl_coef=5.0, kl_estimator=name, learning_rate=0.01) for name in ("k3", "k3_plain")]
+    assert not th.equal(*runs)
+
+
+def outcome_per_episode(rewards: th.Tensor, mask: th.Tensor, **settings: Any) -> th.Tensor:
+    return rewards.sum(-1)
+
+
+def nan_advantages(rewards: th.Tensor, mask: th.Tensor, **settings: Any) -> th.Tensor:
+    return rewards / 0.0 - rewards / 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"advantage": outcome_per_episode},
+            r"outcome_per_episode, given as advantage, must return a tensor of shape \(3, 4, \d+\): \(B, G, T\).*Got \(3, 4\)",
+        ),
+        ({"advantage": nan_advantages}, r"nan_advantages, given as advantage, returned \d+ values of \d+ that are not finite"),
+        ({"advantage": lambda rewards, mask, **kw: 1.0}, r"<lambda>, given as advantage, .* floating point tensor, got float"),
+        ({"advantage": lambda rewards, mask, **kw: mask}, r"floating point tensor, got torch.bool"),
+        ({"policy_loss": lambda *args: clipped_surrogate(*args).mean()}, r"given as policy_loss, .*\(N,\).* Got \(\)\."),
+        ({"policy_loss": lambda *args: th.nan * clipped_surrogate(*args)}, r"given as policy_loss, .*not finite"),
+        ({"loss_average": lambda *args, **kw: th.ones(1)}, r"given as loss_average, .*weight of each step.*Got \(1,\)"),
+        ({"kl_coef": 1.0, "kl_estimator": lambda new, ref: (new - ref).sum()}, r"given as kl_estimator, .*Got \(\)"),
+    ],
+)
+def test_what_a_function_returns_is_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_model(**settings).learn(100)
+
+
+@pytest.mark.parametrize("parameter", ["advantage", "policy_loss", "loss_average", "kl_estimator"])
+def test_errors_of_names(parameter: str) -> None:
+    with pytest.raises(ValueError, match=rf"Unknown {parameter}='returns', must be one of .*, or a function\."):
+        make_model(**{parameter: "returns"})
+    with pytest.raises(ValueError, match=rf"Unknown {parameter}='no_such.function', must be"):
+        make_model(**{parameter: "no_such.function"})
+
+
+MODULE = """
+import torch as th
+from sb3_grpo.starts.starts import SeedStart
+
+def halves(rewards, mask, **settings):
+    return rewards / 2
+
+class Seven:
+    def __call__(self, rng):
+        return SeedStart(7)
+"""
+
+LOAD = """
+import sys, numpy as np
+from sb3_grpo import GRPO, make_group_env
+sys.path.insert(0, {tests!r})
+model = GRPO.load({path!r})
+print(model.predict(np.zeros(model.observation_space.shape, np.float32), deterministic=True)[0])
+from toy_envs import ToyEnv
+env = make_group_env(ToyEnv, 4)
+model.set_env(env)
+try:
+    model.learn(50)
+except ValueError as error:
+    print(error)
+model.save({again!r})
+own = dict(advantage=lambda rewards, mask, **settings: rewards, start_sampler=None)
+print(GRPO.load({path!r}, env=env, custom_objects=own).learn(50).num_timesteps > 0)
+"""
+
+
+def test_a_model_predicts_without_the_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_functions.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import my_functions  # type: ignore[import-not-found]
+
+    # By its name, as in a configuration file, too
+    assert make_model(advantage="my_functions.halves").advantage is my_functions.halves
+    model = make_model(advantage=my_functions.halves, start_sampler=my_functions.Seven())
+    model.learn(100).save(tmp_path / "model")
+    assert GRPO.load(tmp_path / "model").advantage is my_functions.halves
+
+    tests = str(Path(__file__).resolve().parents[1])
+    code = LOAD.format(tests=tests, path=str(tmp_path / "model"), again=str(tmp_path / "again"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and lines[2] == "True", done.stderr
+    expected = model.predict(np.zeros(model.observation_space.shape, np.float32), deterministic=True)[0]  # type: ignore[arg-type]
+    assert lines[0] == str(expected)
+    assert "is a function that cannot be imported here (No module named 'my_functions')" in lines[1]
+    assert "custom_objects=dict(" in lines[1]
+    # What could not be imported is saved as it was
+    assert GRPO.load(tmp_path / "again").advantage is my_functions.halves
+
+
+def test_a_number_for_a_schedule_of_a_model() -> None:
+    model = make_model(DAPO)
+    model.clip_range = 0.3
+    model.learn(50)
+    assert model.clip_range(0.5) == 0.3  # type: ignore[operator]
