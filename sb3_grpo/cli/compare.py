@@ -54,6 +54,10 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     report = reports.add_parser("report", help="make the report of a comparison again")
     report.add_argument("folder", type=Path, help="folder of the comparison")
     report.set_defaults(run=_report)
+    pack = reports.add_parser("pack", help="write all results of a comparison into a few small files, for reports elsewhere")
+    pack.add_argument("folder", type=Path, help="folder of the comparison")
+    pack.add_argument("target", type=Path, help="folder to write to")
+    pack.set_defaults(run=_pack)
 
 
 def _check_extra() -> None:
@@ -67,6 +71,17 @@ def _report(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.report import make_report
 
     say(Text("Report: ", "bold"), str(make_report(args.folder)))
+    return OK
+
+
+def _pack(args: argparse.Namespace) -> int:
+    _check_extra()
+    from sb3_grpo.compare.packed import pack
+    from sb3_grpo.compare.results import collect
+
+    pack(collect(args.folder), args.target)
+    size = sum(path.stat().st_size for path in args.target.iterdir() if path.is_file()) / 1024
+    say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB")
     return OK
 
 
@@ -154,8 +169,11 @@ def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
     """Write ``experiment.json``, together with what was there before."""
     from sb3_grpo.compare.definition import default_settings, known_algorithms
     from sb3_grpo.compare.experiment import Experiment, differences, merge
+    from sb3_grpo.compare.packed import is_packed
     from sb3_grpo.utils.machine import describe_machine, versions
 
+    if is_packed(folder):
+        raise UsageError(f"{folder} holds packed results, which cannot be continued: choose another folder with --output")
     experiment.command = shlex.join(["python", "-m", "sb3_grpo", *argv])
     experiment.versions = versions("rl_zoo3", "sb3_contrib")
     experiment.machine = describe_machine()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sb3_grpo.compare.packed import Configs, is_packed, unpack
 from sb3_grpo.console import UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -283,22 +284,43 @@ def _is_finite(text: str | None) -> bool:
 
 def collect(folder: Path) -> Results:
     """
-    Read all runs and write ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``.
+    Read all runs and write ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``. Packed results are read as they are.
 
     :param folder: the experiment's
     :return: its results
     """
-    pd = import_extra("pandas")
+    import_extra("pandas")
     path = folder / "experiment.json"
     if not path.is_file():
         raise UsageError(f"{folder} is not the folder of a comparison: it has no experiment.json")
     experiment = _read_json(path)
-    rows, configs = [], {}
-    tables: dict[str, list[Any]] = {"evaluations.csv": [], "diagnostics.csv": []}
+    if is_packed(folder):
+        configs, tables = unpack(folder)
+    else:
+        configs, tables = _read_runs(folder, experiment)
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+    results = Results(folder, experiment, configs, **tables)
+    _require_finished(results)
+    results.notes += _notes(results)
+    return results
+
+
+def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict[str, pd.DataFrame]]":
+    """
+    :param folder: the experiment's
+    :param experiment: what ``experiment.json`` says
+    :return: the configuration of each (environment, variant, seed), and the tables of runs, evaluations and diagnostics
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    configs: Configs = {}
+    parts_of: dict[str, list[Any]] = {"evaluations.csv": [], "diagnostics.csv": []}
     for env, variant, seed in _planned(experiment):
         run = run_folder(folder, env, variant["name"], seed)
         keys = {"env": env, "variant": variant["name"], "algo": variant["algo"], "seed": seed}
-        for name, parts in tables.items():
+        for name, parts in parts_of.items():
             if (run / name).is_file() and not (part := _read_csv(run / name)).empty:
                 parts.append(part.assign(**keys))
         if (run / "config.json").is_file():
@@ -306,15 +328,10 @@ def collect(folder: Path) -> Results:
         rows.append({**_run_row(run), **keys})
     evaluations, diagnostics = (
         _table(parts, columns)
-        for parts, columns in zip(tables.values(), (EVALUATION_COLUMNS, DIAGNOSTIC_COLUMNS), strict=True)
+        for parts, columns in zip(parts_of.values(), (EVALUATION_COLUMNS, DIAGNOSTIC_COLUMNS), strict=True)
     )
     runs = pd.DataFrame(rows).reindex(columns=RUN_COLUMNS)
-    for name, table in (("runs", runs), ("evaluations", evaluations), ("diagnostics", diagnostics)):
-        table.to_csv(folder / f"{name}.csv", index=False)
-    results = Results(folder, experiment, configs, runs, evaluations, diagnostics)
-    _require_finished(results)
-    results.notes += _notes(results)
-    return results
+    return configs, {"runs": runs, "evaluations": evaluations, "diagnostics": diagnostics}
 
 
 def _planned(experiment: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:

@@ -1,0 +1,59 @@
+"""Packed results: a few small files that say the same."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rliable")
+
+import pandas as pd
+from compare_data import curve_to, write_experiment
+
+from sb3_grpo.cli.main import main
+from sb3_grpo.compare.report import make_report
+from sb3_grpo.compare.results import collect
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path / "full", lambda env, variant, seed: curve_to(100.0 + seed / 3), seeds=3)
+
+
+@pytest.mark.slow
+def test_the_report_is_the_same(folder: Path, tmp_path: Path) -> None:
+    assert main(["compare", "pack", str(folder), str(tmp_path / "packed")]) == 0
+    pages = []
+    for each in (folder, tmp_path / "packed"):
+        assert main(["compare", "report", str(each)]) == 0
+        pages.append((each / "report.html").read_text().replace(str(each), "FOLDER"))
+    assert pages[0] == pages[1]
+    assert not (tmp_path / "packed" / "runs").exists()
+    # The packed results can be packed again, and say the same
+    assert main(["compare", "pack", str(tmp_path / "packed"), str(tmp_path / "again")]) == 0
+    for table in ("runs", "evaluations", "diagnostics"):
+        ours, theirs = (getattr(collect(each), table).fillna("") for each in (folder, tmp_path / "again"))
+        pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=0, atol=0)
+
+
+def test_packed_results_are_not_continued(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "pack", str(folder), str(tmp_path / "packed")])
+    command = [
+        "compare",
+        "--env",
+        "CartPole-v1",
+        "--algo",
+        "ppo",
+        "dapo",
+        "--seeds",
+        "1",
+        "--output",
+        str(tmp_path / "packed"),
+    ]
+    assert main(command) == 2
+    assert "holds packed results, which cannot be continued" in " ".join(capsys.readouterr().err.split())
+
+
+def test_runs_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "pack", str(folder), str(folder)]) == 2
+    assert "holds the runs themselves" in " ".join(capsys.readouterr().err.split())
+    make_report(folder)
