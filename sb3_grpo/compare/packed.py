@@ -57,5 +57,5 @@ def unpack(folder: Path) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     import pandas as pd
 
     configs = json.loads(lzma.decompress((folder / _CONFIGS).read_bytes()))
-    tables = {name: pd.read_csv(folder / file) for name, file in _TABLES.items()}
+    tables = {name: pd.read_csv(folder / file, float_precision="round_trip") for name, file in _TABLES.items()}
     return {(each["env"], each["variant"], each["seed"]): each["config"] for each in configs}, tables

@@ -379,10 +379,6 @@ class GRPO(OnGroupAlgorithm):
         return None if self.reference is None else self.reference.policy
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        # A number may have been given since
-        self.clip_range = FloatSchedule(self.clip_range)
-        if self.clip_range_high is not None:
-            self.clip_range_high = FloatSchedule(self.clip_range_high)
         if self.reference is not None:
             self.reference.estimator = self.kl_estimator
             self.reference.begin_training(self.policy, self._n_updates)
@@ -399,8 +395,9 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update(self._why_all_are_dead())
             return
         progress = self._current_progress_remaining
-        clip_low = self.clip_range(progress)  # type: ignore[operator]
-        clip_high = clip_low if self.clip_range_high is None else self.clip_range_high(progress)  # type: ignore[operator]
+        # Numbers may have been given since the model was made
+        clip_low = FloatSchedule(self.clip_range)(progress)
+        clip_high = clip_low if self.clip_range_high is None else FloatSchedule(self.clip_range_high)(progress)
 
         # The advantage of each step within its group, and its weight in the loss: both once for the whole batch,
         # so that they do not depend on how it is cut into minibatches
