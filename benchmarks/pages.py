@@ -1,0 +1,161 @@
+"""
+The pages of results and the picture of the README: ``python -m benchmarks.pages``.
+
+Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and writes
+``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained.
+"""
+
+import warnings
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.tables import equal_time_table, long_table, pairs_at_the_end, short_table, stability_table
+from sb3_grpo.compare.figures import Style, styles
+from sb3_grpo.compare.results import Results, collect
+from sb3_grpo.compare.statistics import iqm_curve
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, READINGS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "readings"
+PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+
+COMPARISONS = {
+    "classroom": "Classic control and LunarLander",
+    "paper_grpo": "GRPO as in its paper",
+    "lunarlander_defaults": "LunarLander with the defaults",
+    "box2d": "Box2D with continuous actions",
+    "mujoco": "MuJoCo",
+    "kungfu_master": "KungFuMaster",
+    "pong_short": "Pong",
+    "shared_starts": "What a shared start is worth",
+}
+# The tasks and algorithms of the README's picture
+_FRONT_TASKS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3"]
+_FRONT_ALGORITHMS = ["ppo", "grpo", "dapo"]
+
+
+def draw_curves(results: Results, envs: list[str], variants: list[str], path: Path) -> None:
+    """
+    :param results: of a comparison
+    :param envs: an axes for each
+    :param variants: a curve for each
+    :param path: where to save, an SVG
+    """
+    mode, look = results.modes[0], styles(results.variants)
+    n_columns = min(len(envs), 3 if len(envs) in (3, 5, 6) else 4 if len(envs) == 4 else 2)
+    n_rows = -(-len(envs) // n_columns)
+    # Text as text, and the same file for the same data
+    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
+        figure, grid = plt.subplots(n_rows, n_columns, figsize=(2.7 * n_columns, 2.3 * n_rows + 0.3), squeeze=False)
+        for axes, env in zip(grid.flat, envs, strict=False):
+            for name in variants:
+                _draw_curve(axes, results, env, name, mode, look[name])
+            axes.set_title(env.rsplit("/")[-1], fontsize=10)
+            axes.set_xlabel("steps (thousands)")
+            axes.grid(alpha=0.3)
+        for axes in grid.flat[len(envs) :]:
+            axes.axis("off")
+        grid[0, 0].set_ylabel("return")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center" if n_rows > 1 else "upper center", ncols=4, frameon=False)
+        figure.tight_layout(rect=(0, 0, 1, 0.93 if n_rows == 1 else 0.95))
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
+def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, mode: str, style: Style) -> None:
+    curves = results.curves(env, name, mode)
+    if not curves.size:
+        return
+    band, x = iqm_curve(curves), results.grid(env, mode) / 1000
+    label = name.upper() if name in ("ppo", "grpo", "dapo", "trpo") else name
+    axes.plot(x, band.value, color=style.colour, linestyle=style.linestyle, label=label, linewidth=1.5)
+    axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def folded(title: str, text: str) -> str:
+    """
+    :param title: of a part of a page
+    :param text: the part
+    :return: the same, folded
+    """
+    return f":::{{dropdown}} {title}\n{text.strip()}\n:::\n"
+
+
+def write_page(name: str, title: str) -> None:
+    """
+    :param name: of a comparison
+    :param title: of its page
+    """
+    results = collect(RESULTS / name)
+    draw_curves(results, results.envs, results.variants, IMAGES / f"{name}.svg")
+    shows, _, to_know = (READINGS / f"{name}.md").read_text(encoding="utf-8").partition("\n---\n")
+    n_seeds = len(results.experiment["seeds"])
+    parts = [
+        f"# {title}\n",
+        f"![Learning curves](../images/{name}.svg){{.picture}}\n",
+        f"*{n_seeds} seeds: IQM of deterministic evaluations while training, and its 95% bootstrap interval.*\n",
+        shows.strip() + "\n",
+        short_table(results) + "\n",
+        "*Mean return of deterministic episodes after training: IQM over the seeds and its 95% interval.*\n",
+        folded("All tasks: means, over training, seconds, seed by seed", long_table(results)),
+    ]
+    if len(results.variants) > 1:
+        parts.append(folded("At equal time: when the fastest algorithm has ended", equal_time_table(results)))
+        parts.append(folded("Over all tasks together", pairs_at_the_end([results])))
+    parts.append(folded("How far the policies moved", stability_table(results)))
+    if to_know.strip():
+        parts.append(f"## What to know\n\n{to_know.strip()}\n")
+    versions = {json_version for config in results.configs.values() for json_version in [config["versions"]["sb3_grpo"]]}
+    machine = results.experiment["machine"]
+    parts.append(
+        f"## How it was made\n\n`python -m sb3_grpo compare --config benchmarks/experiments/{name}.yml`, sb3-grpo "
+        f"{', '.join(sorted(versions))}, {machine.get('cpu', 'an unknown processor')}. All evaluations, logged values and "
+        f"configurations: `benchmarks/results/{name}`; the full report: "
+        f"`python -m sb3_grpo compare report benchmarks/results/{name}`.\n"
+    )
+    (PAGES / f"{name}.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def main_table() -> str:
+    """
+    :return: final returns on classic control, the paper's GRPO among them
+    """
+    results, paper = collect(RESULTS / "classroom"), collect(RESULTS / "paper_grpo")
+    lines = short_table(results).splitlines()
+    own = dict(
+        zip(
+            short_table(paper).splitlines()[0].split("|")[2:-1],
+            short_table(paper).splitlines()[2].split("|")[2:-1],
+            strict=True,
+        )
+    )
+    cells = [own.get(column, "  ") for column in lines[0].split("|")[2:-1]]
+    row = f"| GRPO as in the paper (5 seeds) |{'|'.join(cells)}|"
+    return "\n".join([*lines, row])
+
+
+def write_index() -> None:
+    """The first page of the results, and the picture of the README."""
+    results = collect(RESULTS / "classroom")
+    draw_curves(results, _FRONT_TASKS, _FRONT_ALGORITHMS, IMAGES / "learning_curves.svg")
+    text = (READINGS / "index.md").read_text(encoding="utf-8").replace("MAIN TABLE", main_table())
+    others = "\n".join((*COMPARISONS, "speed", "text", "starts"))
+    (PAGES / "index.md").write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{others}\n```\n", encoding="utf-8")
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # intervals of too few seeds
+    np.seterr(all="ignore")
+    PAGES.mkdir(parents=True, exist_ok=True)
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for name, title in COMPARISONS.items():
+        print(name, flush=True)
+        write_page(name, title)
+    write_index()
+
+
+if __name__ == "__main__":
+    main()
