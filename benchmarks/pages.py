@@ -1,8 +1,8 @@
 """
 The pages of results and the picture of the README: ``python -m benchmarks.pages``.
 
-Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and writes
-``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained.
+Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and
+writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained.
 """
 
 import warnings
@@ -108,7 +108,7 @@ def write_page(name: str, title: str) -> None:
     parts.append(folded("How far the policies moved", stability_table(results)))
     if to_know.strip():
         parts.append(f"## What to know\n\n{to_know.strip()}\n")
-    versions = {json_version for config in results.configs.values() for json_version in [config["versions"]["sb3_grpo"]]}
+    versions = {config["versions"]["sb3_grpo"] for config in results.configs.values()}
     machine = results.experiment["machine"]
     parts.append(
         f"## How it was made\n\n`python -m sb3_grpo compare --config benchmarks/experiments/{name}.yml`, sb3-grpo "
@@ -123,18 +123,11 @@ def main_table() -> str:
     """
     :return: final returns on classic control, the paper's GRPO among them
     """
-    results, paper = collect(RESULTS / "classroom"), collect(RESULTS / "paper_grpo")
-    lines = short_table(results).splitlines()
-    own = dict(
-        zip(
-            short_table(paper).splitlines()[0].split("|")[2:-1],
-            short_table(paper).splitlines()[2].split("|")[2:-1],
-            strict=True,
-        )
-    )
-    cells = [own.get(column, "  ") for column in lines[0].split("|")[2:-1]]
-    row = f"| GRPO as in the paper (5 seeds) |{'|'.join(cells)}|"
-    return "\n".join([*lines, row])
+    header, *lines = short_table(collect(RESULTS / "classroom")).splitlines()
+    paper_header, _, paper = (line.split("|")[2:-1] for line in short_table(collect(RESULTS / "paper_grpo")).splitlines())
+    of_paper = dict(zip(paper_header, paper, strict=True))
+    cells = [of_paper.get(column, "  ") for column in header.split("|")[2:-1]]
+    return "\n".join([header, *lines, f"| GRPO as in the paper (5 seeds) |{'|'.join(cells)}|"])
 
 
 def write_index() -> None:
