@@ -8,7 +8,7 @@ DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
 LOWEST := $(VENV)-lowest
 
-.PHONY: run text test test-lowest lint type format clean
+.PHONY: run text test test-lowest lint type format docs docs-long clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
@@ -36,9 +36,18 @@ format: $(DEV_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, to open as docs/_build/html/index.html: warnings and broken internal links are errors
+docs: $(DEV_INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m pytest -q tests/docs/test_links.py
+
+# The code blocks of the pages that take longer than the tests may
+docs-long: $(DEV_INSTALLED)
+	$(BIN)/python -m pytest tests/docs -m slow
+
 # Keeps runs/
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) build dist docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip

@@ -1,0 +1,69 @@
+"""The pages say what works: their Python runs, their commands are understood."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sb3_grpo.cli.main import _make_parser
+
+sybil = pytest.importorskip("sybil")
+from sybil.document import Document  # noqa: E402
+from sybil.example import Example  # noqa: E402
+from sybil.parsers.myst import PythonCodeBlockParser  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.exists() and "_build" not in page.parts]
+# Stands before a block that takes long
+LONG = "<!-- long -->"
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def blocks(page: Path) -> list[Example]:
+    """The Python of a page. Its blocks share their names, from top to bottom."""
+    return list(Document.parse(str(page), PythonCodeBlockParser()))
+
+
+def is_long(example: Example) -> bool:
+    return example.document.text[: example.start].rstrip().endswith(LONG)
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the shell blocks of a page."""
+    shells = re.findall(r"^```(?:bash|sh|shell)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [line for shell in shells for line in shell.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def with_what(function, pages: list[Path]) -> list:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages if function(page)]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", with_what(blocks, PAGES))
+def test_python(page: Path) -> None:
+    for example in blocks(page):
+        if not is_long(example):
+            example.evaluate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", with_what(lambda page: any(map(is_long, blocks(page))), PAGES))
+def test_long_python(page: Path) -> None:
+    for example in blocks(page):
+        example.evaluate()
+
+
+@pytest.mark.parametrize("page", with_what(commands, PAGES))
+def test_commands(page: Path) -> None:
+    for line in commands(page):
+        words = shlex.split(line, comments=True)
+        if words[:3] == ["python", "-m", "sb3_grpo"]:
+            _make_parser().parse_args(words[3:])
+        elif words[:1] == ["make"]:
+            assert {word for word in words[1:] if "=" not in word} <= TARGETS, line

@@ -1,0 +1,56 @@
+"""The built site, as it lies in the folder: every link that stays inside leads somewhere. Needs ``make docs`` first."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+SITE = Path(__file__).resolve().parents[2] / "docs" / "_build" / "html"
+
+
+class Page(HTMLParser):
+    """The links and the anchors of a page."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors = {"", "top"}
+        self.sources: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            elif tag == "a" and name == "href" and value:
+                self.links.append(value)
+            elif name == "src" and value:
+                self.sources.append(value)
+            elif tag == "link" and name == "href" and value:
+                self.sources.append(value)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[Path, Page]:
+    if not SITE.exists():
+        pytest.skip("make docs has not run")
+    return {path: Page(path) for path in SITE.rglob("*.html")}
+
+
+def test_internal_links(pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in page.links + page.sources:
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if not target.exists() or (target in pages and unquote(url.fragment) not in pages[target].anchors):
+                broken.append(f"{path.relative_to(SITE)}: {link}")
+    assert not broken
+
+
+def test_nothing_is_fetched_from_a_network(pages: dict[Path, Page]) -> None:
+    remote = {source for page in pages.values() for source in page.sources if urlsplit(source).netloc}
+    assert not remote
