@@ -54,7 +54,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} must have the keys envs and variants, see docs/compare.md")
+        raise UsageError(f"{path} must have the keys envs and variants, see docs/classroom.md")
     return {"name": path.stem, **content}
 
 
