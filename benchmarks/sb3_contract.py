@@ -8,7 +8,6 @@ and ``unrelated_starts=True`` where the seed of ``reset`` is ignored.
 """
 
 import os
-from typing import Any
 
 import gymnasium as gym
 import stable_baselines3
@@ -61,4 +60,4 @@ class GRPO(PlainGRPO):
         super().set_env(limited(env) if AIDS else env, force_reset)
 
 
-stable_baselines3.PPO = GRPO
+setattr(stable_baselines3, "PPO", GRPO)  # noqa: B010
