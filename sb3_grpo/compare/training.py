@@ -18,7 +18,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, undisturbed_generators
+from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
@@ -100,7 +100,7 @@ class Evaluator:
         before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
         training = policy.training
         try:
-            with undisturbed_generators():
+            with preserve_generators():
                 return [self._evaluate(mode, n_episodes, final) for mode in MODES]
         finally:
             policy.set_training_mode(training)
