@@ -257,7 +257,7 @@ def is_own_error(error: ValueError | StartNotSupportedError) -> bool:
 
 def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
     """
-    Train and show the progress, until Ctrl-C at the most.
+    Train and show the progress. Ctrl-C ends the training early.
 
     :param model: the model
     :param timesteps: environment steps

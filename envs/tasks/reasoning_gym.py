@@ -12,7 +12,7 @@ import numpy as np
 from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Scorer, Task
 from sb3_grpo.envs.verifiers.answer_guard import guard_score_answer
 
-# Items that are looked at to see how long they are, and seconds after which the rest is not: some take one each
+# Items that are made to find the longest, and the seconds that this may take: some items take a second each
 _N_SAMPLED = 200
 _SAMPLING_SECONDS = 2.0
 
@@ -36,7 +36,7 @@ class ReasoningGymTask(Task):
 
     :param name: Name of the data set
     :param seed: Which items
-    :param parameters: Parameters of the data set. With ``size``, there are only so many items.
+    :param parameters: Parameters of the data set. ``size`` limits the number of items.
     """
 
     def __init__(self, name: str, seed: int = 0, **parameters: Any):
@@ -115,7 +115,7 @@ class ReasoningGymTask(Task):
 
     @property
     def knows_longest(self) -> bool:
-        """Whether all items were looked at."""
+        """Whether the sample has all items."""
         return len(self._sampled_items) == self.n_items
 
     def longest_items(self) -> Iterable[Item]:

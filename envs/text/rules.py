@@ -115,16 +115,16 @@ class TextEpisodeRules:
     :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
         (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
     :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
-        None: as many as the longest answer of the task needs, or 64 with a warning if nobody knows that. Where there is
+        None: as many as the longest answer of the task needs, or 64 with a warning if that is unknown. Where there is
         no reference, an answer can be as long as the prompt
-    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if nobody knows that
+    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if that is unknown
     :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
     :param reward_correct: Reward for an answer with score 1
     :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
     :param success_score: An episode with at least this score is a success
     :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
-        a truncation, which nobody has ever seen, and learns never to come to an end
+        a truncation, which training never sees, and learns never to come to an end
     :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
     :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
         for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours

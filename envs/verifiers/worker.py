@@ -79,7 +79,7 @@ def describe(error: BaseException) -> str:
 
 
 def _end_with(parent: int) -> None:
-    # A verifier that hangs would not notice that there is nobody left to read its result
+    # A verifier that hangs would not notice that its reader is gone
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

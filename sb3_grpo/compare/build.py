@@ -80,7 +80,7 @@ class Built(NamedTuple):
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Inside the ``with`` block, random numbers can be drawn that nobody else will miss."""
+    """Inside the ``with`` block, random numbers are drawn without an effect on the global generators."""
     python, numpy = random.getstate(), np.random.get_state()
     with th.random.fork_rng():
         try:

@@ -30,7 +30,7 @@ class Pool(Protocol):
         """
         :param key: names the run
         :param settings: see :meth:`Experiment.settings`
-        :param folder: where its results shall be
+        :param folder: where its results go
         """
 
     def take_ended(self) -> list[Key]:

@@ -17,7 +17,7 @@ from sb3_grpo.compare.results import import_extra
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-# With one or two seeds the bootstrap has next to nothing to draw from
+# With one or two seeds the bootstrap has hardly anything to draw from
 MIN_SEEDS = 3
 _SEED = 0
 
@@ -80,7 +80,7 @@ class Comparison(NamedTuple):
     :param difference: IQM of the first minus IQM of the second
     :param improvement: probability that a run of the first beats a run of the second, mean over the environments
     :param p_value: two-sided, of a permutation test of the probability of improvement
-    :param smallest_p: what the p-value of complete separation would be with so many seeds
+    :param smallest_p: the p-value of complete separation with this number of seeds
     :param n_first: seeds of the first, for each environment
     :param n_second: seeds of the second
     """

@@ -24,7 +24,7 @@ from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEY
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
 from sb3_grpo.zoo.hyperparams import provenance
 
-# So many rows of diagnostics for each key at the most
+# Most rows of diagnostics for each key
 _N_DIAGNOSTICS = 100
 _PROGRESS_INTERVAL = 0.5
 # Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
@@ -82,7 +82,7 @@ class Evaluator:
     environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
 
     :param model: the model
-    :param make_envs: makes so many environments that nobody else uses
+    :param make_envs: makes this number of new environments
     """
 
     def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):

@@ -62,7 +62,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     """
     :param error: what the RL Zoo raised
     :param arguments: of the command
-    :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
+    :return: what to tell the user, if it is a common mistake, which needs no traceback
     """
     said = str(error)
     if isinstance(error, ValueError | StartNotSupportedError) and is_own_error(error):

@@ -310,7 +310,7 @@ def _start_time(pid: int) -> float:
 def _has_ended(worker: dict[str, Any]) -> bool:
     """
     :param worker: see :func:`this_worker`
-    :return: whether this process, of this machine, is there no more
+    :return: whether this process of this machine has ended
     """
     try:
         # Another one may have its number by now: where a container is started again, it often has
