@@ -217,7 +217,7 @@ class Bench:
     def _verify(self, texts: np.ndarray) -> float:
         rules = self.env.rules
         turns = [
-            Turn(rules.begin(rules.encoded(row % self.n_answers))[0], text, len(text), self.n_new)
+            Turn(rules.begin(rules.encode_item(row % self.n_answers))[0], text, len(text), self.n_new)
             for row, text in enumerate(texts)
         ]
         begin = time.perf_counter()

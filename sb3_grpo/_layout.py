@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 _PACKAGE = Path(__file__).resolve().parent
-# In a wheel these folders lie in the package, in a source checkout beside it
+# In a wheel these folders lie in the package, in a source checkout next to it
 _BESIDE = ("envs", "zoo_configs")
 
 # Modules of version 0.1 whose names stand in saved models, pickled starts and configuration files

@@ -244,7 +244,7 @@ class ProgressLines(BaseCallback):
         return True
 
 
-def in_own_words(error: ValueError | StartNotSupportedError) -> bool:
+def is_own_error(error: ValueError | StartNotSupportedError) -> bool:
     """
     :param error: what training raised
     :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
@@ -257,7 +257,7 @@ def in_own_words(error: ValueError | StartNotSupportedError) -> bool:
 
 def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
     """
-    Train and show the progress, until Ctrl-C at the most.
+    Train and show the progress. Ctrl-C ends the training early.
 
     :param model: the model
     :param timesteps: environment steps
@@ -272,7 +272,7 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
     except KeyboardInterrupt:
         interrupted = True
     except (ValueError, StartNotSupportedError) as error:
-        if not in_own_words(error):
+        if not is_own_error(error):
             raise
         raise UsageError(str(error)) from error
     finally:

@@ -114,13 +114,13 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
 
     def _reset_copy(self, idx: int, options: dict[str, Any] | None) -> dict[str, Any]:
         self._base.np_random = self._generator(idx)
-        start = self._begun(*self._single.reset(options=options or None))
+        start = self._make_start(*self._single.reset(options=options or None))
         return self._begin_start(idx, start)[1]
 
     def _prepare_start(self, start: Start) -> _Start:
-        return self._begun(*self._begin_single(start))
+        return self._make_start(*self._begin_single(start))
 
-    def _begun(self, observation: np.ndarray, info: dict[str, Any]) -> _Start:
+    def _make_start(self, observation: np.ndarray, info: dict[str, Any]) -> _Start:
         observation.setflags(write=False)  # all members of a group get it
         rewards = self._single.rewards
         return _Start(np.array(self._base.state, np.float64), observation, len(rewards), sum(rewards), info)

@@ -89,7 +89,7 @@ class Task(ABC):
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
         What the agent gets to read next, for tasks of several turns. Unless it is trusted, it runs in the process of
-        the verifier with the same time limit: it shall depend on nothing but its arguments.
+        the verifier with the same time limit: it must depend on nothing but its arguments.
 
         :param item: What the agent was asked first
         :param messages: The agent's first answer, the reply to it, the second answer, ...: the agent's is the last one
@@ -142,7 +142,7 @@ class Task(ABC):
 
     def longest_items(self) -> Iterable[Item] | None:
         """
-        :return: Items among which are those with the longest prompt and the longest answer, None if nobody knows
+        :return: Items among which are those with the longest prompt and the longest answer, None if they are unknown
         """
         if self.n_items is None or self.n_items > MAX_ITEMS_LOOKED_THROUGH:
             return None

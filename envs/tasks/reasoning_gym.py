@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Scorer, Task
-from sb3_grpo.envs.verifiers.answer_guard import guarded
+from sb3_grpo.envs.verifiers.answer_guard import guard_score_answer
 
-# Items that are looked at to see how long they are, and seconds after which the rest is not: some take one each
-_LOOKED_AT = 200
-_LOOKED_AT_SECONDS = 2.0
+# Items that are made to find the longest, and the seconds that this may take: some items take a second each
+_N_SAMPLED = 200
+_SAMPLING_SECONDS = 2.0
 
 # An item that only a data set without an end has
 _FAR = 2**31 - 1
@@ -36,7 +36,7 @@ class ReasoningGymTask(Task):
 
     :param name: Name of the data set
     :param seed: Which items
-    :param parameters: Parameters of the data set. With ``size``, there are only so many items.
+    :param parameters: Parameters of the data set. ``size`` limits the number of items.
     """
 
     def __init__(self, name: str, seed: int = 0, **parameters: Any):
@@ -59,7 +59,7 @@ class ReasoningGymTask(Task):
         except (AssertionError, ValueError, TypeError) as error:
             raise ValueError(f"reasoning_gym:{name} refuses the parameters {parameters}: {error}") from error
         # Rather here than at the first answer
-        guarded(name, self.dataset)
+        guard_score_answer(name, self.dataset)
         self.n_items = len(self.dataset) if "size" in parameters or not self._goes_on() else None
 
     def _goes_on(self) -> bool:
@@ -85,13 +85,13 @@ class ReasoningGymTask(Task):
         :param item: What it was asked
         :return: The data set's score
         """
-        return guarded(self.name, self.dataset)(answer, item.metadata["entry"])
+        return guard_score_answer(self.name, self.dataset)(answer, item.metadata["entry"])
 
     def scorer(self) -> Scorer:
         """
         :return: The data set's own method behind a guard: a process that has only that needs nothing of this package
         """
-        return Scorer(guarded(self.name, self.dataset), _entry, _SCORE_BYTES)
+        return Scorer(guard_score_answer(self.name, self.dataset), _entry, _SCORE_BYTES)
 
     def has_reference(self, item: Item) -> bool:
         """
@@ -101,12 +101,12 @@ class ReasoningGymTask(Task):
         return item.metadata["entry"]["answer"] is not None
 
     @cached_property
-    def _looked_at(self) -> list[Item]:
-        n_items = _LOOKED_AT if self.n_items is None else min(self.n_items, _LOOKED_AT)
+    def _sampled_items(self) -> list[Item]:
+        n_items = _N_SAMPLED if self.n_items is None else min(self.n_items, _N_SAMPLED)
         rng = np.random.default_rng(0)
         indices = range(n_items) if n_items == self.n_items else (self.draw(rng) for _ in range(n_items))
         items: list[Item] = []
-        end = time.monotonic() + _LOOKED_AT_SECONDS
+        end = time.monotonic() + _SAMPLING_SECONDS
         for index in indices:
             items.append(self.item(index))
             if time.monotonic() > end:
@@ -115,20 +115,20 @@ class ReasoningGymTask(Task):
 
     @property
     def knows_longest(self) -> bool:
-        """Whether all items were looked at."""
-        return len(self._looked_at) == self.n_items
+        """Whether the sample has all items."""
+        return len(self._sampled_items) == self.n_items
 
     def longest_items(self) -> Iterable[Item]:
         """
         :return: Some items
         """
-        return self._looked_at
+        return self._sampled_items
 
     def alphabet(self) -> str:
         """
         :return: Printable ASCII, and what else occurs in some items
         """
-        seen = {character for item in self._looked_at for character in item.prompt + item.answer}
+        seen = {character for item in self._sampled_items for character in item.prompt + item.answer}
         return PRINTABLE + "".join(sorted(seen - set(PRINTABLE)))
 
 

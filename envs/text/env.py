@@ -65,8 +65,8 @@ class VerifierTextEnv(HasRules, gym.Env):
         :return: The prompt, and an info with its text and the number of the item
         """
         super().reset(seed=seed)
-        index = self.rules.chosen(options)
-        encoded = self.rules.drawn(self.np_random) if index is None else self.rules.encoded(index)
+        index = self.rules.requested_item(options)
+        encoded = self.rules.draw_item(self.np_random) if index is None else self.rules.encode_item(index)
         self._exchange, info = self.rules.begin(encoded)
         self._tokens = encoded.row.copy()
         self._n_tokens, self._n_given, self._ended = encoded.n_tokens, 0, False
@@ -145,7 +145,7 @@ class VerifierTextEnv(HasRules, gym.Env):
         :param state: What ``get_state`` returned
         """
         try:
-            encoded = self.rules.encoded(self.rules.checked(state["item"]))
+            encoded = self.rules.encode_item(self.rules.check_index(state["item"]))
         except ValueError as error:
             raise StartMismatchError(f"The state was taken with another task: {error}") from error
         n_tokens = len(state["tokens"])

@@ -115,16 +115,16 @@ class TextEpisodeRules:
     :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
         (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
     :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
-        None: as many as the longest answer of the task needs, or 64 with a warning if nobody knows that. Where there is
+        None: as many as the longest answer of the task needs, or 64 with a warning if that is unknown. Where there is
         no reference, an answer can be as long as the prompt
-    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if nobody knows that
+    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if that is unknown
     :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
     :param reward_correct: Reward for an answer with score 1
     :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
     :param success_score: An episode with at least this score is a success
     :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
-        a truncation, which nobody has ever seen, and learns never to come to an end
+        a truncation, which training never sees, and learns never to come to an end
     :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
     :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
         for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours
@@ -229,7 +229,7 @@ class TextEpisodeRules:
             most = max(most, len(self.tokenizer.encode(text)))
         return most
 
-    def encoded(self, index: int) -> EncodedItem:
+    def encode_item(self, index: int) -> EncodedItem:
         """
         :param index: Number of an item
         :return: The item, ready to begin an episode with
@@ -268,7 +268,7 @@ class TextEpisodeRules:
                 f"more such items. Prompt: {item.prompt!r:.200}"
             )
 
-    def drawn(self, rng: np.random.Generator) -> EncodedItem:
+    def draw_item(self, rng: np.random.Generator) -> EncodedItem:
         """
         :param rng: Random generator
         :return: An item that it draws. Where the task does not know its longest items, one for which there is no room
@@ -277,7 +277,7 @@ class TextEpisodeRules:
         error: ValueError | None = None
         for _ in range(_MAX_DRAWS):
             try:
-                return self.encoded(self.task.draw(rng))
+                return self.encode_item(self.task.draw(rng))
             except ValueError as raised:
                 if self.task.knows_longest:
                     raise
@@ -287,7 +287,7 @@ class TextEpisodeRules:
                 self._passed_over = True
         raise ValueError(f"{_MAX_DRAWS} items were drawn, and none of them can be used. The last one: {error}") from error
 
-    def chosen(self, options: dict[str, Any] | None) -> int | None:
+    def requested_item(self, options: dict[str, Any] | None) -> int | None:
         """
         :param options: The options given to ``reset``
         :return: The item that they choose, None if they leave it to chance
@@ -296,9 +296,9 @@ class TextEpisodeRules:
             return None
         if set(options) != {"item"}:
             raise ValueError(f"options={options}: the only option is 'item', the number of the item to begin with")
-        return self.checked(options["item"])
+        return self.check_index(options["item"])
 
-    def checked(self, index: Any) -> int:
+    def check_index(self, index: Any) -> int:
         """
         :param index: What may be the number of an item
         :return: The number
@@ -330,9 +330,9 @@ class TextEpisodeRules:
         if not self.multi_turn:
             return [TurnEnd(complete=True, reply=None)] * len(turns)
         replies = self.runner.reply([(turn.exchange.encoded.item, turn.exchange.messages) for turn in turns])
-        return [self._replied(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
+        return [self._append_reply(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
 
-    def _replied(self, turn: Turn, reply: Reply) -> TurnEnd:
+    def _append_reply(self, turn: Turn, reply: Reply) -> TurnEnd:
         exchange = turn.exchange
         if reply.text is None:
             exchange.error = reply.error
@@ -373,7 +373,7 @@ class TextEpisodeRules:
         info = {
             "prompt": item.prompt,
             "item": exchange.encoded.index,
-            "answer": self._unfinished(exchange, row, n_tokens) if verdict is None else exchange.messages[-1],
+            "answer": self._unfinished_answer(exchange, row, n_tokens) if verdict is None else exchange.messages[-1],
             "reference": item.answer,
             "verdict": score,
             "is_success": score >= self.success_score,
@@ -384,7 +384,7 @@ class TextEpisodeRules:
             info["verifier_error"] = verdict.error
         return self.reward_wrong + score * (self.reward_correct - self.reward_wrong), info
 
-    def _unfinished(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
+    def _unfinished_answer(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
         return self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist())
 
     def transcript(self, exchange: Exchange, row: np.ndarray, n_tokens: int) -> str:
@@ -394,7 +394,7 @@ class TextEpisodeRules:
         :param n_tokens: How many there are
         :return: All that was said, line after line
         """
-        unfinished = self._unfinished(exchange, row, n_tokens)
+        unfinished = self._unfinished_answer(exchange, row, n_tokens)
         ended = len(exchange.messages) % 2 == 1
         said = [exchange.encoded.item.prompt, *exchange.messages] + ([] if ended else [unfinished])
         return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))

@@ -66,7 +66,7 @@ class CharTokenizer:
             return [self._ids[character] for character in text]
         except KeyError as error:
             raise ValueError(
-                f"The character {error.args[0]!r} in {_shortened(text)} is not in the alphabet {self.alphabet!r}. "
+                f"The character {error.args[0]!r} in {_shorten(text)} is not in the alphabet {self.alphabet!r}. "
                 "Pass tokenizer=CharTokenizer(...) with all characters that can occur, or a HuggingFaceTokenizer."
             ) from None
 
@@ -176,5 +176,5 @@ def _find_eos(vocabulary: dict[str, int], eos_token: str | None) -> str:
     return eos_token
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."

@@ -140,8 +140,10 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         return exchange
 
     def _reset_copy(self, idx: int, options: dict[str, Any] | None) -> dict[str, Any]:
-        index = self.rules.chosen(options)
-        return self._begin_item(idx, self.rules.drawn(self._generator(idx)) if index is None else self.rules.encoded(index))
+        index = self.rules.requested_item(options)
+        return self._begin_item(
+            idx, self.rules.draw_item(self._generator(idx)) if index is None else self.rules.encode_item(index)
+        )
 
     def _begin_item(self, idx: int, encoded: EncodedItem) -> dict[str, Any]:
         self._exchanges[idx], info = self.rules.begin(encoded)
@@ -155,9 +157,9 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
             self._begin_single(start)
             return self._single.get_state()
         # As reset does it; making the generator takes longer than all the rest
-        index = self.rules.chosen(start.options)
+        index = self.rules.requested_item(start.options)
         generator = gym.utils.seeding.np_random(start.seed)[0]
-        return self.rules.drawn(generator) if index is None else self.rules.encoded(index)
+        return self.rules.draw_item(generator) if index is None else self.rules.encode_item(index)
 
     def _begin_start(self, idx: int, start: EncodedItem | dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
         if isinstance(start, EncodedItem):

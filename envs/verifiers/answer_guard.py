@@ -81,7 +81,7 @@ _MAX_LENGTH = 1000
 _MAX_BITS = 4096
 
 
-def guarded(name: str, dataset: Any) -> ScoreAnswer:
+def guard_score_answer(name: str, dataset: Any) -> ScoreAnswer:
     """
     :param name: Name of a data set of reasoning-gym
     :param dataset: The data set

@@ -231,7 +231,7 @@ class VerifierRunner:
         :param calls: What it is called with
         :return: For each call the result, or None and what went wrong, where that is counted and not raised
         """
-        run = self._called_here if key in self._here else self._called_there
+        run = self._call_here if key in self._here else self._call_in_process
         # Not left to the garbage collector: it holds the process
         with contextlib.closing(run(key, calls)) as results:
             return [
@@ -239,7 +239,7 @@ class VerifierRunner:
                 for call, value, error, cause in results
             ]
 
-    def _called_here(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
+    def _call_here(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
         function, checked = self._here[key], RESULTS[key]
         for call in calls:
             result: _Result
@@ -249,12 +249,12 @@ class VerifierRunner:
                 result = call, None, describe(error), error
             yield result
 
-    def _called_there(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
+    def _call_in_process(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
         assert self._pickled is not None
         calls = list(calls)
         if not calls:
             return
-        packed = [self._packed(key, call) for call in calls]
+        packed = [self._pack(key, call) for call in calls]
         if self._process is None:
             self._process = shared_process(self._pickled, self.n_bytes)
         try:
@@ -265,7 +265,7 @@ class VerifierRunner:
             message = f"The verifier {self._names[key]} cannot run in a process of its own: {start_error}"
             raise VerifierError(message) from start_error
 
-    def _packed(self, key: str, call: _Call) -> bytes:
+    def _pack(self, key: str, call: _Call) -> bytes:
         try:
             return pickle.dumps(call.arguments)
         except Exception as error:

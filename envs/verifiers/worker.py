@@ -53,7 +53,7 @@ def as_reply(value: Any) -> str | None:
 RESULTS: dict[str, Callable[[Any], Any]] = {"score": as_score, "reply": as_reply}
 
 
-def _unpacked(packed: bytes) -> tuple[Any, ...]:
+def _unpack(packed: bytes) -> tuple[Any, ...]:
     try:
         return pickle.loads(packed)
     except Exception as error:
@@ -63,7 +63,7 @@ def _unpacked(packed: bytes) -> tuple[Any, ...]:
         ) from None
 
 
-_OURS = {function.__name__ for function in (as_score, as_reply, _unpacked)}
+_OURS = {function.__name__ for function in (as_score, as_reply, _unpack)}
 
 
 def describe(error: BaseException) -> str:
@@ -79,7 +79,7 @@ def describe(error: BaseException) -> str:
 
 
 def _end_with(parent: int) -> None:
-    # A verifier that hangs would not notice that there is nobody left to read its result
+    # A verifier that hangs would not notice that its reader is gone
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -121,7 +121,7 @@ def _serve(connection: Connection) -> None:
         for arguments in calls:
             result: tuple[Any, str | None]
             try:
-                result = RESULTS[name](functions[name](*_unpacked(arguments))), None
+                result = RESULTS[name](functions[name](*_unpack(arguments))), None
             except Exception as error:
                 result = None, describe(error)
             connection.send(result)

@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     except KeyboardInterrupt:
         n_done = sum(job.is_done(folder) for job in experiment.jobs())
         say(Text("Interrupted. ", "bold yellow"), f"{n_done} runs are finished. The same command goes on with the others, and")
-        say(f"python -m sb3_grpo compare report {shlex.quote(str(folder))}", " shows what there is.")
+        say(f"python -m sb3_grpo compare report {shlex.quote(str(folder))}", " shows the results so far.")
         return INTERRUPTED
     if n_failed:
         say(Text(f"{n_failed} runs have failed. ", "bold red"), "The same command tries them again.")

@@ -198,7 +198,7 @@ def _limit_threads(space: spaces.Space, device: str) -> None:
 
 def _check_device(device: str) -> None:
     if device.startswith("cuda") and not th.cuda.is_available():
-        # SB3 would take the CPU without a word
+        # SB3 would take the CPU silently
         raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
 
 

@@ -74,13 +74,13 @@ class Built(NamedTuple):
         :param n_envs: how many copies
         :return: environments as those it learns from, its own
         """
-        with undisturbed_generators():
+        with preserve_generators():
             return self.manager.create_envs(n_envs, eval_env=True, no_log=True)
 
 
 @contextmanager
-def undisturbed_generators() -> Iterator[None]:
-    """Inside the ``with`` block, random numbers can be drawn that nobody else will miss."""
+def preserve_generators() -> Iterator[None]:
+    """Inside the ``with`` block, random numbers are drawn without an effect on the global generators."""
     python, numpy = random.getstate(), np.random.get_state()
     with th.random.fork_rng():
         try:

@@ -75,7 +75,7 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     envs = _as_list(content["envs"], f"{source}: envs")
     for env in envs:
         if not isinstance(env, str):
-            raise _not(env, f"{source}: each of the envs", "the id of an environment, such as CartPole-v1")
+            raise _wrong_value(env, f"{source}: each of the envs", "the id of an environment, such as CartPole-v1")
         find_env(env)
     variants = list(_expand(_as_list(content["variants"], f"{source}: variants"), source))
     _check_unique(envs, f"{source}: envs")
@@ -221,11 +221,11 @@ def _whole_number(value: Any, where: str) -> int:
     value = _number(value)
     # The remainder of infinity and of NaN is NaN
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or value < 1:
-        raise _not(value, where, "a whole number above 0")
+        raise _wrong_value(value, where, "a whole number above 0")
     return int(value)
 
 
-def _not(value: Any, where: str, expected: str) -> UsageError:
+def _wrong_value(value: Any, where: str, expected: str) -> UsageError:
     return UsageError(f"{where} must be {expected}, not {value!r}")
 
 
@@ -234,9 +234,9 @@ def _seeds(value: Any, source: str) -> list[int]:
         return list(range(_whole_number(value, f"{source}: seeds")))
     for seed in value:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-            raise _not(seed, f"{source}: each of the seeds", f"a whole number from 0 to {MAX_SEED}")
+            raise _wrong_value(seed, f"{source}: each of the seeds", f"a whole number from 0 to {MAX_SEED}")
     if not value:
-        raise _not(value, f"{source}: seeds", "a number of seeds, or a list of them")
+        raise _wrong_value(value, f"{source}: seeds", "a number of seeds, or a list of them")
     return sorted(set(value))
 
 

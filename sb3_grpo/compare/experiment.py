@@ -142,9 +142,9 @@ class Experiment:
 
 def write_atomically(path: Path, text: str, durable: bool = True) -> None:
     """
-    :param path: the file, of which nobody shall ever see a half
-    :param text: what it shall contain
-    :param durable: whether it shall be there after a power cut if anything that is written later is
+    :param path: the file, which no reader sees half written
+    :param text: its content
+    :param durable: whether it survives a power cut if anything that is written later does
     """
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
@@ -161,7 +161,7 @@ def differences(before: Experiment, now: Experiment, folder: Path, defaults: Map
     nor does a change of what no finished run depends on, nor a parameter that came with a later version and has its default.
 
     :param before: the experiment whose results are there
-    :param now: the one that shall go on
+    :param now: the one to go on with
     :param folder: where the results are
     :param defaults: of the parameters of each variant's algorithm
     :return: the differences in words
@@ -204,7 +204,7 @@ def differences(before: Experiment, now: Experiment, folder: Path, defaults: Map
 def merge(before: Experiment, now: Experiment) -> Experiment:
     """
     :param before: the experiment whose results are there
-    :param now: the one that shall go on, without ``differences``
+    :param now: the one to go on with, without ``differences``
     :return: everything of both
     """
     variants = {variant.name: variant for variant in [*before.variants, *now.variants]}

@@ -125,7 +125,7 @@ def _figure(path: Path, title: str, size: tuple[float, float] = _SIZE) -> Iterat
 
 
 def _legend(figure: "Figure", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
-    # Letters that fit beside each other, with the line in front of them
+    # Letters that fit next to each other, with the line in front of them
     width = max(len(label) for label in labels) + 9
     small = -(-len(labels) // max(1, 85 // width)) > 2
     n_columns = max(1, min(5, len(labels), (115 if small else 85) // width))

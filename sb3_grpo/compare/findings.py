@@ -56,14 +56,14 @@ class Finding(NamedTuple):
 def number(value: float, like: Sequence[float] = ()) -> str:
     """
     :param value: any
-    :param like: other numbers that stand beside it
+    :param like: other numbers next to it
     :return: with as many digits as a reader wants of the largest of them, "-" for NaN
     """
     if math.isnan(value):
         return "-"
     size = max(abs(x) for x in (value, *like))
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4
-    # Among several, what is not zero shall not look like it: whether an interval ends below or at it is the question
+    # Among several, what is not zero must not look like it: whether an interval ends below or at it is the question
     while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):
         digits += 1
     text = f"{value:,.{digits}f}"

@@ -59,12 +59,12 @@ class _Described:
         # Which networks of other algorithms judge, and which act, is not known here
         self.described = self.grouped or self.algo in _WITH_CRITIC
 
-    def measured(self, column: str) -> dict[str, float]:
+    def medians(self, column: str) -> dict[str, float]:
         """Medians of a column of runs.csv by environment."""
         medians = {env: median(self.results.done(env, self.name)[column]) for env in self.envs}
         return {env: value for env, value in medians.items() if not np.isnan(value)}
 
-    def logged(self, key: str) -> dict[str, float]:
+    def log_means(self, key: str) -> dict[str, float]:
         """Means of a logged value by environment: over the training of each run, then over the runs."""
         means = {}
         for env in self.envs:
@@ -99,7 +99,7 @@ def _percent(value: float) -> str:
 
 
 def _value_model(variant: _Described) -> list[Fact]:
-    critic, total = variant.measured("n_critic_parameters"), variant.measured("n_parameters")
+    critic, total = variant.medians("n_critic_parameters"), variant.medians("n_parameters")
     if not critic or not variant.described:
         return []
     if not any(critic.values()):
@@ -112,7 +112,7 @@ def _value_model(variant: _Described) -> list[Fact]:
 
 
 def _models_in_memory(variant: _Described) -> list[Fact]:
-    policies, critic = variant.measured("n_policies_in_memory"), variant.measured("n_critic_parameters")
+    policies, critic = variant.medians("n_policies_in_memory"), variant.medians("n_critic_parameters")
     if not policies or not variant.described:
         return []
     facts = []
@@ -154,10 +154,10 @@ def _kl_handling(variant: _Described) -> list[Fact]:
     elif variant.described and not variant.grouped:
         facts.append(Fact("none", False))
     for key in KL_KEYS:
-        if values := variant.logged(key):
+        if values := variant.log_means(key):
             facts.append(Fact(f"{_spread(values.values())} per update, from the policy that acted", True))
             break
-    if values := variant.logged("train/kl_ref"):
+    if values := variant.log_means("train/kl_ref"):
         facts.append(Fact(f"{_spread(values.values())} from the reference policy", True))
     return facts
 
@@ -168,11 +168,11 @@ def _clipping(variant: _Described) -> list[Fact]:
     low, high = variant.setting("clip_range"), variant.setting("clip_range_high")
     high = low if high == "None" else high
     facts = [Fact(f"symmetric, {low}" if low == high else f"low {low}, high {high}", False)]
-    lows, highs = variant.logged("train/clip_fraction_low"), variant.logged("train/clip_fraction_high")
+    lows, highs = variant.log_means("train/clip_fraction_low"), variant.log_means("train/clip_fraction_high")
     if lows and highs:
         texts = [_spread(values.values(), _percent) for values in (lows, highs)]
         facts.append(Fact(f"steps clipped at the low side {texts[0]}, at the high side {texts[1]}", True))
-    elif both := variant.logged("train/clip_fraction"):
+    elif both := variant.log_means("train/clip_fraction"):
         facts.append(Fact(f"ratio outside the range in {_spread(both.values(), _percent)} of the steps", True))
     return facts
 
@@ -183,10 +183,10 @@ def _dead_groups(variant: _Described) -> list[Fact]:
     dynamic = variant.setting("dynamic_sampling")
     words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
     facts = [Fact(words.get(dynamic, f"dropped and replaced: {dynamic}"), False)]
-    if dead := variant.logged("group/dead_fraction"):
+    if dead := variant.log_means("group/dead_fraction"):
         share = _spread(dead.values(), _percent)
         facts.insert(0, Fact(f"{share} of the groups drawn for an update, mean over the updates", True))
-    if discarded := variant.measured("discarded_fraction"):
+    if discarded := variant.medians("discarded_fraction"):
         share = _spread(discarded.values(), _percent)
         facts.append(Fact(f"{share} of all steps were dropped with them (some updates draw groups several times)", True))
     return facts
@@ -207,5 +207,5 @@ def _length_bias(variant: _Described) -> list[Fact]:
 
 
 def _samples_per_start(variant: _Described) -> list[Fact]:
-    samples = variant.measured("samples_per_start")
+    samples = variant.medians("samples_per_start")
     return [Fact(_spread(samples.values()), False)] if samples else []

@@ -171,11 +171,11 @@ def _verdict_grid(page: Page) -> tuple[list[str], list[tuple[str, list[tuple[str
     pairs: dict[str, dict[str, tuple[str, str]]] = {}
     for finding in findings:
         row = pairs.setdefault(f"{finding.comparison.first} and {finding.comparison.second}", {})
-        row[finding.env or together] = (_in_a_word(finding), finding.verdict.name.lower())
+        row[finding.env or together] = (_short_verdict(finding), finding.verdict.name.lower())
     return columns, [(pair, [row.get(column, ("-", "")) for column in columns]) for pair, row in pairs.items()]
 
 
-def _in_a_word(finding: Finding) -> str:
+def _short_verdict(finding: Finding) -> str:
     higher = finding.comparison.first if finding.comparison.difference.value > 0 else finding.comparison.second
     if finding.verdict is Verdict.DIFFERENCE:
         return f"{higher} higher"

@@ -30,10 +30,10 @@ class Pool(Protocol):
         """
         :param key: names the run
         :param settings: see :meth:`Experiment.settings`
-        :param folder: where its results shall be
+        :param folder: where its results go
         """
 
-    def ended(self) -> list[Key]:
+    def take_ended(self) -> list[Key]:
         """
         :return: runs that have ended since the last call, and whose files are in their folders
         """
@@ -61,7 +61,7 @@ class LocalPool:
     def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
         self._running[key] = RunProcess(settings, folder)
 
-    def ended(self) -> list[Key]:
+    def take_ended(self) -> list[Key]:
         ended = [key for key, process in self._running.items() if process.poll()]
         for key in ended:
             del self._running[key]
@@ -151,7 +151,7 @@ class RayPool:
     def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
         self._tasks[self._task.remote(key, settings, self._board)] = (key, folder)
 
-    def ended(self) -> list[Key]:
+    def take_ended(self) -> list[Key]:
         tasks = list(self._tasks)
         ready = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)[0] if tasks else []
         return [self._take(task) for task in ready]

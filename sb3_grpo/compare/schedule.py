@@ -201,7 +201,7 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
                     key = (job.env, job.variant.name, job.seed)
                     pool.start(key, experiment.settings(job), job.folder(folder))
                     running[key] = job
-                for key in pool.ended():
+                for key in pool.take_ended():
                     n_failed += board.end(running.pop(key), key) is not None
                 board.update({key: progress for key, progress in pool.progress().items() if key in running})
                 time.sleep(_POLL)

@@ -17,7 +17,7 @@ from sb3_grpo.compare.results import import_extra
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-# With one or two seeds the bootstrap has next to nothing to draw from
+# With one or two seeds the bootstrap has hardly anything to draw from
 MIN_SEEDS = 3
 _SEED = 0
 
@@ -80,7 +80,7 @@ class Comparison(NamedTuple):
     :param difference: IQM of the first minus IQM of the second
     :param improvement: probability that a run of the first beats a run of the second, mean over the environments
     :param p_value: two-sided, of a permutation test of the probability of improvement
-    :param smallest_p: what the p-value of complete separation would be with so many seeds
+    :param smallest_p: the p-value of complete separation with this number of seeds
     :param n_first: seeds of the first, for each environment
     :param n_second: seeds of the second
     """
@@ -118,7 +118,7 @@ def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def _fixed_seed() -> Iterator[None]:
     """rliable 1.2 draws from NumPy's global generator, whatever ``random_state`` it is given."""
     state = np.random.get_state()
     np.random.seed(_SEED)
@@ -141,7 +141,7 @@ def bootstrap(function: Callable[..., np.ndarray], samples: Sequence[np.ndarray]
         missing = np.full_like(value, np.nan)
         return Band(value, missing, missing)
     library = import_extra("rliable.library")
-    with _seeded():
+    with _fixed_seed():
         _, intervals = library.get_interval_estimates(
             {"": list(samples)}, function, reps=RESAMPLES, confidence_interval_size=CONFIDENCE
         )
@@ -166,7 +166,7 @@ def mean_interval(samples: Sequence[np.ndarray]) -> Interval:
     return Interval(*(float(part[0]) for part in band))
 
 
-def counted_by_iqm(samples: Sequence[np.ndarray]) -> list[int]:
+def iqm_counts(samples: Sequence[np.ndarray]) -> list[int]:
     """
     :param samples: scores (n,) of one variant for each environment
     :return: how many scores of each sample are in the middle half of all, which alone makes the interquartile mean
@@ -345,7 +345,7 @@ def mean_over_training(targets: np.ndarray, curves: np.ndarray) -> np.ndarray:
     return import_extra("scipy.integrate").trapezoid(curves, targets, axis=1) / (targets[-1] - targets[0])
 
 
-def first_reached(curves: np.ndarray, costs: np.ndarray, threshold: float) -> np.ndarray:
+def cost_at_threshold(curves: np.ndarray, costs: np.ndarray, threshold: float) -> np.ndarray:
     """
     :param curves: (n, points) returns
     :param costs: (n, points) environment steps or seconds

@@ -11,8 +11,8 @@ from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import (
     MIN_SEEDS,
     Interval,
-    counted_by_iqm,
-    first_reached,
+    cost_at_threshold,
+    iqm_counts,
     iqm_interval,
     mean_interval,
     mean_over_training,
@@ -85,7 +85,7 @@ def overall_table(envs: Sequence[str], scores: dict[str, list[np.ndarray]], inte
     """
     table = Table(["Variant", "Normalised final score, IQM (95% interval)", "Mean (95% interval)", "Runs that the IQM counts"])
     for name, samples in scores.items():
-        counts = ", ".join(f"{env} {count}" for env, count in zip(envs, counted_by_iqm(samples), strict=True))
+        counts = ", ".join(f"{env} {count}" for env, count in zip(envs, iqm_counts(samples), strict=True))
         iqm, mean = (interval_text(interval, 1.0) for interval in (intervals[name], mean_interval(samples)))
         table.rows.append([name, iqm, mean, counts])
     table.notes.append(
@@ -137,7 +137,7 @@ def efficiency_table(results: Results, env: str, mode: str) -> Table:
         row = [name, interval_text(iqm_interval([mean_over_training(grid, curves)]))]
         if threshold is not None:
             costs = [results.curves(env, name, mode, column) for column in ("steps", "seconds")]
-            reached = [first_reached(curves, cost, threshold) for cost in costs]
+            reached = [cost_at_threshold(curves, cost, threshold) for cost in costs]
             medians = [float(np.median(cost)) for cost in reached]
             row += [f"{np.isfinite(reached[0]).sum()} of {len(curves)}"]
             row += ["never" if np.isinf(median) else number(median) for median in medians]

@@ -18,13 +18,13 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, undisturbed_generators
+from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
 from sb3_grpo.zoo.hyperparams import provenance
 
-# So many rows of diagnostics for each key at the most
+# Most rows of diagnostics for each key
 _N_DIAGNOSTICS = 100
 _PROGRESS_INTERVAL = 0.5
 # Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
@@ -82,7 +82,7 @@ class Evaluator:
     environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
 
     :param model: the model
-    :param make_envs: makes so many environments that nobody else uses
+    :param make_envs: makes this number of new environments
     """
 
     def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):
@@ -100,7 +100,7 @@ class Evaluator:
         before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
         training = policy.training
         try:
-            with undisturbed_generators():
+            with preserve_generators():
                 return [self._evaluate(mode, n_episodes, final) for mode in MODES]
         finally:
             policy.set_training_mode(training)

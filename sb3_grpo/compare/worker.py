@@ -120,7 +120,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(sys.argv[1])
     try:
-        # Only now, so that nobody waits for PyTorch who only starts processes
+        # Only now: a parent that only starts processes need not wait for PyTorch
         import torch as th
 
         from sb3_grpo.compare.experiment import write_atomically

@@ -93,7 +93,7 @@ def read_entry(entry: dict[str, Any]) -> dict[str, Any]:
     import and call.
 
     :param entry: Hyperparameters as they are written
-    :return: The same, with objects in the place of those strings. The names of classes stay
+    :return: The same, with objects in place of those strings. Names of classes stay
     :raises ValueError: if a parameter is not data, or does not name a class of the right kind
     """
     entry = dict(entry)

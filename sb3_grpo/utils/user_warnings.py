@@ -12,7 +12,7 @@ def warn_user(message: str) -> None:
     Warn at the line of the user: the one that has called ``learn``, if that is under way, or else this package.
     Where there is none (``python -m sb3_grpo``), at the outermost one of the package.
 
-    :param message: What there is to say
+    :param message: The text
     """
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)

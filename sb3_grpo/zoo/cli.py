@@ -22,7 +22,7 @@ from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.console import OK, USAGE_ERROR, UsageError, in_own_words, register_atari, say
+from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_atari, say
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
@@ -62,17 +62,17 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     """
     :param error: what the RL Zoo raised
     :param arguments: of the command
-    :return: what to tell the user, if it is one of the common mistakes, for which nobody needs a traceback
+    :return: what to tell the user, if it is a common mistake, which needs no traceback
     """
     said = str(error)
-    if isinstance(error, ValueError | StartNotSupportedError) and in_own_words(error):
+    if isinstance(error, ValueError | StartNotSupportedError) and is_own_error(error):
         return said
     if isinstance(error, ValueError) and re.search("not found in gym registry|^Hyperparameters not found for", said):
         return said
     if isinstance(error, AssertionError) and "trained_agent must be a valid path" in said:
         return f"--trained-agent: {said}"
     not_a_value = isinstance(error, NameError | SyntaxError | TypeError | ValueError)
-    if not_a_value and _raised_in(error, rl_zoo3.utils.StoreDict.__call__):
+    if not_a_value and _comes_from(error, rl_zoo3.utils.StoreDict.__call__):
         return (
             f"{said}. Options like -params take name:value, each value as in Python: -params group_size:8 "
             """"policy_kwargs:dict(net_arch=[64, 64])" "policy:'MlpPolicy'\""""
@@ -98,7 +98,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     return None
 
 
-def _raised_in(error: BaseException, function: Any) -> bool:
+def _comes_from(error: BaseException, function: Any) -> bool:
     return any(frame.f_code is function.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
@@ -125,7 +125,7 @@ def _import_modules(arguments: list[str]) -> list[str]:
 
 
 @contextmanager
-def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+def _replace_attributes(owner: Any, **attributes: Any) -> Iterator[None]:
     before = {name: getattr(owner, name) for name in attributes}
     try:
         for name, value in attributes.items():
@@ -137,7 +137,7 @@ def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 def _program_arguments(arguments: list[str]) -> Any:
-    return _replaced(sys, argv=arguments)
+    return _replace_attributes(sys, argv=arguments)
 
 
 def _script(module: str) -> None:
@@ -162,8 +162,8 @@ def _script(module: str) -> None:
         return {model: (algo, EnvironmentName(env)) for model, (algo, env) in zoo_trained_models(log_folder).items()}
 
     with (
-        _replaced(subprocess, call=call),
-        _replaced(rl_zoo3.utils, get_latest_run_id=latest_finished_run, get_trained_models=trained_models),
+        _replace_attributes(subprocess, call=call),
+        _replace_attributes(rl_zoo3.utils, get_latest_run_id=latest_finished_run, get_trained_models=trained_models),
     ):
         runpy.run_module(f"rl_zoo3.{module}", run_name="__main__")
 

@@ -292,10 +292,10 @@ def this_worker() -> dict[str, Any]:
     """
     # Containers may share a name, but what a number stands for is another process in each of them
     namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
-    return {"host": socket.gethostname(), "namespace": namespace, "pid": os.getpid(), "started": _started(os.getpid())}
+    return {"host": socket.gethostname(), "namespace": namespace, "pid": os.getpid(), "started": _start_time(os.getpid())}
 
 
-def _started(pid: int) -> float:
+def _start_time(pid: int) -> float:
     """
     :param pid: number of a process
     :return: when it began, in seconds
@@ -310,11 +310,11 @@ def _started(pid: int) -> float:
 def _has_ended(worker: dict[str, Any]) -> bool:
     """
     :param worker: see :func:`this_worker`
-    :return: whether this process, of this machine, is there no more
+    :return: whether this process of this machine has ended
     """
     try:
         # Another one may have its number by now: where a container is started again, it often has
-        return abs(_started(worker["pid"]) - worker["started"]) > 1.0
+        return abs(_start_time(worker["pid"]) - worker["started"]) > 1.0
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (PermissionError, psutil.AccessDenied):

@@ -71,7 +71,7 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
 
 def _with_schedule(trial: optuna.Trial, kwargs: dict[str, Any]) -> dict[str, Any]:
     """
-    :param trial: gets the values as a reader wants them, beside what Optuna draws
+    :param trial: gets the values in readable form, in addition to what Optuna draws
     :param kwargs: as in a configuration file
     :return: for the constructor, which takes no schedules written as text
     """

@@ -19,7 +19,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli.main import main
 from sb3_grpo.cli.train import EpisodeReturns
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.console import ProgressLines, in_own_words
+from sb3_grpo.console import ProgressLines, is_own_error
 
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
 
@@ -389,10 +389,10 @@ def test_what_a_library_refuses_is_a_defect() -> None:
     norm.keys.pop()
     with pytest.raises(ValueError, match="longer") as refused:
         norm.observe({"a": np.zeros((1, 2))})
-    assert not in_own_words(refused.value), "a loop over too much, in a file of the package"
+    assert not is_own_error(refused.value), "a loop over too much, in a file of the package"
     with pytest.raises(ValueError) as said:
         DAPO("MlpPolicy", "CartPole-v1", group_size=1)
-    assert in_own_words(said.value)
+    assert is_own_error(said.value)
 
 
 def test_module_runs() -> None:

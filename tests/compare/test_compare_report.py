@@ -594,6 +594,6 @@ def test_statements_about_several_environments_say_which(tmp_path):
 
 def test_iqm_counts_the_middle_half():
     # 8 scores, of which the lowest and the highest 2 are left out
-    assert statistics.counted_by_iqm([np.array([0.0, 1.0, 2.0, 3.0]), np.array([2.5, 9.0, 9.1, 2.6])]) == [2, 2]
-    assert statistics.counted_by_iqm([np.array([0.0, 0.0]), np.array([1.0] * 4), np.array([2.0, 2.0])]) == [0, 4, 0]
+    assert statistics.iqm_counts([np.array([0.0, 1.0, 2.0, 3.0]), np.array([2.5, 9.0, 9.1, 2.6])]) == [2, 2]
+    assert statistics.iqm_counts([np.array([0.0, 0.0]), np.array([1.0] * 4), np.array([2.0, 2.0])]) == [0, 4, 0]
     assert statistics.mean_interval([np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0])]).value == 2.5

@@ -398,7 +398,7 @@ def test_items_of_reasoning_gym_have_room(name: str) -> None:
     env = VerifierTextVecEnv(2, task=f"reasoning_gym:{name}")
     rules, rng = env.rules, np.random.default_rng(7)
     for _ in range(100):
-        item = rules.encoded(rules.task.draw(rng)).item
+        item = rules.encode_item(rules.task.draw(rng)).item
         assert len(rules.tokenizer.encode(item.answer)) < rules.max_answer_tokens
     env.reset()
     env.step(np.array([1, 2]))

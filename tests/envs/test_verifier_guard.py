@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sb3_grpo.envs import Item, ReasoningGymTask, VerifierTextEnv, make_task
-from sb3_grpo.envs.verifiers.answer_guard import guarded
+from sb3_grpo.envs.verifiers.answer_guard import guard_score_answer
 from sb3_grpo.envs.verifiers.runner import Check
 
 pytest.importorskip("reasoning_gym")
@@ -48,7 +48,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 def score() -> Callable[[str, str], float]:
     from reasoning_gym import create_dataset
 
-    scores = {name: guarded(name, create_dataset(name, seed=0, size=1)) for name in ENTRIES}
+    scores = {name: guard_score_answer(name, create_dataset(name, seed=0, size=1)) for name in ENTRIES}
     return lambda name, answer: scores[name](answer, ENTRIES[name])
 
 

@@ -383,3 +383,15 @@ def test_frames_stacked_outside_are_refused() -> None:
     with pytest.raises(StartNotSupportedError, match="FrameStackObservation"):
         capture_starts(stacked)
     assert capture_starts(vec)[0].observation.shape == (84, 84, 1)
+
+
+def test_environments_of_sb3_sample_from_their_spaces() -> None:
+    from stable_baselines3.common.envs import IdentityEnv
+
+    env = StartQueue(IdentityEnv(dim=50))
+    first = []
+    for _ in range(2):
+        env.queue_start(1, SeedStart(3))
+        env.reset()
+        first.append([env.step(0)[0] for _ in range(10)])
+    assert first[0] == first[1]
