@@ -8,7 +8,7 @@ DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
 LOWEST := $(VENV)-lowest
 
-.PHONY: run text test test-lowest lint type format docs docs-long clean
+.PHONY: run text test test-slow test-lowest lint type format docs docs-long clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
@@ -18,8 +18,12 @@ run: $(RUN_INSTALLED)
 text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
+# A process per core. The slow tests: make test-slow
 test: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-slow: $(DEV_INSTALLED)
+	$(BIN)/python -m pytest -n auto -m slow
 
 # The lowest versions that pyproject.toml allows, without extras, on the oldest Python
 test-lowest: $(LOWEST)/.installed

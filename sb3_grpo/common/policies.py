@@ -30,7 +30,7 @@ from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
 
-# Of continuous actions. With 0, SB3's, three of eight runs learned MountainCarContinuous (docs/decisions/continuous_actions.md)
+# Of continuous actions. With 0, as in SB3, three of eight runs learned MountainCarContinuous (docs/decisions)
 INITIAL_LOG_STD = 0.5
 
 
@@ -177,7 +177,7 @@ class ActorPolicy(ActorCriticPolicy):
         if not images:
             numbers = self.extract_features(obs).flatten(1)
             return StateFeatures(numbers, numbers[:, :0])
-        # Not what a network that is still learning to see makes of them: it says less about other episodes (docs/decisions/atari_regression.md)
+        # Not what a network that is still learning to see makes of them: it says less about other episodes
         entries = preprocess_obs(obs, self.observation_space, normalize_images=False)
         entries = entries if isinstance(entries, dict) else {"": entries}
         pictures = [image_features(entries[key], MAX_PIXELS // len(images)) for key in images]

@@ -18,12 +18,15 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 PAGES = [page for page in PAGES if page.exists() and "_build" not in page.parts]
 # Stands before a block that takes long
 LONG = "<!-- long -->"
+# Stands before a block that needs a download, or a command line of its own
+SKIPPED = re.compile(r"<!-- skip[^>]*-->\s*$")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def blocks(page: Path) -> list[Example]:
     """The Python of a page. Its blocks share their names, from top to bottom."""
-    return list(Document.parse(str(page), PythonCodeBlockParser()))
+    examples = Document.parse(str(page), PythonCodeBlockParser())
+    return [example for example in examples if not SKIPPED.search(example.document.text[: example.start])]
 
 
 def is_long(example: Example) -> bool:
