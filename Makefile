@@ -18,12 +18,12 @@ run: $(RUN_INSTALLED)
 text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
-# A process per core. The slow tests: make test-slow
+# A process per core. The slow tests: make test-slow; the long code blocks of the pages: make docs-long
 test: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-slow: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto -m slow --ignore=tests/docs
 
 # The lowest versions that pyproject.toml allows, without extras, on the oldest Python
 test-lowest: $(LOWEST)/.installed
