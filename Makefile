@@ -20,10 +20,10 @@ text: $(RUN_INSTALLED)
 
 # A process per core. The slow tests: make test-slow; the long code blocks of the pages: make docs-long
 test: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto -m slow --ignore=tests/docs
+	$(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs
 
 # The lowest versions that pyproject.toml allows, without extras, on the oldest Python
 test-lowest: $(LOWEST)/.installed
