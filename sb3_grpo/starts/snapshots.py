@@ -245,7 +245,7 @@ def identity(env: gym.Env) -> tuple[str, ...]:
     names = []
     for layer in layers_of(env):
         if isinstance(layer, gym.Wrapper):
-            arguments, name = vars(layer).get("_saved_kwargs") or {}, type(layer).__qualname__
+            arguments, name = vars(layer).get("_saved_kwargs") or {}, _wrapper_name(type(layer))
         else:
             spec = layer.spec
             arguments = spec.kwargs if spec is not None else {}
@@ -259,6 +259,12 @@ def identity(env: gym.Env) -> tuple[str, ...]:
         ]
         names.append(f"{name}({', '.join(simple)})" if simple else name)
     return tuple(names)
+
+
+def _wrapper_name(wrapper: type[gym.Wrapper]) -> str:
+    # rl_zoo3 puts a subclass in TimeLimit's place as soon as it is imported: a snapshot fits with and without it
+    ancestors = ((each.__module__.partition(".")[0], each.__qualname__) for each in wrapper.__mro__)
+    return "TimeLimit" if ("gymnasium", "TimeLimit") in ancestors else wrapper.__qualname__
 
 
 def _create_np_random(base: gym.Env) -> None:

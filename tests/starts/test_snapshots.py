@@ -237,6 +237,19 @@ def test_changed_mujoco_model_is_refused() -> None:
         begin_from(other, snapshot)
 
 
+class ZooTimeLimit(gym.wrappers.TimeLimit):
+    """rl_zoo3 replaces Gymnasium's with such a class as soon as it is imported."""
+
+
+def test_snapshots_fit_before_and_after_rl_zoo3_was_imported() -> None:
+    base = gym.make("CartPole-v1", max_episode_steps=-1)
+    gymnasium, zoo = (StartQueue(kind(base, 500)) for kind in (gym.wrappers.TimeLimit, ZooTimeLimit))
+    for env, other in [(gymnasium, zoo), (zoo, gymnasium)]:
+        env.reset(seed=1)
+        snapshot = env.capture_start()
+        assert same(begin_from(other, snapshot), snapshot.observation)
+
+
 class Counter(gym.Wrapper):
     """Holds whatever it is given."""
 
