@@ -90,6 +90,7 @@ def test_lowest_versions_are_those_of_pyproject() -> None:
     assert len(pinned) == len(project["dependencies"])
 
 
+@pytest.mark.slow
 def test_convolutions_of_many_sizes_take_no_more_and_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout of whole games is never as long as the last one, and neither are its minibatches."""
     code = """

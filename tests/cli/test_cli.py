@@ -395,6 +395,7 @@ def test_what_a_library_refuses_is_a_defect() -> None:
     assert is_own_error(said.value)
 
 
+@pytest.mark.slow
 def test_module_runs() -> None:
     result = subprocess.run([sys.executable, "-m", "sb3_grpo", "train", "--help"], capture_output=True, text=True, check=True)
     assert "--timesteps" in result.stdout

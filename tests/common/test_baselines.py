@@ -39,6 +39,24 @@ def test_values_follow_the_state_and_not_the_noise() -> None:
     assert unexplained(truth, regression_values(x, time, truth + noise)) < 0.2
 
 
+def test_values_are_those_of_the_gaussian_process_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many random features they are the kernel: variance 2, squared bandwidth a sixth of the mean squared distance."""
+    monkeypatch.setattr(baselines, "N_RANDOM_FEATURES", 3000)
+    rng = np.random.default_rng(0)
+    x, time, returns = rng.normal(3.0, [1.0, 20.0, 0.1], (40, 3)), rng.integers(50, size=40), rng.gumbel(size=40)
+    z, u, y = (x - x.mean(0)) / x.std(0), time / time.max(), (returns - returns.mean()) / returns.std()
+    distances = ((z[:, None] - z[None]) ** 2).sum(-1)
+    assert distances.mean() == pytest.approx(2 * 3)
+    kernel = 1e6 + sum(np.outer(u**power, u**power) for power in (1, 2, 3))  # the constant is free
+    kernel += (z @ z.T + z**2 @ (z**2).T) / 3
+    kernel += 2.0 * np.exp(-distances / (2 * 6 / 6))
+    expected = kernel @ np.linalg.solve(kernel + np.eye(40), y)
+    values = regression_values(th.as_tensor(x).float(), th.as_tensor(time), th.as_tensor(returns)).numpy()
+    error = (values - returns.mean()) / returns.std() - expected
+    # 0.02 with these random features. Half a variance or squares that are left out make it 0.1
+    assert np.sqrt((error**2).mean()) < 0.05 < 0.5 < np.sqrt((expected**2).mean())
+
+
 def test_values_follow_the_time() -> None:
     x, time = states(2000)
     truth = 1.0 - 0.99 ** (100 - time.double())

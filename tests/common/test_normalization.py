@@ -329,6 +329,7 @@ def test_features_are_those_of_the_normalised_observation() -> None:
     assert th.allclose(policy.state_features(observations).numbers, expected, atol=0.2)
 
 
+@pytest.mark.slow
 def test_cart_pole_in_odd_units_is_learned() -> None:
     class OddUnits(gym.ObservationWrapper):
         def observation(self, observation: np.ndarray) -> np.ndarray:

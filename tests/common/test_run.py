@@ -79,7 +79,10 @@ def test_copies_do_not_stay_alike_when_they_have_learned(kind: str) -> None:
     def observed(seed: int) -> list[list[bytes]]:
         if kind in ("dummy", "subproc"):
             cls: Any = DummyVecEnv if kind == "dummy" else SubprocVecEnv
-            env: VecEnv = make_group_env("Pendulum-v1", 8, vec_env_cls=cls, env_kwargs={"max_episode_steps": 5})
+            kwargs = {"start_method": "fork"} if kind == "subproc" else {}
+            env: VecEnv = make_group_env(
+                "Pendulum-v1", 8, vec_env_cls=cls, vec_env_kwargs=kwargs, env_kwargs={"max_episode_steps": 5}
+            )
         else:
             env = batched_text(8) if kind == "text" else ControlVecEnv("Pendulum-v1", 8, max_episode_steps=5)
         policy = "TokenPolicy" if kind == "text" else "MlpPolicy"

@@ -42,6 +42,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
     # Long enough for both to learn at the same time, also where one begins some seconds after the other
     experiment = make_experiment(CONTENT | {"timesteps": 20_000}, "test")
@@ -69,6 +70,7 @@ def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
         assert names == {"config.json", "diagnostics.csv", "evaluations.csv", "log.txt", "model.zip", "result.json"}
 
 
+@pytest.mark.slow
 def test_progress_comes_back_after_its_actor_has_died(cluster: None, tmp_path: Path) -> None:
     experiment = make_experiment(CONTENT | {"timesteps": 10_000_000}, "test")
     job = experiment.jobs()[0]

@@ -138,6 +138,7 @@ def test_config_says_what_was_run(finished: Path) -> None:
         assert cls.load(folders[variant] / "model.zip").num_timesteps >= 400
 
 
+@pytest.mark.slow
 def test_another_seed_is_added_and_nothing_repeated(
     finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +205,7 @@ def test_parameter_that_an_earlier_version_did_not_have(
     assert compare(finished) == 0 and results(finished) == before
 
 
+@pytest.mark.slow
 def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     changes = {"variants": ["ppo"], "seeds": 2}
     arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]
@@ -249,6 +251,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_failed_run_is_shown_and_tried_again(tmp_path: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
     # Its first update spoils the policy
     hyperparams = SMALL_GROUPS | {"learning_rate": 1e30, "policy_kwargs": "dict(activation_fn=nn.ReLU)"}
@@ -396,6 +399,7 @@ def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None
         assert normalizer.obs_rms.count > 100  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env, module, hyperparams",
     [

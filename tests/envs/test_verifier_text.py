@@ -435,6 +435,7 @@ def test_failures_of_the_verifier(digit: str, message: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "answer", "message"),
     [
@@ -545,6 +546,7 @@ def make_patient_task(**attributes: Any) -> Task:
     return type("Patient", (Patient,), attributes)()
 
 
+@pytest.mark.slow
 def test_replies_have_the_process_and_the_time_limit_of_the_verifier() -> None:
     settings: dict[str, Any] = {"max_answer_tokens": 8, "verifier_timeout": 0.5}
     env = gym.make(ENV_ID, task=make_patient_task(), **settings)

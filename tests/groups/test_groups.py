@@ -13,6 +13,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, NoisyEnv, RecordingEnv, ToyEnv, observations_of
 
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.starts.starts import SeedStart
@@ -106,6 +108,13 @@ def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
     if algo is RecordingDAPO:
         assert all(len({sum(step[2] for step in episode) for episode in group}) > 1 for group in model.seen)
     env.close()
+
+
+def test_members_given_back_are_handed_out_next_and_in_order() -> None:
+    queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds(), True), 4, np.random.default_rng(0))
+    tickets = [queue.next_ticket() for _ in range(4)]
+    queue.give_back(tickets[1:])
+    assert [queue.next_ticket() for _ in range(3)] == tickets[1:]
 
 
 def test_work_ahead_is_used_in_order_and_bounded() -> None:
@@ -340,6 +349,22 @@ class SamplingEnv(ToyEnv):
         super().reset(**kwargs)
         self.start = self.sampled.sample()[0]
         return self.observe(), {}
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_noise_that_is_sampled_from_a_space(space: str) -> None:
+    class Noisy(SamplingEnv):
+        def step(self, action: Any) -> Any:
+            self.start = self.sampled.sample()[0]
+            return super().step(action)
+
+    env = StartQueue(Noisy(space))
+    seen = []
+    for noise_seed in (1, 2, 1):
+        env.queue_start(0, SeedStart(3), noise_seed)
+        env.reset()
+        seen.append(env.step(np.zeros(2))[0].tolist())
+    assert seen[0] == seen[2] != seen[1]
 
 
 @pytest.mark.parametrize("space", ["observation_space", "action_space"])

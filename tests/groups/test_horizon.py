@@ -200,7 +200,8 @@ class OftenShort(ToyEnv):
 
 @pytest.mark.parametrize(("vec_env_cls", "least"), [(DummyVecEnv, 0.94), (SubprocVecEnv, 0.75)])
 def test_copies_without_work(vec_env_cls: Any, least: float) -> None:
-    env = make_group_env(OftenShort, 8, seed=0, vec_env_cls=vec_env_cls)
+    kwargs = {"start_method": "fork"} if vec_env_cls is SubprocVecEnv else {}
+    env = make_group_env(OftenShort, 8, seed=0, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)
     model, seen = learn(env, 8000, group_size=2, n_groups=4, horizon=20)
     # They are cut like the others, so that they have work again soon
     played = sum(episode.length for group in seen.groups for episode in group.episodes)

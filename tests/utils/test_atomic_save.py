@@ -57,6 +57,7 @@ def make_model(**kwargs: Any) -> GRPO:
     return GRPO("MlpPolicy", ToyEnv(), policy_kwargs=TINY, device="cpu", **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", ["ours", "plain"])
 def test_a_kill_while_saving_loses_no_model(save: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(KILLS), save, str(tmp_path / "model.zip")]

@@ -301,6 +301,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "study.log") if request.param == "journal file" else f"sqlite:///{tmp_path / 'study.db'}"
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
     study = ["--storage", storage, "--study-name", "study", "--max-total-trials", "6"]
     command = [sys.executable, "-m", "sb3_grpo.zoo", "train", "--algo", "grpo", *CARTPOLE, *TRIALS, *study, "--pruner", "none"]

@@ -1,3 +1,5 @@
+"""One update: minibatches, the statistics of the loss, and what stops it."""
+
 import functools
 import itertools
 from pathlib import Path
@@ -240,6 +242,61 @@ def test_first_epoch_has_ratio_one() -> None:
         assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
         assert stats["approx_kl"] == pytest.approx(0.0, abs=1e-6)
         assert stats["clip_fraction_low"] == stats["clip_fraction_high"] == 0.0
+
+
+class DeviceBuffer(GroupRolloutBuffer):
+    """Its batches are copies, as on a GPU, and not views of the rollout."""
+
+    def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
+        return super()._tensor(array, rows).clone()
+
+
+class DevicePolicy(ActorPolicy):
+    rollout_buffer_class = DeviceBuffer
+
+
+def test_the_batch_is_complete_when_it_is_copied() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+    model = Kept(DevicePolicy, env, n_groups=3, group_size=4, n_epochs=1, policy_kwargs=TINY, device="cpu", seed=0)
+    model.learning_rate = 0.0
+    model.learn(1)
+    assert type(model.rollout_buffer) is DeviceBuffer
+    for stats in model.minibatches:
+        assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("whole_episodes", [False, True])
+def test_minibatches_are_drawn_anew_in_each_epoch(whole_episodes: bool) -> None:
+    episode = th.arange(40).repeat_interleave(5)
+    epochs = [[*minibatches(episode, th.arange(200), 50, whole_episodes)] for _ in range(3)]
+    first = [sorted(parts[0].steps.tolist()) for parts in epochs]
+    assert first[0] != first[1] != first[2]
+    for parts in epochs:
+        # Not a run of neighbouring steps: those of an episode are alike
+        assert len(parts[0].steps.diff().unique()) > 2
+        assert th.cat([part.steps for part in parts]).sort().values.tolist() == [*range(200)]
+
+
+def test_an_update_ends_at_one_and_a_half_times_target_kl() -> None:
+    def epochs(target_kl: float | None) -> tuple[int, list[float]]:
+        model = make_model(learning_rate=0.05, n_epochs=3, batch_size=8, target_kl=target_kl).learn(1)
+        return model._n_updates, [seen["approx_kl"] for seen in logged]
+
+    logged: list[dict[str, float]] = []
+    train_epoch = GRPO._train_epoch
+
+    def keep(self: GRPO, *args: Any) -> Any:
+        stats = train_epoch(self, *args)
+        logged.append({key: value.item() for key, value in stats.items()})
+        return stats
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GRPO, "_train_epoch", keep)
+        n_epochs, kl = epochs(None)
+        assert n_epochs == 3 and kl[0] > 0.0
+        # The KL divergence of the first epoch is below the limit, and then above
+        assert epochs(kl[0] / 1.45)[0] > 1
+        assert epochs(kl[0] / 1.55)[0] == 1
 
 
 @pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
