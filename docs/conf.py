@@ -12,7 +12,7 @@ author = copyright = "The sb3-grpo authors"
 version = release = sb3_grpo.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
-myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 
