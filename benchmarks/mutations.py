@@ -231,7 +231,7 @@ class Finder(ast.NodeVisitor):
             self.add(node, repr(node.value * 2 if node.value else 1.0))
 
 
-def drawn(n: int | None, seed: int) -> list[Mutation]:
+def draw(n: int | None, seed: int) -> list[Mutation]:
     """
     :param n: How many mutations, None for all
     :param seed: Of the draw
@@ -341,7 +341,7 @@ def main() -> None:
     args = parser.parse_args()
     multiprocessing.set_forkserver_preload(["torch", "gymnasium", "pandas", "matplotlib.pyplot", "pytest", "rich.progress"])
     done = {key(row): row for row in rows() if not (args.survivors and row["caught"] == "no")}
-    mutations = drawn(args.sample, args.seed)
+    mutations = draw(args.sample, args.seed)
     RESULTS.parent.mkdir(exist_ok=True)
     free: SimpleQueue[Path] = SimpleQueue()
 

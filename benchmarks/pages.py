@@ -75,7 +75,7 @@ def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, mode: str
     axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.15, linewidth=0)
 
 
-def folded(title: str, text: str) -> str:
+def fold(title: str, text: str) -> str:
     """
     :param title: of a part of a page
     :param text: the part
@@ -100,12 +100,12 @@ def write_page(name: str, title: str) -> None:
         shows.strip() + "\n",
         short_table(results) + "\n",
         "*Mean return of deterministic episodes after training: IQM over the seeds and its 95% interval.*\n",
-        folded("All tasks: means, over training, seconds, seed by seed", long_table(results)),
+        fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),
     ]
     if len(results.variants) > 1:
-        parts.append(folded("At equal time: when the fastest algorithm has ended", equal_time_table(results)))
-        parts.append(folded("Over all tasks together", pairs_at_the_end([results])))
-    parts.append(folded("How far the policies moved", stability_table(results)))
+        parts.append(fold("At equal time: when the fastest algorithm has ended", equal_time_table(results)))
+        parts.append(fold("Over all tasks together", pairs_at_the_end([results])))
+    parts.append(fold("How far the policies moved", stability_table(results)))
     if to_know.strip():
         parts.append(f"## What to know\n\n{to_know.strip()}\n")
     versions = {config["versions"]["sb3_grpo"] for config in results.configs.values()}

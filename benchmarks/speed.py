@@ -104,7 +104,7 @@ def training(
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def time_training(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
@@ -114,9 +114,9 @@ def training(
 
         return wrapper
 
-    model.collect_rollouts = timed("collect", model.collect_rollouts)  # type: ignore[attr-defined]
-    model.train = timed("train", model.train)  # type: ignore[attr-defined]
-    model.env.step = timed("env", model.env.step)  # type: ignore[union-attr, method-assign]
+    model.collect_rollouts = time_training("collect", model.collect_rollouts)  # type: ignore[attr-defined]
+    model.train = time_training("train", model.train)  # type: ignore[attr-defined]
+    model.env.step = time_training("env", model.env.step)  # type: ignore[union-attr, method-assign]
     begin = time.perf_counter()
     model.learn(steps)
     seconds = time.perf_counter() - begin

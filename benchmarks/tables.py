@@ -14,7 +14,7 @@ import numpy as np
 
 from sb3_grpo.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
 from sb3_grpo.compare.results import Results, collect
-from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, normalised
+from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, normalise
 from sb3_grpo.compare.tables import median
 
 
@@ -118,7 +118,7 @@ def scores_at_equal_time(results: Results, others_time: float = 1.0) -> tuple[li
             factor = 1.0 if variant["algo"] in ("grpo", "dapo") else others_time
             returns = results.returns_after(env, variant["name"], mode, factor * seconds)
             if returns.size:
-                scores.setdefault(variant["name"], []).append(normalised(returns, ends.low, ends.high))
+                scores.setdefault(variant["name"], []).append(normalise(returns, ends.low, ends.high))
     return envs, scores
 
 

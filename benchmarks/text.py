@@ -100,11 +100,11 @@ def settings_of(experiment: str, variant: str) -> dict[str, Any]:
     return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
 
 
-def described(experiment: str, variant: str) -> dict[str, Any]:
+def describe(experiment: str, variant: str) -> dict[str, Any]:
     """
     :param experiment: One of ``EXPERIMENTS``
     :param variant: One of ``VARIANTS``
-    :return: What is noted of it beside its results, as it is read from a file
+    :return: What is noted of it with its results, as it is read from a file
     """
     settings = {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()}
     noted = {"experiment": {"name": experiment, **EXPERIMENTS[experiment]}, "hyperparameters": settings}
@@ -118,7 +118,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     :param experiment: One of ``EXPERIMENTS``
     :param variant: One of ``VARIANTS``
     :param seed: Seed of everything
-    :return: Exact answers (greedy) on all test prompts over time, with entropy and dead groups beside them
+    :return: Exact answers (greedy) on all test prompts over time, with entropy and dead groups
     """
     import torch as th
     from stable_baselines3.common.callbacks import BaseCallback
@@ -190,7 +190,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     curve = Curve()
     model.learn(setting["tokens"], callback=curve)
     return {
-        **described(experiment, variant),
+        **describe(experiment, variant),
         "variant": variant,
         "algo": algo,
         "seed": seed,
@@ -205,7 +205,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
 
 def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
-    runs, now = [], described(experiment, variant)
+    runs, now = [], describe(experiment, variant)
     for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json")):
         runs.append(json.loads(path.read_text()))
         if any(runs[-1][key] != value for key, value in now.items()):

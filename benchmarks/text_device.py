@@ -180,7 +180,7 @@ class Bench:
     def work(self) -> dict[str, dict[str, float]]:
         """
         :return: Of each stage tokens, and where they are known FLOP and bytes. What is read, and what is chosen:
-            each of the new tokens but the last is read to choose the next one, beside the prompt
+            each of the new tokens but the last is read to choose the next one, after the prompt
         """
         n, p, new = self.n_answers, self.prompts.shape[1], self.n_new
         decoded, chosen, read = n * (new - 1), n * new, n * (p + new - 1)

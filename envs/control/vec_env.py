@@ -101,7 +101,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
             self._begin(idx)
         return self._observations(), rewards.astype(np.float32), dones, infos
 
-    def _checked(self, actions: np.ndarray) -> np.ndarray:
+    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         shape = (self.num_envs, *(self.action_space.shape or ()))
         if actions.shape != shape:
             raise ValueError(f"Expected actions of shape {shape}, one for each copy, got {actions.shape}")

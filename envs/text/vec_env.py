@@ -77,7 +77,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
                 self._begin(idx)
         return self._observations(), rewards, dones, infos
 
-    def _checked(self, actions: np.ndarray) -> np.ndarray:
+    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         vocab_size = self.rules.tokenizer.vocab_size
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(

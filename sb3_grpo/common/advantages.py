@@ -11,7 +11,7 @@ from typing import Any
 
 import torch as th
 
-from sb3_grpo.utils.plugins import checked_tensor, name_of
+from sb3_grpo.utils.plugins import check_tensor, name_of
 
 SCALES = ("group", "batch", "none")
 
@@ -216,4 +216,4 @@ def group_advantages(
     if isinstance(kind, str):
         return KINDS[kind](rewards, mask, **settings)
     wanted = "(B, G, T), an entry for each step, as in rewards (one for each episode: values[..., None].expand_as(rewards))"
-    return checked_tensor(f"{name_of(kind)}, given as advantage,", kind(rewards, mask, **settings), mask.shape, wanted, mask)
+    return check_tensor(f"{name_of(kind)}, given as advantage,", kind(rewards, mask, **settings), mask.shape, wanted, mask)

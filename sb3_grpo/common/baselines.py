@@ -19,11 +19,11 @@ _KERNEL_VARIANCE = 2.0
 _BANDWIDTH = 1 / 6
 # Standardised entries of a state beyond are cut off: their squares would be out of all proportion
 _MAX_DEVIATION = 5.0
-# States with more numbers are projected to so many: the work grows with the square
+# States with more numbers are projected to this many: the work grows with the square
 _MAX_NUMBERS = 512
 # Images with more entries are made smaller; several in one observation have equal shares of it
 MAX_PIXELS = 1024
-# ... to so many rows and columns
+# ... to this many rows and columns
 _IMAGE_SIDE = 21
 # Channels that can be averaged
 _MAX_FRAMES = 4
@@ -76,14 +76,14 @@ def _columns(
     scale = th.where(varies, 1.0 / std, 0.0)
     n_columns, n_varying = inputs.shape[1], max(int(varies.sum()), 1)
 
-    def standardised(rows: slice) -> th.Tensor:
+    def standardise(rows: slice) -> th.Tensor:
         return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION).float()
 
     if n_columns <= most:
-        return standardised, n_columns, n_varying
+        return standardise, n_columns, n_varying
     projection = th.randn(n_columns, most, generator=generator).to(inputs.device)
     projection /= math.sqrt(n_varying)
-    return lambda rows: standardised(rows) @ projection, most, most
+    return lambda rows: standardise(rows) @ projection, most, most
 
 
 def _features_of_numbers(numbers: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], list[th.Tensor]], int]:
@@ -164,7 +164,7 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
     return th.cat([features(rows) @ weights for rows in chunks]).double() * std + mean
 
 
-def explained_share(values: th.Tensor, returns: th.Tensor) -> float:
+def r_squared(values: th.Tensor, returns: th.Tensor) -> float:
     """
     Share of the variance of the returns that the values explain, R^2.
 

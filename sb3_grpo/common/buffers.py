@@ -176,7 +176,7 @@ class GroupRolloutBuffer:
         :param forwarded: (n_envs, \\*) logits, latent codes or log probabilities: what ``evaluate_log_probs`` needs. It stays
             on the device, and must not be written into afterwards
         :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants its steps
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if its steps are not learned from
         :param time: (n_envs,) steps that this episode had before this one
         """
         actions = actions.reshape(len(actions), *self._data["actions"].shape[1:])

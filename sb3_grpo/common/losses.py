@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch as th
 
-from sb3_grpo.utils.plugins import checked_tensor, name_of
+from sb3_grpo.utils.plugins import check_tensor, name_of
 
 LOSS_WEIGHTS = ("episode", "step", "constant")
 # Weighs steps; see :func:`step_weights` for the arguments
@@ -58,7 +58,7 @@ def policy_losses(
     if isinstance(policy_loss, str):
         return POLICY_LOSSES[policy_loss](log_ratio, advantages, clip_low, clip_high)
     losses = policy_loss(log_ratio, advantages, clip_low, clip_high)
-    return checked_tensor(
+    return check_tensor(
         f"{name_of(policy_loss)}, given as policy_loss,", losses, advantages.shape, "(N,), an entry for each step"
     )
 
@@ -131,7 +131,7 @@ def step_weights(
     if not isinstance(mode, str):
         weights = mode(episode, n_episodes, kept=kept, constant_length=constant_length)
         wanted = "(N,), the weight of each step"
-        return checked_tensor(f"{name_of(mode)}, given as loss_average,", weights, episode.shape, wanted)
+        return check_tensor(f"{name_of(mode)}, given as loss_average,", weights, episode.shape, wanted)
     if mode not in LOSS_WEIGHTS:
         raise ValueError(f"Unknown loss weights {mode!r}, must be one of {', '.join(LOSS_WEIGHTS)}")
     if kept is not None and kept.shape != episode.shape:

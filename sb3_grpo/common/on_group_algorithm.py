@@ -32,8 +32,8 @@ from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.files import replaced, save_location
-from sb3_grpo.utils.parameters import checked_number, number_parameters
+from sb3_grpo.utils.files import replace_file, save_location
+from sb3_grpo.utils.parameters import check_number, number_parameters
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -94,7 +94,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         device: th.device | str = "auto",
     ):
         # What is needed before all others are checked
-        n_envs, seed = checked_number(type(self), "n_envs", n_envs), checked_number(type(self), "seed", seed)
+        n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
         if isinstance(env, str):
             env = make_group_env(env, n_envs=n_envs, seed=seed)
         super().__init__(
@@ -109,7 +109,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             max_grad_norm=max_grad_norm,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
-            stats_window_size=checked_number(type(self), "stats_window_size", stats_window_size),
+            stats_window_size=check_number(type(self), "stats_window_size", stats_window_size),
             tensorboard_log=tensorboard_log,
             policy_kwargs=policy_kwargs,
             verbose=verbose,
@@ -149,7 +149,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             )
         for name in number_parameters(type(self)):
             if hasattr(self, name):
-                setattr(self, name, checked_number(type(self), name, getattr(self, name)))
+                setattr(self, name, check_number(type(self), name, getattr(self, name)))
         if self.start_sampler is not None and not callable(self.start_sampler):
             raise ValueError(
                 "start_sampler must be a function of a numpy.random.Generator that returns a start, "
@@ -249,7 +249,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param include: name of parameters that might be excluded but should be included anyway
         """
         if isinstance(path, (str, pathlib.Path)):
-            with replaced(save_location(path, "zip")) as file:
+            with replace_file(save_location(path, "zip")) as file:
                 super().save(file, exclude, include)
         else:
             super().save(path, exclude, include)
@@ -402,7 +402,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_steps = 0
         ready = self.collector.queue.ready()
         while not ready:
-            if self.collector.disturbed() and not self._begin_again():
+            if self.collector.is_disturbed() and not self._begin_again():
                 return False
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)

@@ -37,8 +37,8 @@ _step = inspect.unwrap(th.optim.Adam.step)
 
 def fuse_adam(optimizer: th.optim.Optimizer) -> None:
     """
-    Let Adam write all parameters in one operation, which takes a seventh off the updates of small networks, unless somebody
-    has said how it is to write them (``optimizer_kwargs=dict(fused=False)``), or they are not of the kind that this is for.
+    Let Adam write all parameters in one operation, which takes a seventh off the updates of small networks, unless
+    ``optimizer_kwargs`` says how to write them (``dict(fused=False)``), or the parameters are not of the kind that this is for.
 
     :param optimizer: Of a policy that is on its device already
     """

@@ -170,7 +170,7 @@ class ActorPolicy(ActorCriticPolicy):
     def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
         :param obs: Observation
-        :return: what a regression on the state takes for it: small pictures of its images and, beside them in a Dict, the
+        :return: what a regression on the state takes for it: small pictures of its images and, next to them in a Dict, the
             other entries; without images what the features extractor makes of the observation
         """
         images = self._image_keys()
@@ -241,7 +241,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N, \\*) what the action sampler returned beside the actions: logits, the latent code, or already
+        :param forwarded: (N, \\*) what the action sampler returned with the actions: logits, the latent code, or already
             the log probabilities
         :param actions: (N, \\*action_shape) those actions
         :return: (N,) their log probabilities, if the policy was not changed since

@@ -9,7 +9,7 @@ from stable_baselines3.common.distributions import Distribution
 
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.utils.plugins import check_choice, checked_tensor, name_of
+from sb3_grpo.utils.plugins import check_choice, check_tensor, name_of
 
 # A function of the log probabilities under the policy and under the reference
 KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
@@ -102,7 +102,7 @@ class Reference:
         ref_log_prob = reference.log_prob(actions)
         if not isinstance(self.estimator, str):
             returns = f"{name_of(self.estimator)}, given as kl_estimator,"
-            kl = checked_tensor(returns, self.estimator(log_prob, ref_log_prob), log_prob.shape, "(M,), one entry per step")
+            kl = check_tensor(returns, self.estimator(log_prob, ref_log_prob), log_prob.shape, "(M,), one entry per step")
             return kl, kl
         if self.estimator == "k3_plain":
             kl = kl_estimate(log_prob, ref_log_prob, "k3")
@@ -111,7 +111,7 @@ class Reference:
         return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
 
 
-def adapted_kl_coef(kl_coef: float, kl: float, kl_target: float) -> float:
+def adapt_kl_coef_within_bounds(kl_coef: float, kl: float, kl_target: float) -> float:
     """
     :param kl_coef: Present coefficient
     :param kl: KL divergence from the reference after an update, in nats

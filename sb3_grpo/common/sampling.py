@@ -19,7 +19,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
 from sb3_grpo.common.normalization import RunningNorm
-from sb3_grpo.common.numpy_layers import has_hooks, in_numpy, layers_of
+from sb3_grpo.common.numpy_layers import has_hooks, layers_of, to_numpy_layer
 
 if TYPE_CHECKING:
     from sb3_grpo.common.policies import ActorPolicy
@@ -79,23 +79,23 @@ def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tenso
     """
     drawn: list[Any] = []  # noise for many steps at once
 
-    def in_the_kind_of(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
+    def like(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
         return noise.numpy() if isinstance(latent, np.ndarray) else noise
 
     def gumbel_max(logits: np.ndarray | th.Tensor) -> np.ndarray:
         # argmax of log-probability minus log of an exponential variable has the distribution of a categorical sample
         if not drawn:
             noise = th.as_tensor(logits).new_empty((NOISE_STEPS, *logits.shape)).exponential_().log_()
-            drawn.extend(in_the_kind_of(logits, noise))
+            drawn.extend(like(logits, noise))
         return _on_host((logits - drawn.pop()).argmax(axis=-1))
 
     def gaussian(means: np.ndarray | th.Tensor) -> np.ndarray:
         if not drawn:
             noise = th.randn((NOISE_STEPS, *means.shape), device=policy.device) * policy.log_std.detach().exp()
-            drawn.extend(in_the_kind_of(means, noise))
+            drawn.extend(like(means, noise))
         return _on_host(means + drawn.pop())
 
-    in_numpy_means = in_numpy(policy.action_net)
+    in_numpy_means = to_numpy_layer(policy.action_net)
 
     def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
         assert isinstance(policy.action_dist, StateDependentNoiseDistribution)
@@ -138,7 +138,7 @@ def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor]
     plain_mlp = policy.is_plain_mlp
     # Without nn.Module.__call__, which takes half of the time of a small layer
     in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
-    as_numpy = [in_numpy(layer) for layer in layers]
+    as_numpy = [to_numpy_layer(layer) for layer in layers]
     work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
     # Not where the first layer would write into the observations
     possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])

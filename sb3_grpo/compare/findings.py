@@ -17,7 +17,7 @@ from sb3_grpo.compare.statistics import (
     compare,
     holm,
     learned_p_value,
-    normalised,
+    normalise,
     verdict,
 )
 
@@ -123,7 +123,7 @@ def normalised_scores(results: Results, mode: str) -> tuple[list[str], dict[str,
     scales = {env: scale(results, env, mode) for env in envs}
     envs = [env for env in envs if scales[env].usable]
     return envs, {
-        name: [normalised(results.final_scores(env, name, mode), scales[env].low, scales[env].high) for env in envs]
+        name: [normalise(results.final_scores(env, name, mode), scales[env].low, scales[env].high) for env in envs]
         for name in variants
     }
 

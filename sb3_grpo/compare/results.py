@@ -222,7 +222,7 @@ class Results:
         return [(run.seconds.to_numpy(float), run.return_mean.to_numpy(float)) for _, run in rows.groupby("seed")]
 
     def _one_evaluation_each(self, env: str, variant: str, mode: str) -> "pd.DataFrame":
-        """The evaluation at the end has more episodes; on a curve all points shall have equally many."""
+        """The evaluation at the end has more episodes; on a curve all points have equally many."""
         rows = self._evaluations(env, mode, variant).sort_values("final", kind="stable")
         return rows.drop_duplicates(["seed", "target_steps"])
 
@@ -317,7 +317,7 @@ def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict
     rows: list[dict[str, Any]] = []
     configs: Configs = {}
     parts_of: dict[str, list[Any]] = {"evaluations.csv": [], "diagnostics.csv": []}
-    for env, variant, seed in _planned(experiment):
+    for env, variant, seed in _planned_runs(experiment):
         run = run_folder(folder, env, variant["name"], seed)
         keys = {"env": env, "variant": variant["name"], "algo": variant["algo"], "seed": seed}
         for name, parts in parts_of.items():
@@ -334,7 +334,7 @@ def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict
     return configs, {"runs": runs, "evaluations": evaluations, "diagnostics": diagnostics}
 
 
-def _planned(experiment: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _planned_runs(experiment: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:
     for env in experiment["envs"]:
         for variant in experiment["variants"]:
             for seed in experiment["seeds"]:
@@ -389,7 +389,7 @@ def _require_finished(results: Results) -> None:
 
 
 def _notes(results: Results) -> list[str]:
-    """What was done about data that are not as planned: nothing is left out without a word."""
+    """What was done about data that are not as planned: nothing is left out silently."""
     notes = []
     for env in results.envs:
         for mode in results.modes:

@@ -324,7 +324,7 @@ def verdict(comparison: Comparison, adjusted_p: float) -> Verdict:
     return Verdict.DIFFERENCE if adjusted_p < alpha else Verdict.HINT
 
 
-def normalised(scores: np.ndarray, low: float, high: float) -> np.ndarray:
+def normalise(scores: np.ndarray, low: float, high: float) -> np.ndarray:
     """
     :param scores: any
     :param low: what becomes 0

@@ -241,7 +241,7 @@ class DroppedSteps(BaseCallback):
 
     def _note_groups(self) -> None:
         assert self.model.collector is not None
-        self._drawn = self.model.collector.queue.wanted()
+        self._drawn = self.model.collector.queue.wanted_groups()
 
     def _on_rollout_end(self) -> None:
         n_drawn = sum(episode.length for group in self._drawn for episode in group.episodes)

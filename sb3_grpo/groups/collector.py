@@ -41,7 +41,7 @@ class GroupCollector:
         :param settings: What groups are to be drawn
         :return: Whether the episodes under way are still of use
         """
-        return env is self.env and settings == self.settings and self.feeder.in_sync(self.tickets)
+        return env is self.env and settings == self.settings and self.feeder.is_in_sync(self.tickets)
 
     def check_capture(self) -> None:
         """
@@ -139,11 +139,11 @@ class GroupCollector:
                 "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."
             )
 
-    def disturbed(self) -> bool:
+    def is_disturbed(self) -> bool:
         """
         :return: Whether the environments were reset outside of the rollout
         """
-        return self.feeder.disturbed(self.tickets)
+        return self.feeder.is_disturbed(self.tickets)
 
     def take(self) -> list[Group]:
         """

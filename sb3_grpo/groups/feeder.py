@@ -38,7 +38,7 @@ class Feeder:
         tickets = [self.groups.next_ticket() for _ in copies]
         return [NO_EPISODE if ticket is None else ticket for ticket in tickets]
 
-    def in_sync(self, tickets: np.ndarray) -> bool:
+    def is_in_sync(self, tickets: np.ndarray) -> bool:
         """
         Whether the copies are still in the episodes in which the last rollout left them.
         They are not if they were reset outside of it since, e.g. by an evaluation on the training environment.
@@ -48,9 +48,9 @@ class Feeder:
         """
         return False
 
-    def disturbed(self, tickets: np.ndarray) -> bool:
+    def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
-        What ``in_sync`` finds out, as far as it can be known without asking the copies: for every step.
+        What ``is_in_sync`` finds out, as far as it can be known without asking the copies: for every step.
 
         :param tickets: The ticket of each copy
         :return: True if the environments were reset outside of the rollout
@@ -122,11 +122,11 @@ class StartFeeder(Feeder):
             if difference is not None:
                 raise UnequalStartError(describe_difference(self._env_name(idx), difference))
 
-    def in_sync(self, tickets: np.ndarray) -> bool:
+    def is_in_sync(self, tickets: np.ndarray) -> bool:
         current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
         return current == tickets.tolist()
 
-    def disturbed(self, tickets: np.ndarray) -> bool:
+    def is_disturbed(self, tickets: np.ndarray) -> bool:
         infos = self.env.unwrapped.reset_infos
         return [info.get("group_start", NO_EPISODE) for info in infos] != tickets.tolist()
 

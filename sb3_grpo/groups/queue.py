@@ -37,7 +37,7 @@ class GroupSettings(NamedTuple):
         1: dead groups are not replaced.
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
-    :param horizon: Members are cut after so many steps, ``None`` for whole episodes
+    :param horizon: Members are cut after this many steps, ``None`` for whole episodes
     """
 
     group_size: int
@@ -114,7 +114,7 @@ class GroupQueue:
             return None
         self._n_probed += 1
         self._probed_steps += cost
-        # Not from the generator of the starts: the others shall be the same as without probes
+        # Not from the generator of the starts: they are the same as without probes
         return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
 
     def next_ticket(self) -> int | None:
@@ -209,7 +209,7 @@ class GroupQueue:
         """
         return self._members[ticket]
 
-    def wanted(self) -> list[Group]:
+    def wanted_groups(self) -> list[Group]:
         """
         :return: The groups of this update that were drawn so far
         """
@@ -221,7 +221,7 @@ class GroupQueue:
 
         :return: The groups, dead ones included
         """
-        wanted = self.wanted()
+        wanted = self.wanted_groups()
         for group in wanted:
             self.groups.popleft()
             for episode in group.episodes:
@@ -238,7 +238,7 @@ class GroupQueue:
         :return: True if the update can begin
         """
         while True:
-            wanted = self.wanted()
+            wanted = self.wanted_groups()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
             live = live_groups(outcomes(wanted)).tolist()

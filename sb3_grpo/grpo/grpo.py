@@ -16,7 +16,7 @@ from sb3_grpo.common.advantages import (
     discounted_returns_to_go,
     group_advantages,
 )
-from sb3_grpo.common.baselines import StateFeatures, explained_share, regression_values, td_residuals
+from sb3_grpo.common.baselines import StateFeatures, r_squared, regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
@@ -31,7 +31,7 @@ from sb3_grpo.common.losses import (
 )
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
-from sb3_grpo.common.reference import KLFunction, Reference, adapted_kl_coef, check_kl_parameters, with_reference
+from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, check_kl_parameters, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.group import live_groups
@@ -40,7 +40,7 @@ from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import TokenSpace
-from sb3_grpo.utils.plugins import check_choice, imported
+from sb3_grpo.utils.plugins import check_choice, import_plugin
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
@@ -307,7 +307,7 @@ class GRPO(OnGroupAlgorithm):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         for name in self.plugin_parameters:
-            setattr(self, name, imported(getattr(self, name)))
+            setattr(self, name, import_plugin(getattr(self, name)))
         check_choice("advantage", self.advantage, ("auto", *KINDS))
         check_choice("loss_average", self.loss_average, ("auto", *LOSS_WEIGHTS))
         check_choice("policy_loss", self.policy_loss, tuple(POLICY_LOSSES))
@@ -392,7 +392,7 @@ class GRPO(OnGroupAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
         batch = self.batch
         if batch is None:
-            self._skip_update(self._why_all_are_dead())
+            self._skip_update(self._dead_groups_message())
             return
         progress = self._current_progress_remaining
         # Numbers may have been given since the model was made
@@ -519,7 +519,7 @@ class GRPO(OnGroupAlgorithm):
             # What is left until the time limit matters, also where an episode began in the middle of another one
             time = time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
         values = regression_values(states.numbers, time, fitted, states.pictures)
-        self.logger.record("train/regression_r2", explained_share(values, fitted))
+        self.logger.record("train/regression_r2", r_squared(values, fitted))
         return batch.pad(values)
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
@@ -614,12 +614,12 @@ class GRPO(OnGroupAlgorithm):
             return
         self._n_reference_updates += 1
         if self.kl_target is not None:
-            self.kl_coef = adapted_kl_coef(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
+            self.kl_coef = adapt_kl_coef_within_bounds(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
         self.logger.record("train/kl_coef", self.kl_coef)
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self.reference.renew(self.policy)
 
-    def _why_all_are_dead(self) -> str:
+    def _dead_groups_message(self) -> str:
         """
         :return: Why there is nothing to learn from
         """
@@ -665,7 +665,7 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/n_live_steps", 0)
         if not self._warned_skip:
             self._warned_skip = True
-            warn_user(f"No update at {self.num_timesteps} steps: {reason} Others like it are skipped, too, without a word.")
+            warn_user(f"No update at {self.num_timesteps} steps: {reason} Later ones are skipped without a warning.")
 
     def learn(
         self: SelfGRPO,

@@ -65,7 +65,7 @@ class BaseState:
 
 
 class OwnState(BaseState):
-    """A base environment with ``get_state()`` and ``set_state(state)`` of its own. Its generators are captured beside them."""
+    """A base environment with ``get_state()`` and ``set_state(state)`` of its own. Its generators are captured with them."""
 
     only = frozenset({"_np_random_seed"})
     own_protocol = True

@@ -44,7 +44,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._tickets: list[int | None] = [None] * num_envs
         self._first: list[np.ndarray | None] = [None] * num_envs
         self._traces: list[Trace | str | None] = [None] * num_envs
-        # A copy that begins from a start gets the start's generator, but only when somebody draws from it
+        # A copy that begins from a start gets the start's generator, but only when it is drawn from
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
         self._ordinary_seeds = [OrdinarySeeds() for _ in range(num_envs)]
         # The members of a group come one after the other
@@ -56,7 +56,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
             self.seed(seed)
 
     @abstractmethod
-    def _checked(self, actions: np.ndarray) -> np.ndarray:
+    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         """
         :param actions: As the user gave them
         :return: The same
@@ -75,7 +75,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     @abstractmethod
     def _observations(self) -> np.ndarray:
         """
-        :return: (num_envs, \\*obs_shape) what the copies observe, in an array that nobody else has
+        :return: (num_envs, \\*obs_shape) what the copies observe, in an array of their own
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         :param idx: The copy
         :param start: What ``_prepare_start`` returned
-        :return: The first observation, which is not written to, and the info, which nobody else has
+        :return: The first observation, which is not written to, and an info of its own
         """
 
     @abstractmethod
@@ -123,7 +123,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         :return: Observations, rewards, whether episodes have ended, infos
         """
         self._check_ready()
-        actions = self._checked(self._actions)
+        actions = self._check_actions(self._actions)
         with self._whole():
             return self._step(actions)
 
@@ -173,7 +173,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._generators[idx] = queued
         self._first[idx], info = self._begin_start(idx, self._last_start[1])
         self._tickets[idx] = queued.ticket
-        self.reset_infos[idx] = queued.named(info)
+        self.reset_infos[idx] = queued.add_names(info)
         if queued.probe is not None and isinstance(queued.start, SnapshotStart):
             self._traces[idx] = self._probe(idx, queued)
 
@@ -189,7 +189,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         trace = play_probe(self._single, queued.start, queued.probe)
         observation, _ = self._begin_single(queued.start, queued.noise_seed)
         start, sides = capture(self._single, observation), ("in the start", "in the copy")
-        difference = compare_captured(self._single, start, self._captured(idx), sides)
+        difference = compare_captured(self._single, start, self._capture_copy(idx), sides)
         return trace if difference is None else f"{self.env_name}: a copy is not in the state of its start: {difference}."
 
     @property
@@ -228,9 +228,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         :return: The present state of its episode
         """
         self._check_ready()
-        return self._captured(idx)
+        return self._capture_copy(idx)
 
-    def _captured(self, idx: int) -> SnapshotStart:
+    def _capture_copy(self, idx: int) -> SnapshotStart:
         generator = self._generator(idx)
         observation = self._load(idx)
         self._single.unwrapped.np_random = generator

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.generators import can_be_seeded, find_generators, written
+from sb3_grpo.starts.generators import can_be_seeded, find_generators, readable_place
 from sb3_grpo.starts.hidden_generators import hidden_generators, shared_states
 from sb3_grpo.starts.holdings import env_name, layers_of
-from sb3_grpo.starts.probes import Trace, compare_traces, has_ended, roll
+from sb3_grpo.starts.probes import Trace, compare_traces, has_ended, play_actions
 from sb3_grpo.starts.snapshots import identity, restore, skipped_of
 from sb3_grpo.starts.start_queue import StartQueue, importable_id
 from sb3_grpo.starts.starts import (
@@ -146,15 +146,15 @@ class _Checker:
 
     def __init__(self, env: str | gym.Env | Callable[[], gym.Env], n_steps: int, seed: int):
         self.make = _maker(env)
-        self.one = _queued(env if isinstance(env, gym.Env) or self.make is None else self.make())
-        self.other = self._another()
+        self.one = _wrap_in_queue(env if isinstance(env, gym.Env) or self.make is None else self.make())
+        self.other = self._make_copy()
         self.n_steps, self.seed = n_steps, seed
         self.space = copy.deepcopy(self.one.action_space)
         self.found: dict[tuple[str, str], StartCheck] = {}
         self.last_start: dict[str, Start] = {}
         self.shared = shared_states(layers_of(self.one.env))
 
-    def _another(self) -> StartQueue | None:
+    def _make_copy(self) -> StartQueue | None:
         if self.make is None:
             return None
         made = self.make()
@@ -162,7 +162,7 @@ class _Checker:
             raise ValueError(
                 "check_starts needs a function that makes a new environment each time, and got the same one twice."
             )
-        other = _queued(made)
+        other = _wrap_in_queue(made)
         return other if identity(other.env) == identity(self.one.env) else None
 
     def note(self, starts: str, what: str, difference: str | None, needed: bool = True, note: str = "") -> None:
@@ -205,14 +205,14 @@ class _Checker:
     def play(self, env: StartQueue, start: Start, actions: list[Any], noise_seed: int | None = None) -> Episode:
         env.queue_start(0, start, noise_seed)
         first = copy.deepcopy(env.reset()[0])
-        return first, roll(env, actions)
+        return first, play_actions(env, actions)
 
     def play_side_by_side(self, other: StartQueue, start: Start, actions: list[Any], noise_seed: int | None) -> str | None:
         """Two copies in turn, as the members of a group are played."""
         episodes: list[Episode] = [self.play(env, start, [], noise_seed) for env in (self.one, other)]
         for action in actions:
             for env, (_, trace) in zip((self.one, other), episodes, strict=True):
-                trace.extend(roll(env, [action]))
+                trace.extend(play_actions(env, [action]))
             if any(has_ended(trace) for _, trace in episodes):
                 break
         return _difference(*episodes)
@@ -258,7 +258,7 @@ class _Checker:
         except Exception as error:
             self.note("snapshots", _POSSIBLE, _words(error))
             return
-        captured = copy.deepcopy(start.observation), roll(self.one, actions)
+        captured = copy.deepcopy(start.observation), play_actions(self.one, actions)
         try:
             as_captured = self.play(self.wander(self.one, 5), start, actions)
             # As a group does it: with noise that the members have in common
@@ -271,7 +271,7 @@ class _Checker:
         def play(env: StartQueue, start: Start = start) -> Episode:
             return self.play(env, start, actions, noise_seed)
 
-        self.note("snapshots", "the state is restored", self._restored_otherwise(start))
+        self.note("snapshots", "the state is restored", self._restore_elsewhere(start))
         self.note("snapshots", "as the captured episode went on", _difference(captured, as_captured), needed=False)
         self.compare(
             "snapshots", "the same copy, after other episodes", expected, lambda: play(self.wander(self.one, self.n_steps))
@@ -287,7 +287,7 @@ class _Checker:
             },
         )
 
-    def _restored_otherwise(self, start: SnapshotStart) -> str | None:
+    def _restore_elsewhere(self, start: SnapshotStart) -> str | None:
         try:
             restore(self.one.env, start, compare=True)
         except Exception as error:
@@ -298,7 +298,7 @@ class _Checker:
         """After all starts were tried."""
         actions = self.actions(3000)
         for starts, start in self.last_start.items():
-            # The other copy, because in the same one a generator that nobody found goes on
+            # The other copy, because in the same one a generator that was not found goes on
             env = self.other or self.one
             try:
                 one, *others = (self.play(self.one, start, actions, noise_seed) for noise_seed in _NOISE_SEEDS)
@@ -314,7 +314,9 @@ class _Checker:
         layers = layers_of(self.one.env)
         skipped = skipped_of(layers[-1])
         systems = [
-            written(place, layers) for place, each in find_generators(layers, skipped).items() if not can_be_seeded(each)
+            readable_place(place, layers)
+            for place, each in find_generators(layers, skipped).items()
+            if not can_be_seeded(each)
         ]
         unseeded = [*systems, *hidden_generators(layers, skipped)]
         self.note("noise", "all generators can be seeded", f"not: {'; '.join(unseeded)}" if unseeded else None)
@@ -328,7 +330,7 @@ class _Checker:
         """
         layers = layers_of(self.one.env)
         held = find_generators(layers, skipped_of(layers[-1]))
-        generators = [written(place, layers) for place, each in held.items() if can_be_seeded(each)]
+        generators = [readable_place(place, layers) for place, each in held.items() if can_be_seeded(each)]
         return StartReport(env_name(self.one), generators, [*self.found.values()])
 
 
@@ -344,11 +346,11 @@ def _difference(expected: Episode, observed: Episode) -> str | None:
     return first_difference(expected[0], observed[0], "the first observation") or compare_traces(expected[1], observed[1])
 
 
-def _queued(env: Any) -> StartQueue:
+def _wrap_in_queue(env: Any) -> StartQueue:
     return env if isinstance(env, StartQueue) else StartQueue(env)
 
 
-def _made(function: Callable[[], gym.Env]) -> gym.Env:
+def _make(function: Callable[[], gym.Env]) -> gym.Env:
     if not callable(function):
         raise TypeError(_NO_ENVIRONMENT.format(type(function).__name__))
     try:
@@ -357,7 +359,7 @@ def _made(function: Callable[[], gym.Env]) -> gym.Env:
         name = getattr(function, "__name__", type(function).__name__)
         raise TypeError(f"check_starts calls {name}() without arguments ({error}): give lambda: {name}(...).") from None
     except ValueError:
-        pass  # of some compiled functions nobody knows
+        pass  # of some compiled functions it is not known
     env = function()
     if not isinstance(env, gym.Env):
         raise TypeError(_NO_ENVIRONMENT.format(f"a function that returns a {type(env).__name__}"))
@@ -372,8 +374,8 @@ def _maker(env: str | gym.Env | Callable[[], gym.Env]) -> Callable[[], gym.Env] 
     if isinstance(env, str):
         return functools.partial(gym.make, importable_id(env))
     if not isinstance(env, gym.Env):
-        return functools.partial(_made, env)
+        return functools.partial(_make, env)
     if env.spec is None or any(wrapper.kwargs is None for wrapper in env.spec.additional_wrappers):
-        # There are wrappers of which nobody knows how they were made
+        # Not all wrappers say how they were made
         return None
     return functools.partial(gym.make, env.spec)

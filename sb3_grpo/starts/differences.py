@@ -75,7 +75,7 @@ class _Comparison:
         first, second = expected.__reduce_ex__(4), observed.__reduce_ex__(4)
         if isinstance(first, str) or isinstance(second, str):
             return self.compare(first, second, name)
-        (_, arguments, state, *entries), (_, now, state_now, *entries_now) = map(_padded, (first, second))
+        (_, arguments, state, *entries), (_, now, state_now, *entries_now) = map(_pad, (first, second))
         if isinstance(state, dict) and isinstance(state_now, dict):
             difference = self._compare_dicts(state, state_now, name, "{}.{}")
         else:
@@ -103,7 +103,7 @@ class _Comparison:
         return f"{name} is {_short(one)} {self.sides[0]} and {_short(other)} {self.sides[1]}{_by(one, other)}"
 
 
-def _padded(reduced: tuple[Any, ...]) -> list[Any]:
+def _pad(reduced: tuple[Any, ...]) -> list[Any]:
     """With lists in place of iterators, and as long as it can be."""
     function, arguments, state, *entries = (*reduced, None, None, None)[:5]
     return [function, arguments, state, *([] if each is None else list(each) for each in entries)]

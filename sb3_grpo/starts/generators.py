@@ -15,7 +15,7 @@ import torch as th
 
 from sb3_grpo.starts.holdings import (
     attributes,
-    cached_by_class,
+    cache_by_class,
     env_name,
     is_container,
     is_leaf,
@@ -57,7 +57,7 @@ def find_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) ->
     :param skipped: attributes of the base environment that are not looked into
     :return: where each of them is, and the generator
     """
-    return _searched(layers, skipped)[0]
+    return _search(layers, skipped)[0]
 
 
 def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
             found = {place: attrgetter(place)(layers[0]) for place in search.places}
             if all(isinstance(generator, GENERATORS) for generator in found.values()):
                 return found
-    found, n_objects = _searched(layers, skipped)
+    found, n_objects = _search(layers, skipped)
     is_rare = n_objects > _LARGE or all(is_known(type(layer)) for layer in layers)
     next_search = max(2 * n_calls, _N_FIRST_SEARCHES) if is_rare else n_calls
     if is_hashable:
@@ -95,7 +95,7 @@ def depth_of(place: str) -> int:
     return next(depth for depth, name in enumerate(names) if name != "env")
 
 
-def written(place: str, layers: Sequence[gym.Env]) -> str:
+def readable_place(place: str, layers: Sequence[gym.Env]) -> str:
     """
     :param place: where a generator is
     :param layers: the environment with its wrappers
@@ -123,7 +123,7 @@ def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[
         except Exception as error:
             kind = f"{type(generator).__module__}.{type(generator).__qualname__}"
             raise StartNotSupportedError(
-                f"{env_name(layers[0])}: the random generator {written(place, layers)} ({kind}) cannot be seeded: "
+                f"{env_name(layers[0])}: the random generator {readable_place(place, layers)} ({kind}) cannot be seeded: "
                 f"{type(error).__name__}, {str(error).rstrip('.')}. Members of a group need noise from a known seed: use a "
                 "numpy.random.Generator, a random.Random or a torch.Generator in its place."
             ) from error
@@ -187,7 +187,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def _searched(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict[str, Any], int]:
+def _search(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict[str, Any], int]:
     found: dict[str, Any] = {}
     n_objects = 0
     for item, path in walk(_roots(layers, skipped), known=layers):
@@ -201,24 +201,24 @@ def _roots(layers: Sequence[gym.Env], skipped: Collection[str]) -> Iterator[tupl
     for depth, layer in enumerate(layers):
         left_out = skipped if layer is layers[-1] else records_of(type(layer))
         # One look at a class has to do: this is asked for each attribute at each start
-        looked_into = _looked_into_in_known if is_known(type(layer)) else _looked_into
+        looked_into = _is_searched_in_known if is_known(type(layer)) else _is_searched
         for name, value in attributes(layer).items():
             if looked_into(type(value)) and name not in left_out:
                 yield f"{'env.' * depth}{name}", value
 
 
-@cached_by_class
-def _looked_into(cls: type) -> bool:
+@cache_by_class
+def _is_searched(cls: type) -> bool:
     return not is_leaf(cls)
 
 
-@cached_by_class
-def _looked_into_in_known(cls: type) -> bool:
+@cache_by_class
+def _is_searched_in_known(cls: type) -> bool:
     """What known packages made holds no generators further in, but it may hold a function of the user's."""
     return issubclass(cls, GENERATORS) or not (is_leaf(cls) or is_container(cls) or is_known(cls))
 
 
-@cached_by_class
+@cache_by_class
 def is_known(cls: type) -> bool:
     """
     :param cls: a class

@@ -1,4 +1,4 @@
-"""Random generators that nobody can seed for an environment: those that no attribute leads to, and those that are shared."""
+"""Random generators that cannot be seeded for an environment: those that no attribute leads to, and those that are shared."""
 
 import gc
 import random
@@ -36,7 +36,7 @@ def hidden_generators(layers: Sequence[gym.Env], skipped: frozenset[str]) -> lis
     kept: list[Any] = list(layers)  # an identity is one only as long as its object exists
     for item in kept:
         if isinstance(item, GENERATORS):
-            hidden.append(_described(item, holders))
+            hidden.append(_describe(item, holders))
             continue
         for inner in gc.get_referents(item):
             if id(inner) not in seen and not isinstance(inner, _NOT_FOLLOWED) and len(kept) < _MAX_OBJECTS:
@@ -46,7 +46,7 @@ def hidden_generators(layers: Sequence[gym.Env], skipped: frozenset[str]) -> lis
     return hidden
 
 
-def _described(item: Any, holders: dict[int, Any]) -> str:
+def _describe(item: Any, holders: dict[int, Any]) -> str:
     chain: list[str] = []
     while item is not None:
         chain.append(getattr(item, "__qualname__", None) or type(item).__qualname__)

@@ -121,7 +121,7 @@ def attributes(item: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in DESCRIPTIVE}
 
 
-def cached_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
+def cache_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
     """
     :param function: a function of a class
     :return: the same, asked once for each class
@@ -130,7 +130,7 @@ def cached_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
     return functools.cache(function)
 
 
-@cached_by_class
+@cache_by_class
 def records_of(wrapper_class: type) -> frozenset[str]:
     """
     :param wrapper_class: class of a wrapper
@@ -140,7 +140,7 @@ def records_of(wrapper_class: type) -> frozenset[str]:
     return frozenset().union(*(_RECORDS.get(name, ()) for name in names))
 
 
-@cached_by_class
+@cache_by_class
 def is_leaf(cls: type) -> bool:
     """
     :param cls: a class
@@ -149,7 +149,7 @@ def is_leaf(cls: type) -> bool:
     return _kind(cls) is _Kind.LEAF
 
 
-@cached_by_class
+@cache_by_class
 def is_container(cls: type) -> bool:
     """
     :param cls: a class
@@ -179,7 +179,7 @@ def env_name(env: gym.Env) -> str:
     return type(base).__qualname__ if base.spec is None else base.spec.id
 
 
-@cached_by_class
+@cache_by_class
 def _kind(cls: type) -> _Kind:
     kinds: tuple[tuple[_Kind, Any], ...] = (
         (_Kind.LEAF, (*_LEAVES, *_OPAQUE, *_WEAK, type(None))),
@@ -241,7 +241,7 @@ def is_compiled(item: Any) -> bool:
     return not is_of_library(cls) and package_of(cls) not in ("numpy", "torch", "pygame")
 
 
-@cached_by_class
+@cache_by_class
 def is_of_library(cls: type) -> bool:
     """
     :param cls: a class
@@ -259,7 +259,7 @@ def package_of(cls: type) -> str:
     return str(getattr(cls, "__module__", "")).partition(".")[0]
 
 
-@cached_by_class
+@cache_by_class
 def slots_of(cls: type) -> tuple[str, ...]:
     """
     :param cls: a class

@@ -2,7 +2,7 @@
 Does an environment go on from a snapshot as other copies do?
 
 A probe plays a few steps from the start of a group in a copy that is about to begin there, and the traces of all members are
-compared, as their first observations are. Nobody notices: Python's objects are put back as they were, and the rest of
+compared, as their first observations are. A probe leaves no trace: Python's objects are put back as they were, and the rest of
 the state is that of the start, from which the copy then begins.
 """
 
@@ -39,7 +39,7 @@ class Probe(NamedTuple):
     :param seed: of the actions, and of the noise after the start
     :param n_steps: how many steps are played
     :param again: whether to play them again, after the copy has been elsewhere
-    :param own_noise: whether members have noise of their own: then what nobody can seed may differ from member to member
+    :param own_noise: whether members have noise of their own: then what cannot be seeded may differ from member to member
     """
 
     seed: int
@@ -63,9 +63,9 @@ def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
             trace = _play(env, start, probe, actions[: probe.n_steps])
             if not probe.again:
                 return trace
-            with unwatched(env) as inner:
+            with without_watchers(env) as inner:
                 inner.reset()
-                roll(inner, actions[probe.n_steps :])
+                play_actions(inner, actions[probe.n_steps :])
             difference = compare_traces(trace, _play(env, start, probe, actions[: probe.n_steps]))
         except UnequalStartError as error:
             return str(error)
@@ -103,11 +103,11 @@ def _play(env: gym.Env, start: SnapshotStart, probe: Probe, actions: list[Any]) 
     begin(env, start, probe.seed, compare=True)
     if probe.own_noise:
         _seed_global_generators(probe.seed)
-    with unwatched(env) as inner:
-        return roll(inner, actions)
+    with without_watchers(env) as inner:
+        return play_actions(inner, actions)
 
 
-def roll(env: gym.Env, actions: list[Any]) -> Trace:
+def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
     """
     :param env: an environment in an episode
     :param actions: what to do, until the episode ends
@@ -135,7 +135,7 @@ def has_ended(trace: Trace) -> bool:
 
 
 @contextmanager
-def unwatched(env: gym.Env) -> Iterator[gym.Env]:
+def without_watchers(env: gym.Env) -> Iterator[gym.Env]:
     """
     :param env: an environment with its wrappers
     :return: the same without those that only watch: that keep statistics, record or show

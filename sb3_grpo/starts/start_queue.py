@@ -26,7 +26,7 @@ class QueuedStart(NamedTuple):
     :param ticket: chosen by whoever queues the start, to recognise the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
-    :param horizon: the episode is cut after so many steps, if it has not ended before
+    :param horizon: the episode is cut after this many steps, if it has not ended before
     :param goes_on: whether to capture the state in which it is cut
     :param group: number of the group of which the episode is a member
     :param member: number of the member
@@ -42,7 +42,7 @@ class QueuedStart(NamedTuple):
     member: int | None = None
     probe: Probe | None = None
 
-    def named(self, info: dict[str, Any]) -> dict[str, Any]:
+    def add_names(self, info: dict[str, Any]) -> dict[str, Any]:
         """
         :param info: of the reset
         :return: the same with what the episode is
@@ -94,7 +94,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     ticket. Where it is known, ``info["group"]`` and ``info["group_member"]`` are the numbers of its group and of the member,
     from 0. ``first_observation`` is a copy of the observation it began with, ``start_trace`` what the last probe has
     seen. If it is cut at its horizon, the info of its last
-    step has ``info["group_cut_at"]``: a start from which it can go on, or None if it shall not.
+    step has ``info["group_cut_at"]``: a start from which it can go on, or None if it does not.
 
     :param env: the environment with all its other wrappers
     """
@@ -196,7 +196,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         Begin from the next queued start, or reset the wrapped environment if there is none.
 
-        A copy that has no start only because all are taken has the horizon of the last one: others shall not have to wait for
+        A copy that has no start only because all are taken has the horizon of the last one: others need not wait for
         the end of its episode.
 
         :param seed: for the ordinary reset
@@ -222,14 +222,14 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             if isinstance(self.start_trace, str):
                 # Whoever asked for the probe has to raise it: an error here would end the process of a SubprocVecEnv's copy
                 observation, info = self.env.reset()
-                return observation, queued.named(info)
+                return observation, queued.add_names(info)
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
         self._steps_left = self._horizon = queued.horizon
         self._goes_on = queued.goes_on
         self.first_observation = copy.deepcopy(observation)
-        return observation, queued.named(info)
+        return observation, queued.add_names(info)
 
     def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
         self._origin, self._noise_seed, self._actions = origin, noise_seed, []

@@ -86,7 +86,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         :param actions: (n_envs,)
         :param forwarded: (n_envs,) log probabilities of the actions
         :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if nobody wants its steps
+        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if its steps are not learned from
         :param time: (n_envs,) steps that this episode had before this one
         """
         assert isinstance(obs, np.ndarray)

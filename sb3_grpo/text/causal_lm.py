@@ -148,7 +148,7 @@ class CausalLMPolicy(TokenPolicy):
     :param lora: Train adapters only: arguments of ``peft.LoraConfig``, or one. ``None``: train all weights (of a model given
         as an object those with ``requires_grad``)
     :param dtype: Of the weights, ``"float32"`` or ``"bfloat16"``. Small steps are lost in weights in bfloat16:
-        it is meant for the frozen ones beside adapters, which are in float32. To train all weights and compute in bfloat16,
+        it is meant for the frozen ones next to adapters, which are in float32. To train all weights and compute in bfloat16,
         use ``autocast``.
     :param gradient_checkpointing: Compute hidden states again in the backward pass instead of keeping them: slower, but
         with less memory

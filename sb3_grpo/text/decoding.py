@@ -75,7 +75,7 @@ class CachedReader:
     ) -> th.Tensor:
         """
         Read ``n_tokens`` tokens of each text. Where a text has fewer, what is read in their place is nonsense that
-        nobody attends to before it is overwritten.
+        no token attends to before it is overwritten.
 
         :return: (n, width) hidden states of the last tokens
         """
@@ -83,7 +83,7 @@ class CachedReader:
         positions = begin[:, None] + np.arange(n_tokens)
         end = int(positions.max()) + 1
         if end > observations.shape[1]:
-            # A long text goes on beside a new one: none may read beyond the end
+            # A long text goes on next to a new one: none may read beyond the end
             positions = np.minimum(positions, observations.shape[1] - 1)
             end = observations.shape[1]
         tokens = np.take_along_axis(observations, positions, axis=1).clip(min=0)

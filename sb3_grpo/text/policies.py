@@ -60,7 +60,7 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
     def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N,) what the action sampler returned beside the tokens
+        :param forwarded: (N,) what the action sampler returned with the tokens
         :param actions: (N,) those tokens
         :return: (N,) their log probabilities
         """

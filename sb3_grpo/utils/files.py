@@ -28,7 +28,7 @@ def save_location(path: str | Path, suffix: str) -> Path:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[io.BufferedIOBase]:
+def replace_file(path: Path) -> Iterator[io.BufferedIOBase]:
     """
     Write a file that takes the place of an older one at the end of the ``with`` block, and not before: after an exception,
     or when the process is killed, the old one is still there. (A process that is killed leaves an unfinished ``.part``.)

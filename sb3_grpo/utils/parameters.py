@@ -32,7 +32,7 @@ def number_parameters(algorithm: type) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def checked_number(algorithm: type, name: str, value: Any) -> Any:
+def check_number(algorithm: type, name: str, value: Any) -> Any:
     """
     :param algorithm: See :func:`number_parameters`
     :param name: One of these parameters

@@ -36,7 +36,7 @@ def check_choice(parameter: str, value: Any, names: Iterable[str]) -> None:
         raise ValueError(f"Unknown {parameter}={value!r:.80}, must be one of {', '.join(names)}, or a function.")
 
 
-def imported(value: Any) -> Any:
+def import_plugin(value: Any) -> Any:
     """
     :param value: What a parameter is to be; a function can be written ``"module.function"`` in a configuration file
     :return: The function, or the same value if it is no such string
@@ -50,7 +50,7 @@ def imported(value: Any) -> Any:
     return value
 
 
-def checked_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: th.Tensor | None = None) -> th.Tensor:
+def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: th.Tensor | None = None) -> th.Tensor:
     """
     :param returns: The function that has returned the values, for messages
     :param values: What was returned

@@ -78,7 +78,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
             """"policy_kwargs:dict(net_arch=[64, 64])" "policy:'MlpPolicy'\""""
         )
     if isinstance(error, yaml.YAMLError):
-        return f"This is not YAML (the file of --conf-file, or one beside a trained agent): {said}"
+        return f"This is not YAML (the file of --conf-file, or one next to a trained agent): {said}"
     if isinstance(error, ValueError) and "You are about to download a model from the HF hub" in said:
         return f"There is no such trained agent in the folder. What you trained is in another one: -f logs. {said}"
     if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):

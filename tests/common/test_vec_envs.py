@@ -34,7 +34,7 @@ class Outcomes:
     drawn: list[Group]
 
     def _take_groups(self) -> None:
-        self.drawn = [*getattr(self, "drawn", []), *self.collector.queue.wanted()]  # type: ignore[attr-defined]
+        self.drawn = [*getattr(self, "drawn", []), *self.collector.queue.wanted_groups()]  # type: ignore[attr-defined]
         super()._take_groups()  # type: ignore[misc]
 
 

@@ -52,7 +52,7 @@ class Groups(BaseCallback):
     def _note_playing(self) -> None:
         assert isinstance(self.model, GRPO)
         self._playing = self.model.collector.tickets.copy()
-        self._wanted = self.model.collector.queue.wanted()
+        self._wanted = self.model.collector.queue.wanted_groups()
 
     def _on_step(self) -> bool:
         for idx in self.locals["dones"].nonzero()[0]:

@@ -32,7 +32,7 @@ class Groups(BaseCallback):
     def _on_step(self) -> bool:
         self.observed.update(each.tobytes() for each in self.locals["new_obs"])
         assert isinstance(self.model, GRPO)
-        self._wanted = self.model.collector.queue.wanted()
+        self._wanted = self.model.collector.queue.wanted_groups()
         return True
 
     def _on_rollout_end(self) -> None:
