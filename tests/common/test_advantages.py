@@ -275,6 +275,7 @@ def test_malformed_input_is_refused():
     refused("finite", rewards * math.nan)
     refused("finite", rewards * math.inf)
     refused("at least one step", mask=~mask)
+    refused("at least one step", mask=th.tensor([[[True], [False]]]))
     gap = th.tensor([[[True, False, True], [True, True, True]]])
     refused("first to the last step", th.zeros(1, 2, 3), gap)
     refused("first to the last step", th.zeros(1, 2, 3), ~gap)

@@ -119,6 +119,14 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {id(state) for state in states.states} == {*drawn}
 
 
+def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "CAPTURE_RATE", 1.0)
+    states, env = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), ControlVecEnv("CartPole-v1", 8, seed=0)
+    observations = env.reset()
+    states.after_step(env, np.zeros(8, dtype=bool), np.random.default_rng(0))
+    assert {state.observation.tobytes() for state in states.states} == {each.tobytes() for each in observations}
+
+
 def test_nothing_changes_without_it() -> None:
     models = [
         GRPO("MlpPolicy", ControlVecEnv("CartPole-v1", 4, seed=0), **SETTINGS, **more).learn(500)
