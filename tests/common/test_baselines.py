@@ -43,13 +43,13 @@ def test_values_are_those_of_the_gaussian_process_that_is_meant(monkeypatch: pyt
     """With many random features they are the kernel: variance 2, squared bandwidth a sixth of the mean squared distance."""
     monkeypatch.setattr(baselines, "N_RANDOM_FEATURES", 3000)
     rng = np.random.default_rng(0)
-    x, time, returns = rng.normal(3.0, [1.0, 20.0, 0.1], (40, 3)), rng.integers(50, size=40), rng.gumbel(size=40)
+    x, time, returns = rng.normal(3.0, [1.0, 20.0, 0.1, 5.0], (40, 4)), rng.integers(50, size=40), rng.gumbel(size=40)
     z, u, y = (x - x.mean(0)) / x.std(0), time / time.max(), (returns - returns.mean()) / returns.std()
     distances = ((z[:, None] - z[None]) ** 2).sum(-1)
-    assert distances.mean() == pytest.approx(2 * 3)
+    assert distances.mean() == pytest.approx(2 * 4)
     kernel = 1e6 + sum(np.outer(u**power, u**power) for power in (1, 2, 3))  # the constant is free
-    kernel += (z @ z.T + z**2 @ (z**2).T) / 3
-    kernel += 2.0 * np.exp(-distances / (2 * 6 / 6))
+    kernel += (z @ z.T + z**2 @ (z**2).T) / 4
+    kernel += 2.0 * np.exp(-distances / (2 * 8 / 6))
     expected = kernel @ np.linalg.solve(kernel + np.eye(40), y)
     values = regression_values(th.as_tensor(x).float(), th.as_tensor(time), th.as_tensor(returns)).numpy()
     error = (values - returns.mean()) / returns.std() - expected

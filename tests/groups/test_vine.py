@@ -1,3 +1,4 @@
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,16 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
     assert states(rng) == SeedStart(1)
     env = ControlVecEnv("CartPole-v1", 4, seed=0)
     env.reset()
+    captured: Counter[int] = Counter()
     for _ in range(300):
         observations, *_ = env.step(rng.integers(2, size=4))
         before = len(states.states)
         states.after_step(env, np.array([False, False, False, True]), rng)
         latest = [observations[idx].tobytes() for idx in range(3)]
         assert all(state.observation.tobytes() in latest for state in [*states.states][before:])
+        captured.update(latest.index(state.observation.tobytes()) for state in [*states.states][before:])
     assert len(states.states) == samplers.N_STATES
+    assert all(captured[idx] > 0.2 * captured.total() for idx in range(3))
     drawn = [id(states(rng)) for _ in range(1000)]
     assert {id(state) for state in states.states} == {*drawn}
 

@@ -90,6 +90,13 @@ def test_each_of_them_has_numbers_of_its_own() -> None:
     assert np.array_equal(draws[0], draws[2]) and not np.any(draws[0] == draws[1])
 
 
+def test_two_generators_of_an_environment_have_different_noise() -> None:
+    env = Holder(lambda rng: [rng, np.random.default_rng(7)])
+    env.find = lambda held: SimpleNamespace(random=lambda: held[0].random() - held[1].random())  # type: ignore[assignment]
+    begin(env, SeedStart(3), 4)
+    assert 0.0 not in np.array(roll(env))
+
+
 def test_noise_does_not_depend_on_what_is_around_the_environment() -> None:
     episodes = []
     for env in (NestedGenerator(), gym.wrappers.OrderEnforcing(gym.wrappers.TimeLimit(NestedGenerator(), 50))):
