@@ -48,6 +48,13 @@ def test_statistics_are_those_of_all_rollouts_before_the_present_one() -> None:
     assert norm.observed.count == pytest.approx(3 * len(before) / 2), "those of the last rollout wait"
 
 
+def test_an_entry_that_never_changed_is_zero_and_a_first_change_is_clipped() -> None:
+    norm = RunningNorm((2,))
+    norm.observe(np.array([[3.0, 1.0], [3.0, 5.0]]))
+    norm.renew()
+    assert norm(th.tensor([[3.0, 5.0], [3.5, 1.0]])).tolist() == [[0.0, 1.0], [10.0, -1.0]]
+
+
 @pytest.mark.parametrize("max_forwarded_bytes", [0, 2**22])
 def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, max_forwarded_bytes: int) -> None:
     monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.MAX_FORWARDED_BYTES", max_forwarded_bytes)

@@ -90,6 +90,13 @@ def test_each_of_them_has_numbers_of_its_own() -> None:
     assert np.array_equal(draws[0], draws[2]) and not np.any(draws[0] == draws[1])
 
 
+def test_generators_are_found_in_the_order_of_attributes() -> None:
+    env = NestedGenerator()
+    env.one, env.two = [random.Random(1), random.Random(2)], random.Random(3)  # type: ignore[attr-defined]
+    places = [*find_generators([gym.wrappers.OrderEnforcing(env), env])]
+    assert places.index("env.one[0]") < places.index("env.one[1]") < places.index("env.two")
+
+
 def test_two_generators_of_an_environment_have_different_noise() -> None:
     env = Holder(lambda rng: [rng, np.random.default_rng(7)])
     env.find = lambda held: SimpleNamespace(random=lambda: held[0].random() - held[1].random())  # type: ignore[assignment]
