@@ -1,11 +1,12 @@
 """
 Environment steps per second of training, against SB3's PPO on the same environment copies: ``python -m benchmarks.speed``.
 
-In turn, several times over, one process each with one torch thread: random stepping, PPO with RL Zoo's hyperparameters,
-GRPO, DAPO. Prints medians and ratios, and writes ``benchmarks/results/speed.json``.
+In turn, several times over, one process each with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO
+with the epochs and the minibatches of GRPO, GRPO, DAPO. Prints medians and ratios and writes ``benchmarks/results/speed.json``.
 """
 
 import argparse
+import inspect
 import json
 import resource
 import subprocess
@@ -20,6 +21,8 @@ import numpy as np
 
 RESULTS = Path(__file__).resolve().parent / "results"
 N_ENVS = 16
+# PPO with the epochs and the minibatches of GRPO
+SAME_PASSES = "ppo_passes"
 
 
 def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: dict[str, Any]) -> Any:
@@ -104,7 +107,7 @@ def training(
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 
-    def time_training(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
@@ -114,9 +117,9 @@ def training(
 
         return wrapper
 
-    model.collect_rollouts = time_training("collect", model.collect_rollouts)  # type: ignore[attr-defined]
-    model.train = time_training("train", model.train)  # type: ignore[attr-defined]
-    model.env.step = time_training("env", model.env.step)  # type: ignore[union-attr, method-assign]
+    model.collect_rollouts = clock("collect", model.collect_rollouts)  # type: ignore[attr-defined]
+    model.train = clock("train", model.train)  # type: ignore[attr-defined]
+    model.env.step = clock("env", model.env.step)  # type: ignore[union-attr, method-assign]
     begin = time.perf_counter()
     model.learn(steps)
     seconds = time.perf_counter() - begin
@@ -134,25 +137,45 @@ def training(
     }
 
 
+def passes(hyperparams: dict[str, Any]) -> dict[str, int]:
+    """
+    :param hyperparams: Of an entry of GRPO
+    :return: Its epochs and its minibatches, the defaults where it has none
+    """
+    from sb3_grpo import GRPO
+
+    defaults = inspect.signature(GRPO).parameters
+    return {name: hyperparams.get(name, defaults[name].default) for name in ("n_epochs", "batch_size")}
+
+
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--changes", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        measure = random_stepping(args.env, args.steps) if args.one == "random" else training(args.one, args.env, args.steps)
+        if args.one == "random":
+            measure = random_stepping(args.env, args.steps)
+        else:
+            measure = training(args.one, args.env, args.steps, changes=args.changes)
         print(json.dumps(measure))
         return
 
     from benchmarks.common import command, hyperparameters, machine
 
-    subjects = ["random", "ppo", "grpo", "dapo"]
+    algos = ("ppo", "grpo", "dapo")
+    subjects = ["random", "ppo", SAME_PASSES, "grpo", "dapo"]
+    same_passes = passes(hyperparameters("grpo", args.env))
     runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
     for repeat in range(args.repeats):
         for subject in subjects:
             options = ["--env", args.env, "--steps", str(args.steps), "--one", subject]
+            if subject == SAME_PASSES:
+                options[-1:] = ["ppo", "--changes", json.dumps(same_passes)]
             output = subprocess.run(
                 [sys.executable, "-m", "benchmarks.speed", *options],
                 check=True,
@@ -161,7 +184,7 @@ def main() -> None:
                 cwd=RESULTS.parents[1],
             ).stdout
             runs[subject].append(json.loads(output.splitlines()[-1]))
-            print(f"{repeat + 1}/{args.repeats} {subject:6} {runs[subject][-1]['steps_per_second']:8.0f} steps/s", flush=True)
+            print(f"{repeat + 1}/{args.repeats} {subject:10} {runs[subject][-1]['steps_per_second']:8.0f} steps/s", flush=True)
 
     median = {
         subject: {key: float(np.median([run[key] for run in measures])) for key in measures[0]}
@@ -175,6 +198,7 @@ def main() -> None:
     ratios = {
         algo: {
             "training_vs_ppo": ratio(algo, "steps_per_second", "ppo", "steps_per_second"),
+            "training_vs_ppo_with_the_same_passes": ratio(algo, "steps_per_second", SAME_PASSES, "steps_per_second"),
             "collection_vs_random_stepping": ratio(algo, "collect_steps_per_second", "random", "steps_per_second"),
             "peak_memory_vs_ppo": ratio(algo, "peak_memory_mib", "ppo", "peak_memory_mib"),
         }
@@ -187,7 +211,8 @@ def main() -> None:
         "median": median,
         "median_of_paired_ratios": ratios,
         "runs": runs,
-        "hyperparameters": {algo: {k: str(v) for k, v in hyperparameters(algo, args.env).items()} for algo in subjects[1:]},
+        "hyperparameters": {algo: {k: str(v) for k, v in hyperparameters(algo, args.env).items()} for algo in algos},
+        "same_passes": same_passes,
         "command": command(),
         "machine": machine(),
     }

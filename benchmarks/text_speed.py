@@ -134,7 +134,7 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
     counted = dict.fromkeys(("answers_sampled", "answers_trained", "tokens_trained", "right"), 0.0)
     ends: list[dict[str, float]] = []  # of each update
 
-    def time_training(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
@@ -162,16 +162,16 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
         now = {"seconds": time.perf_counter(), "tokens_sampled": float(model.num_timesteps)}
         ends.append({**now, **counted, **spent})
 
-    step, update = time_training("env", model.env.step), time_training("train", model.train)  # type: ignore[union-attr, attr-defined]
+    step, update = clock("env", model.env.step), clock("train", model.train)  # type: ignore[union-attr, attr-defined]
     model.env.step = env_step  # type: ignore[union-attr, method-assign]
     model.train = train  # type: ignore[attr-defined]
-    model.collect_rollouts = time_training("collect", model.collect_rollouts)  # type: ignore[attr-defined]
+    model.collect_rollouts = clock("collect", model.collect_rollouts)  # type: ignore[attr-defined]
     if isinstance(model, PPO):
-        model.policy.forward = time_training("policy", model.policy.forward)  # type: ignore[method-assign]
+        model.policy.forward = clock("policy", model.policy.forward)  # type: ignore[method-assign]
     else:
         policy: Any = model.policy
         make_sampler = policy.action_sampler
-        policy.action_sampler = lambda: time_training("policy", make_sampler())
+        policy.action_sampler = lambda: clock("policy", make_sampler())
     # The first full collection goes through all that was imported, once: not in the middle of what is measured
     gc.collect()
     model.learn(10**12, callback=StopAfter(ends, n_updates + 1))

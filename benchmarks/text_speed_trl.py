@@ -167,7 +167,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             ends.append({"seconds": time.perf_counter(), **counted, **spent})
 
-    def time_training(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
@@ -189,8 +189,8 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
             processing_class=tokenizer,
             callbacks=[Clock()],
         )
-        trainer._generate = time_training("generate", trainer._generate)
-        trainer._generate_and_score_completions = time_training("rollout", trainer._generate_and_score_completions)
+        trainer._generate = clock("generate", trainer._generate)
+        trainer._generate_and_score_completions = clock("rollout", trainer._generate_and_score_completions)
         gc.collect()
         trainer.train()
     per_update = setting.N_EPOCHS * setting.N_MINIBATCHES
