@@ -1,8 +1,8 @@
 """
 Environment steps per second of training, against SB3's PPO on the same environment copies: ``python -m benchmarks.speed``.
 
-In turn, several times over, one process each with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO
-with the epochs and the minibatches of GRPO, GRPO, DAPO. Prints medians and ratios and writes ``benchmarks/results/speed.json``.
+In turn, several times over, in processes with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO with
+the epochs and the minibatches of GRPO, GRPO, DAPO. Prints medians and ratios, and writes ``benchmarks/results/speed.json``.
 """
 
 import argparse
