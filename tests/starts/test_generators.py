@@ -219,6 +219,7 @@ def test_differences() -> None:
         (Point(1), Point(2), "it.x is 1 in one and 2 in the other (by 1)"),
         ("a", b"a", "it is 'a' in one and b'a' in the other"),
         (float("nan"), 1.0, "it is nan in one and 1 in the other"),
+        (1.0, float("nan"), "it is 1 in one and nan in the other"),
     ]:
         assert first_difference(one, other, "it") == expected
     difference = first_difference(random.Random(1), random.Random(2), "it")

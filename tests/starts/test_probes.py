@@ -183,10 +183,10 @@ def test_batched_copies_that_are_elsewhere() -> None:
 
 
 class Slots:
-    __slots__ = ("numbers",)
+    __slots__ = ("count", "numbers")
 
     def __init__(self) -> None:
-        self.numbers = [1, 2]
+        self.numbers, self.count = [1, 2], 2
 
 
 class Full(gym.Env):
@@ -208,13 +208,14 @@ class Full(gym.Env):
         self.things["queue"].append(3)
         self.things["set"].add(2)
         self.things["slots"].numbers.append(4)
+        self.things["slots"].count += 1
         self.things["more"] = 5
         self.observation_space.sample()
         np.random.random()
         th.rand(1)
 
     def content(self) -> Any:
-        slots = self.things["slots"].numbers
+        slots = self.things["slots"].numbers, self.things["slots"].count
         names = [*vars(self), *self.things]
         numbers = [self.number, self.array.tolist(), self.tensor.tolist(), [*self.things["queue"]], self.things["set"], slots]
         copied = [np.random.get_state()[2], th.get_rng_state().tolist(), self.rng.bit_generator.state]
