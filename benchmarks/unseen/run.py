@@ -1,0 +1,215 @@
+"""
+Learn the tasks of a list with defaults: ``python -m benchmarks.unseen.run development --algos ppo grpo dapo``.
+
+Each run is a process with one torch thread; its row is appended to ``benchmarks/results/unseen.jsonl`` when it has ended.
+Continues where it was interrupted. Runs of our algorithms carry the name of a design (``--design``).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from rich.progress import Progress
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
+PEERS = ("ppo", "ppo-norm", "a2c", "trpo")
+OURS = ("grpo-paper", "grpo", "dapo")
+N_EVALUATIONS, N_EPISODES, N_FINAL_EPISODES = 5, 5, 20
+# Evaluations have seeds of their own
+EVALUATION_SEED = 10_000
+PAPER: dict[str, Any] = {
+    "advantage": "outcome",
+    "advantage_scale": "group",
+    "loss_average": "episode",
+    "gamma": 1.0,
+    "kl_coef": 0.04,
+    "kl_estimator": "k3_plain",
+}
+
+
+class Evaluate(BaseCallback):
+    """
+    Evaluates at equal distances, and counts the seconds in between.
+
+    :param env: For evaluations
+    :param every: Steps from one to the next
+    """
+
+    def __init__(self, env: VecEnv, every: int):
+        super().__init__()
+        self.env, self.every = env, every
+        self.steps: list[int] = []
+        self.seconds: list[float] = []
+        self.returns: list[float] = []
+        self.spent, self.begun = 0.0, time.perf_counter()
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.every * (len(self.steps) + 1) and len(self.steps) < N_EVALUATIONS - 1:
+            self.note(N_EPISODES)
+        return True
+
+    def note(self, n_episodes: int) -> None:
+        """
+        :param n_episodes: How many to play
+        """
+        from stable_baselines3.common.evaluation import evaluate_policy
+        from stable_baselines3.common.vec_env import sync_envs_normalization
+
+        now = time.perf_counter()
+        training_env = self.model.get_env()
+        assert training_env is not None
+        sync_envs_normalization(training_env, self.env)
+        returns, _ = evaluate_policy(self.model, self.env, n_episodes, warn=False, return_episode_rewards=True)
+        self.steps.append(self.num_timesteps)
+        self.seconds.append(round(now - self.begun - self.spent, 2))
+        self.returns.append(round(float(np.mean(returns)), 4))
+        self.spent += time.perf_counter() - now
+
+
+def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param task: What to learn
+    :param algo: One of ``PEERS`` or ``OURS``
+    :param seed: Of everything random
+    :param changes: Arguments that a design changes
+    :return: The row
+    """
+    import sb3_contrib
+    import stable_baselines3
+    import torch as th
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    import sb3_grpo
+
+    th.set_num_threads(1)
+    gym.logger.min_level = gym.logger.ERROR
+    name = algo.partition("-")[0]
+    normalize = algo == "ppo-norm" and task.normalize
+    eval_env: VecEnv = make_vec_env(task.make, 5, seed=EVALUATION_SEED + seed)
+    if algo in OURS:
+        env: VecEnv = sb3_grpo.make_group_env(task.make, 16, seed=seed)
+        cls: Any = getattr(sb3_grpo, name.upper())
+        kwargs = {**(PAPER if algo == "grpo-paper" else {}), **changes}
+    else:
+        env = make_vec_env(task.make, 1, seed=seed)
+        if normalize:
+            env = VecNormalize(env)
+            eval_env = VecNormalize(eval_env, training=False, norm_reward=False)
+        cls = getattr(stable_baselines3, name.upper(), None) or getattr(sb3_contrib, name.upper())
+        kwargs = {}
+    model = cls("MlpPolicy", env, seed=seed, device="cpu", **kwargs)
+    evaluate = Evaluate(eval_env, task.timesteps // N_EVALUATIONS)
+    model.learn(task.timesteps, callback=evaluate)
+    evaluate.note(N_FINAL_EPISODES)
+    return {"steps": evaluate.steps, "seconds": evaluate.seconds, "returns": evaluate.returns}
+
+
+def random_return(task: Task) -> float:
+    """
+    :param task: A task
+    :return: Mean return of a random policy
+    """
+    env, returns = task.make(), []
+    env.action_space.seed(0)
+    for episode in range(200):
+        env.reset(seed=episode)
+        total, done = 0.0, False
+        while not done:
+            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            total, done = total + float(reward), terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
+
+
+def rows() -> list[dict[str, Any]]:
+    """
+    :return: All runs so far
+    """
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """
+    :param row: A run
+    :return: What tells runs apart
+    """
+    return row["task"], row["algo"], row["seed"], row["design"]
+
+
+def main() -> None:
+    """Make the runs that have no row yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("list", choices=LISTS)
+    parser.add_argument("--algos", nargs="+", choices=(*PEERS, *OURS), default=[*PEERS, *OURS])
+    parser.add_argument("--tasks", nargs="+", help="only these (development)")
+    parser.add_argument("--seeds", type=int, help="only so many (development)")
+    parser.add_argument("--design", default="0.1", help="name of a design of our algorithms")
+    parser.add_argument("--changes", type=json.loads, default={}, help='its arguments, such as {"batch_size": 64}')
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--random", action="store_true", help="print the returns of random policies instead")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    tasks = {task.env_id: task for task in LISTS[args.list] if not args.tasks or task.env_id in args.tasks}
+    if args.random:
+        for task in tasks.values():
+            print(f"{task.env_id:32} {random_return(task):10.3f} (written down: {task.low})", flush=True)
+        return
+    if args.one:
+        env_id, algo, seed = args.one
+        print(json.dumps(learn(tasks[env_id], algo, int(seed), args.changes)))
+        return
+
+    from benchmarks.common import machine
+
+    commit = machine()["commit"]
+    done = {key(row) for row in rows()}
+    jobs = [
+        {"list": args.list, "task": env_id, "algo": algo, "seed": seed, "design": args.design if algo in OURS else ""}
+        for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
+    ]
+    jobs = [job for job in jobs if key(job) not in done]
+    RESULTS.parent.mkdir(exist_ok=True)
+    lock = Lock()
+
+    def run(job: dict[str, Any]) -> None:
+        one = ["--one", job["task"], job["algo"], str(job["seed"]), "--changes", json.dumps(args.changes)]
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.unseen.run", args.list, *one],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        with lock:
+            progress.advance(bar)
+            if ended.returncode:
+                progress.print(f"{job}: {ended.stderr.strip().splitlines()[-1]}")
+                return
+            row = job | json.loads(ended.stdout.splitlines()[-1]) | {"commit": commit}
+            if job["design"] and args.changes:
+                row["changes"] = args.changes
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
+        bar = progress.add_task(args.list, total=len(jobs))
+        list(pool.map(run, jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The two lists of tasks."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+Wrap = Callable[[gym.Env], gym.Env]
+
+
+class Task(NamedTuple):
+    """
+    A task that is learned with defaults.
+
+    :param env_id: Of the environment
+    :param timesteps: Budget
+    :param low: Mean return of a random policy, 200 episodes (``python -m benchmarks.unseen.run --random``)
+    :param high: Return that counts as 1: the task's threshold, or what tuned algorithms reach
+    :param normalize: Whether the RL Zoo normalises observations and rewards
+    :param family: Tasks that are alike
+    """
+
+    env_id: str
+    timesteps: int
+    low: float
+    high: float
+    family: str
+    normalize: bool = False
+
+    def make(self, **kwargs: Any) -> gym.Env:
+        """
+        :param kwargs: For ``gym.make``
+        :return: The environment, with observations that an MLP can read
+        """
+        if self.family == "MinAtar":
+            from minatar.gym import register_envs
+
+            if self.env_id not in gym.registry:
+                register_envs()
+        if self.family == "MiniGrid":
+            from minigrid.wrappers import ImgObsWrapper
+
+            return gym.wrappers.FlattenObservation(ImgObsWrapper(gym.make(self.env_id, **kwargs)))
+        if self.env_id.startswith("CliffWalking"):
+            kwargs["max_episode_steps"] = 200  # it has no limit of its own
+        return gym.make(self.env_id, **kwargs)
+
+
+DEVELOPMENT = (
+    Task("CartPole-v1", 50_000, 22.7, 500.0, "classic control"),
+    Task("Acrobot-v1", 100_000, -497.4, -80.0, "classic control"),
+    Task("Pendulum-v1", 100_000, -1_255.5, -150.0, "classic control"),
+    Task("LunarLander-v3", 200_000, -185.5, 250.0, "Box2D"),
+    Task("HalfCheetah-v5", 150_000, -282.7, 3_000.0, "MuJoCo", normalize=True),
+    Task("Reacher-v5", 100_000, -42.9, -5.0, "MuJoCo", normalize=True),
+    Task("InvertedDoublePendulum-v5", 100_000, 49.7, 9_300.0, "MuJoCo", normalize=True),
+    Task("FrozenLake-v1", 100_000, 0.005, 0.74, "toy text"),
+    Task("CliffWalking-v1", 50_000, -2_074.7, -13.0, "toy text"),
+    Task("MinAtar/Breakout-v1", 200_000, 0.405, 15.0, "MinAtar"),
+    Task("MiniGrid-Empty-Random-5x5-v0", 50_000, 0.331, 0.95, "MiniGrid", normalize=True),
+)
+TEST = (
+    Task("FrozenLake8x8-v1", 200_000, 0.005, 0.85, "toy text"),
+    Task("Taxi-v4", 100_000, -776.4, 8.0, "toy text"),
+    Task("MountainCar-v0", 100_000, -200.0, -110.0, "classic control", normalize=True),
+    Task("MountainCarContinuous-v0", 100_000, -33.2, 93.0, "classic control", normalize=True),
+    Task("LunarLanderContinuous-v3", 200_000, -212.5, 250.0, "Box2D"),
+    Task("BipedalWalker-v3", 300_000, -102.8, 300.0, "Box2D", normalize=True),
+    Task("MinAtar/Asterix-v1", 200_000, 0.5, 15.0, "MinAtar"),
+    Task("MinAtar/Freeway-v1", 200_000, 0.42, 50.0, "MinAtar"),
+    Task("MinAtar/SpaceInvaders-v1", 200_000, 4.215, 100.0, "MinAtar"),
+    Task("MiniGrid-DoorKey-5x5-v0", 200_000, 0.029, 0.95, "MiniGrid", normalize=True),
+    Task("InvertedPendulum-v5", 50_000, 5.1, 1_000.0, "MuJoCo", normalize=True),
+    Task("Swimmer-v5", 200_000, 0.6, 100.0, "MuJoCo", normalize=True),
+    Task("Hopper-v5", 200_000, 18.0, 2_500.0, "MuJoCo", normalize=True),
+    Task("Walker2d-v5", 200_000, 2.1, 3_000.0, "MuJoCo", normalize=True),
+    Task("Ant-v5", 100_000, -50.7, 1_500.0, "MuJoCo", normalize=True),
+)
+LISTS = {"development": DEVELOPMENT, "test": TEST}
+SEEDS = {"development": 3, "test": 5}
