@@ -395,7 +395,7 @@ def test_atari_without_its_extra(
         (
             "train",
             ["-conf", "spoiled.yml"],
-            "This is not YAML (the file of --conf-file, or one beside a trained agent): while parsing a flow sequence",
+            "This is not YAML (the file of --conf-file, or one next to a trained agent): while parsing a flow sequence",
         ),
         ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
