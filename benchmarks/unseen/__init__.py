@@ -6,7 +6,7 @@ The rules, fixed before any run:
 - Everybody learns with the defaults of the class, as in ``PPO("MlpPolicy", env)``. ``ppo-norm`` is PPO in a ``VecNormalize``
   on the tasks where the RL Zoo normalises, and PPO elsewhere. ``grpo-paper`` has the settings of the GRPO paper.
 - Budgets, evaluations and the scale of each task are those of ``tasks.py``. Development: 3 seeds. Test: 5 seeds.
-- The score of a run is the mean return of 20 deterministic episodes after training, on a scale from a random policy (0) to
+- The score of a run is the mean return of 100 deterministic episodes after training, on a scale from a random policy (0) to
   the reference of the task (1).
 - Nothing is chosen by the test list. Each look at it is one ``design``, and all designs stay in the table.
 """

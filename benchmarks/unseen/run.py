@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
 PEERS = ("ppo", "ppo-norm", "a2c", "trpo")
 OURS = ("grpo-paper", "grpo", "dapo")
-N_EVALUATIONS, N_EPISODES, N_FINAL_EPISODES = 5, 5, 20
+N_EVALUATIONS, N_EPISODES, N_FINAL_EPISODES = 5, 10, 100
 # Evaluations have seeds of their own
 EVALUATION_SEED = 10_000
 PAPER: dict[str, Any] = {
@@ -101,7 +101,7 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
     gym.logger.min_level = gym.logger.ERROR
     name = algo.partition("-")[0]
     normalize = algo == "ppo-norm" and task.normalize
-    eval_env: VecEnv = make_vec_env(task.make, 5, seed=EVALUATION_SEED + seed)
+    eval_env: VecEnv = make_vec_env(task.make, 10, seed=EVALUATION_SEED + seed)
     if algo in OURS:
         env: VecEnv = sb3_grpo.make_group_env(task.make, 16, seed=seed)
         cls: Any = getattr(sb3_grpo, name.upper())
