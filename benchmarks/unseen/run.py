@@ -44,7 +44,7 @@ PAPER: dict[str, Any] = {
 
 class Evaluate(BaseCallback):
     """
-    Evaluates at equal distances, and counts the seconds in between.
+    Evaluates at equal distances, and counts the seconds of the processor in between: other work on the machine does not count.
 
     :param env: For evaluations
     :param every: Steps from one to the next
@@ -56,7 +56,7 @@ class Evaluate(BaseCallback):
         self.steps: list[int] = []
         self.seconds: list[float] = []
         self.returns: list[float] = []
-        self.spent, self.begun = 0.0, time.perf_counter()
+        self.spent, self.begun = 0.0, time.process_time()
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= self.every * (len(self.steps) + 1) and len(self.steps) < N_EVALUATIONS - 1:
@@ -70,7 +70,7 @@ class Evaluate(BaseCallback):
         from stable_baselines3.common.evaluation import evaluate_policy
         from stable_baselines3.common.vec_env import sync_envs_normalization
 
-        now = time.perf_counter()
+        now = time.process_time()
         training_env = self.model.get_env()
         assert training_env is not None
         sync_envs_normalization(training_env, self.env)
@@ -78,7 +78,7 @@ class Evaluate(BaseCallback):
         self.steps.append(self.num_timesteps)
         self.seconds.append(round(now - self.begun - self.spent, 2))
         self.returns.append(round(float(np.mean(returns)), 4))
-        self.spent += time.perf_counter() - now
+        self.spent += time.process_time() - now
 
 
 def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
