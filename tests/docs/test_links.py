@@ -1,12 +1,14 @@
 """The built site, as it lies in the folder: every link that stays inside leads somewhere. Needs ``make docs`` first."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-SITE = Path(__file__).resolve().parents[2] / "docs" / "_build" / "html"
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "docs" / "_build" / "html"
 
 
 class Page(HTMLParser):
@@ -54,3 +56,13 @@ def test_internal_links(pages: dict[Path, Page]) -> None:
 def test_nothing_is_fetched_from_a_network(pages: dict[Path, Page]) -> None:
     remote = {source for page in pages.values() for source in page.sources if urlsplit(source).netloc}
     assert not remote
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"])
+def test_links_to_files_outside_of_the_site(name: str) -> None:
+    page = ROOT / name
+    links = [urlsplit(link) for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+    missing = [
+        link.path for link in links if not link.scheme and link.path and not (page.parent / unquote(link.path)).exists()
+    ]
+    assert missing == []
