@@ -53,6 +53,8 @@ def test_an_entry_that_never_changed_is_zero_and_a_first_change_is_clipped() -> 
     norm.observe(np.array([[3.0, 1.0], [3.0, 5.0]]))
     norm.renew()
     assert norm(th.tensor([[3.0, 5.0], [3.5, 1.0]])).tolist() == [[0.0, 1.0], [10.0, -1.0]]
+    # Divided by sqrt(1e-8), as VecNormalize does
+    assert norm(th.tensor([[3.0 + 1e-4, 1.0]]))[0, 0].item() == pytest.approx(1.0, rel=0.01)
 
 
 @pytest.mark.parametrize("max_forwarded_bytes", [0, 2**22])
