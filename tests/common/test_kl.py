@@ -214,3 +214,14 @@ def test_nothing_waits_for_the_device():
     values = th.zeros(7, device="meta")
     for estimator in KL_ESTIMATORS:
         assert kl_loss(values, values, values, estimator).device.type == "meta"
+
+
+def test_the_reference_is_the_policy_at_the_first_learn_and_stays_in_the_next() -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", kl_coef=0.1, group_size=2, n_groups=2, n_epochs=1, seed=0, device="cpu")
+    weights = model.policy.action_net.weight
+    with th.no_grad():
+        weights.add_(1.0)  # a warm start
+    warm = weights.clone()
+    for _ in range(2):
+        model.learn(1, reset_num_timesteps=False)
+        assert th.equal(model.ref_policy.action_net.weight, warm) and not th.equal(weights, warm)
