@@ -14,6 +14,7 @@ from stable_baselines3.common.distributions import (
 )
 
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.grpo import GRPO
 
 LOGITS = th.tensor([0.3, -1.2, 0.8, 0.1], dtype=th.float64)
 OLD = th.tensor([0.9, -0.2, 0.1, -0.5], dtype=th.float64).log_softmax(0)
