@@ -100,7 +100,6 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
     th.set_num_threads(1)
     gym.logger.min_level = gym.logger.ERROR
     name = algo.partition("-")[0]
-    normalize = algo == "ppo-norm" and task.normalize
     eval_env: VecEnv = make_vec_env(task.make, 10, seed=EVALUATION_SEED + seed)
     if algo in OURS:
         env: VecEnv = sb3_grpo.make_group_env(task.make, 16, seed=seed)
@@ -108,7 +107,7 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
         kwargs = {**(PAPER if algo == "grpo-paper" else {}), **changes}
     else:
         env = make_vec_env(task.make, 1, seed=seed)
-        if normalize:
+        if algo == "ppo-norm":
             env = VecNormalize(env)
             eval_env = VecNormalize(eval_env, training=False, norm_reward=False)
         cls = getattr(stable_baselines3, name.upper(), None) or getattr(sb3_contrib, name.upper())
@@ -183,6 +182,8 @@ def main() -> None:
         {"list": args.list, "task": env_id, "algo": algo, "seed": seed, "design": args.design if algo in OURS else ""}
         for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
     ]
+    # Without normalisation it is PPO
+    jobs = [job for job in jobs if job["algo"] != "ppo-norm" or tasks[job["task"]].normalize]
     jobs = [job for job in jobs if key(job) not in done]
     RESULTS.parent.mkdir(exist_ok=True)
     lock = Lock()
