@@ -1,6 +1,8 @@
 """
 Default hyperparameters on many tasks: a development list to choose defaults by, and a test list that is run once per design.
 
+Needs ``pip install minatar minigrid`` besides the extras ``box2d`` and ``mujoco``.
+
 The rules, fixed before any run:
 
 - Everybody learns with the defaults of the class, as in ``PPO("MlpPolicy", env)``. ``ppo-norm`` is PPO in a ``VecNormalize``
