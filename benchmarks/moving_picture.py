@@ -16,7 +16,7 @@ from sb3_grpo import DAPO
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "lunar_lander.gif"
 TIMESTEPS = 300_000
 SIZE = (240, 160)
-# Of each FRAME_SKIP frames one is shown, at half of the environment's 50 frames per second
+# One of FRAME_SKIP frames is shown, in real time: the environment makes 50 a second
 FRAME_SKIP, MILLISECONDS = 4, 80
 # Shades that are enough for the sky, the ground and the lander
 N_COLORS = 12

@@ -15,7 +15,7 @@ class Task(NamedTuple):
     :param env_id: Of the environment
     :param timesteps: Budget
     :param low: Mean return of a random policy, 200 episodes (``python -m benchmarks.unseen.run --random``)
-    :param high: Return that counts as 1: the task's threshold, or what tuned algorithms reach
+    :param high: Return that counts as 1: a round number near the threshold or the optimum, by judgement
     :param normalize: Whether the RL Zoo normalises observations and rewards
     :param family: Tasks that are alike
     """
