@@ -1,6 +1,7 @@
 import functools
 from collections import Counter
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -411,3 +412,110 @@ def test_unrelated_starts_after_an_evaluation() -> None:
     model.learn(1, reset_num_timesteps=False)
     played = {tuple(episode) for history in env.get_attr("history") for episode in history}
     assert {tuple(episode) for group in model.seen for episode in group} <= played
+
+
+class Sizes(BaseCallback):
+    """Notes the groups and the steps of all updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_groups: list[int] = []
+        self.n_steps: list[int] = []
+        self.n_drawn: list[float] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        batch = self.model.batch  # type: ignore[attr-defined]
+        self.n_groups.append(len(batch.lengths))
+        self.n_steps.append(int(batch.lengths.sum()))
+        self.n_drawn.append(self.logger.name_to_value["group/n_groups"])
+
+
+def sizes(env: VecEnv, n_updates: int = 3, algo: type[GRPO] = GRPO, **kwargs: Any) -> Sizes:
+    seen = Sizes()
+    small = {"group_size": 4, "n_groups": 2, "n_epochs": 1, "seed": 0, "policy_kwargs": TINY, "device": "cpu"}
+    model = algo("MlpPolicy", env, **{**small, **kwargs})
+    for _ in range(n_updates):
+        model.learn(1, reset_num_timesteps=False, callback=seen)
+    # An update whose groups were all made ahead takes no steps
+    del seen.n_groups[n_updates:], seen.n_steps[n_updates:]
+    return seen
+
+
+@pytest.mark.parametrize("subproc", [False, True])
+def test_short_episodes_make_more_groups(subproc: bool) -> None:
+    env = recording_env(3, subproc, length=4)
+    seen = sizes(env, min_steps=200)
+    assert seen.n_groups == [13, 13, 13], "200 / 16 in whole groups, also in the first update"
+    assert seen.n_drawn[:3] == [13, 13, 13]
+    env.close()
+
+
+def test_the_default_is_2048_steps_with_a_regression() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=4), 16)
+    assert sizes(env, 2).n_steps == [2048, 2048]
+    # As it was: the return to go and the outcome need no more than a group
+    for advantage in ("return_to_go", "outcome"):
+        assert sizes(env, 2, advantage=advantage).n_groups == [2, 2]
+
+
+@pytest.mark.parametrize("min_steps", [0, 1, 2 * 4 * 100])
+def test_long_episodes_make_n_groups(min_steps: int) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=100), 8)
+    assert sizes(env, min_steps=min_steps).n_groups == [2, 2, 2]
+
+
+def test_the_number_of_groups_follows_the_last_episodes() -> None:
+    class Longer(ToyEnv):
+        """The first 40 episodes have 2 steps, all others 10."""
+
+        def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
+            result = super().reset(**kwargs)
+            self.end = 2 if next(begun) < 40 else 10
+            return result
+
+    begun = count()
+    seen = sizes(make_group_env(Longer, 1), 5, min_steps=80)
+    # 80 / (4 * 2) = 10; estimated when all had been short, 10 again; of the last 50 episodes 10 were short, 80 / (4 * 8.4)
+    # is between 2 and 3; 80 / (4 * 10) = 2
+    assert seen.n_groups == [10, 10, 3, 2, 2]
+    # Episodes of all lengths: about as many steps
+    seen = sizes(make_group_env(functools.partial(ToyEnv, length=None), 3), 10, min_steps=300)
+    assert seen.n_steps[0] >= 300 and np.mean(seen.n_steps) == pytest.approx(300, rel=0.2)
+
+
+def test_work_ahead_is_that_of_an_update_of_the_present_size() -> None:
+    queue = GroupQueue(GroupSettings(2, 1, 1, RandomSeeds(), True, min_steps=24), 1, np.random.default_rng(0))
+    while not queue.ready():
+        ticket = queue.next_ticket()
+        assert ticket is not None
+        queue.end_episode(ticket, 3, 0.0, False, {})
+    assert len(queue.take()) == 24 / (2 * 3)
+    tickets = iter(queue.next_ticket, None)
+    assert len([*tickets]) == 2 * (4 + 4 + 1), "of this update, of the next one, and one group for the only copy"
+
+
+def test_an_update_has_512_groups_at_the_most() -> None:
+    settings = GroupSettings(2, 3, 1, RandomSeeds(), True, min_steps=10_000)
+    assert GroupQueue(settings, 1, np.random.default_rng(0))._n_groups_of([1]) == 512
+    many = settings._replace(n_groups=600)
+    assert GroupQueue(many, 1, np.random.default_rng(0))._n_groups_of([1]) == 600, "unless more are asked for"
+
+
+def test_dynamic_sampling_fills_up_the_present_number_of_groups() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=1), 2)
+    seen = sizes(env, 2, DAPO, group_size=2, max_sampling_rounds=20, min_steps=20, advantage="outcome")
+    assert seen.n_groups == [10, 10], "of live ones"
+    assert min(seen.n_drawn) > 10, "and the dead ones are logged, too"
+
+
+def test_min_steps_is_chosen_when_the_model_is_made(tmp_path: Path) -> None:
+    for advantage, expected in (("gae", 2048), ("outcome", 0)):
+        model = GRPO("MlpPolicy", ToyEnv(), advantage=advantage, policy_kwargs=TINY, device="cpu")
+        assert model.min_steps == expected
+        model.save(tmp_path / "model")
+        assert GRPO.load(tmp_path / "model", advantage="gae").min_steps == expected
+    with pytest.raises(ValueError, match=r"^min_steps must not be negative, got -1"):
+        GRPO("MlpPolicy", ToyEnv(), min_steps=-1)
