@@ -30,9 +30,6 @@ from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
 
-# Of continuous actions. With 0, as in SB3, three of eight runs learned MountainCarContinuous (docs/decisions)
-INITIAL_LOG_STD = 0.5
-
 
 class NoValue:
     """
@@ -67,7 +64,6 @@ class ActorPolicy(ActorCriticPolicy):
     :param lr_schedule: Learning rate schedule (could be constant)
     :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
     :param use_sde: Whether to use State Dependent Exploration or not
-    :param log_std_init: Initial value for the log standard deviation of continuous actions. ``None``: 0.5, and 0 with gSDE
     :param share_features_extractor: Accepted for compatibility, without effect.
     :param normalize_observations: Whether the network gets observations in units of their own spread: minus their mean and
         divided by their standard deviation, over all steps of groups before the present rollout (in the first one they are
@@ -94,8 +90,6 @@ class ActorPolicy(ActorCriticPolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | dict[str, list[int]] | None = None,
         *,
-        use_sde: bool = False,
-        log_std_init: float | None = None,
         share_features_extractor: bool = True,
         normalize_observations: bool = False,
         optimizer_class: type[th.optim.Optimizer] = Adam,
@@ -104,10 +98,7 @@ class ActorPolicy(ActorCriticPolicy):
     ):
         if optimizer_kwargs is None and optimizer_class is Adam:
             optimizer_kwargs = {"eps": 1e-5}  # as ActorCriticPolicy has it for torch.optim.Adam
-        if log_std_init is None:
-            log_std_init = 0.0 if use_sde else INITIAL_LOG_STD
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
-        kwargs |= {"use_sde": use_sde, "log_std_init": log_std_init}
         self.normalize_observations = normalize_observations
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
 

@@ -94,6 +94,19 @@ def test_entries_that_are_not_the_defaults_have_as_many_groups_as_they_say(algo:
     assert ENTRIES[algo][name].get("min_steps") == (None if are_defaults else 0)
 
 
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+@pytest.mark.parametrize("name", [name for name in ENTRIES["grpo"] if name not in EXAMPLES])
+def test_entries_with_continuous_actions_say_how_wide_the_noise_is(algo: str, name: str) -> None:
+    entry = ENTRIES[algo][name]
+    try:
+        env = gym.make(name, **entry.get("env_kwargs", {}))
+    except gym.error.Error as error:
+        pytest.skip(f"{name} is not installed: {error}")
+    is_continuous = isinstance(env.action_space, gym.spaces.Box) and not entry.get("use_sde")
+    env.close()
+    assert ("log_std_init" in entry.get("policy_kwargs", "")) >= is_continuous
+
+
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_entry_says_how_it_was_found(algo: str) -> None:
     assert list(ENTRIES[algo]) == list(ENTRIES["ppo"])
