@@ -2,7 +2,8 @@
 The pages of results and the picture of the README: ``python -m benchmarks.pages``.
 
 Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and
-writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained.
+writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained. The pages of the unseen tasks are made again
+once ``python -m benchmarks.unseen.report`` has made them.
 """
 
 import warnings
@@ -13,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.tables import equal_time_table, long_table, pairs_at_the_end, short_table, stability_table
+from benchmarks.unseen.tasks import LISTS
 from sb3_grpo.compare.figures import Style, styles
 from sb3_grpo.compare.results import Results, collect
 from sb3_grpo.compare.statistics import iqm_curve
@@ -135,11 +137,30 @@ def write_index() -> None:
     results = collect(RESULTS / "classroom")
     draw_curves(results, _FRONT_TASKS, _FRONT_ALGORITHMS, IMAGES / "learning_curves.svg")
     text = (READINGS / "index.md").read_text(encoding="utf-8").replace("MAIN TABLE", main_table())
-    others = "\n".join((*COMPARISONS, "speed", "text", "starts"))
-    (PAGES / "index.md").write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{others}\n```\n", encoding="utf-8")
+    (PAGES / "index.md").write_text(text, encoding="utf-8")
+    list_pages()
+
+
+def list_pages() -> None:
+    """The list of pages at the end of the first one."""
+    index = PAGES / "index.md"
+    text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
+    names = "\n".join((*COMPARISONS, *(f"unseen_{name}" for name in unseen_lists()), "speed", "text", "starts"))
+    index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
+
+
+def unseen_lists() -> list[str]:
+    """
+    :return: The lists of unseen tasks that have a page
+    """
+    return [name for name in LISTS if (PAGES / f"unseen_{name}.md").exists()]
 
 
 def main() -> None:
+    # It takes from here
+    from benchmarks.unseen import report
+    from benchmarks.unseen.run import rows
+
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # intervals of too few seeds
     np.seterr(all="ignore")
     PAGES.mkdir(parents=True, exist_ok=True)
@@ -147,6 +168,8 @@ def main() -> None:
     for name, title in COMPARISONS.items():
         print(name, flush=True)
         write_page(name, title)
+    for name in unseen_lists():
+        report.write_page(rows(), name)
     write_index()
 
 

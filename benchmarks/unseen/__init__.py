@@ -11,5 +11,6 @@ rates were too coarse, and seconds of the processor instead of the clock. None a
 - Budgets, evaluations and the scale of each task are those of ``tasks.py``. Development: 3 seeds. Test: 5 seeds.
 - The score of a run is the mean return of 100 deterministic episodes after training, on a scale from a random policy (0) to
   the reference of the task (1).
+- What may be said of the scores, and when, stands in ``report.py``.
 - Nothing is chosen by the test list. Each look at it is one ``design``, and all designs stay in the table.
 """

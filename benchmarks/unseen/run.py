@@ -151,6 +151,17 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["task"], row["algo"], row["seed"], row["design"]
 
 
+def origin() -> dict[str, Any]:
+    """
+    :return: What a row says of where it was made
+    """
+    from benchmarks.common import machine
+
+    here = machine()
+    versions = {package: here["versions"][package] for package in ("torch", "stable_baselines3")}
+    return {"commit": here["commit"], "machine": here["cpu"], "versions": versions}
+
+
 def main() -> None:
     """Make the runs that have no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -174,9 +185,7 @@ def main() -> None:
         print(json.dumps(learn(tasks[env_id], algo, int(seed), args.changes)))
         return
 
-    from benchmarks.common import machine
-
-    commit = machine()["commit"]
+    made = origin()
     done = {key(row) for row in rows()}
     jobs = [
         {"list": args.list, "task": env_id, "algo": algo, "seed": seed, "design": args.design if algo in OURS else ""}
@@ -201,7 +210,7 @@ def main() -> None:
             if ended.returncode:
                 progress.print(f"{job}: {ended.stderr.strip().splitlines()[-1]}")
                 return
-            row = job | json.loads(ended.stdout.splitlines()[-1]) | {"commit": commit}
+            row = job | json.loads(ended.stdout.splitlines()[-1]) | made
             if job["design"] and args.changes:
                 row["changes"] = args.changes
             with RESULTS.open("a") as file:

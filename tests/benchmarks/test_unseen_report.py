@@ -1,0 +1,289 @@
+"""The report of the unseen tasks, on rows that are made up."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rliable")
+
+from rliable import metrics
+
+from benchmarks import pages
+from benchmarks.unseen import report, run
+from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from sb3_grpo.compare import statistics
+from sb3_grpo.compare.statistics import Interval
+
+PLAIN = Task("Plain-v0", 1000, 0.0, 100.0, "made up")
+NORMAL = Task("Normal-v0", 1000, -10.0, 10.0, "made up", normalize=True)
+
+
+@pytest.fixture(autouse=True)
+def two_tasks(monkeypatch):
+    monkeypatch.setitem(LISTS, "test", (PLAIN, NORMAL))
+    monkeypatch.setitem(SEEDS, "test", 3)
+    monkeypatch.setattr(statistics, "RESAMPLES", 200)
+
+
+def rows_of(algo, task, finals, seconds=(10.0, 20.0), first=0.0, design=None, **more):
+    """
+    :param algo: Its name
+    :param task: On which
+    :param finals: Last return of each seed
+    :param seconds: Of the two evaluations
+    :param first: Return of the first one
+    :param design: Of ours
+    :param more: Entries of the rows
+    :return: A row for each seed
+    """
+    design = design or ("A" if algo in run.OURS else "")
+    same = {"list": "test", "task": task.env_id, "algo": algo, "design": design, "steps": [500, 1000], "commit": "abc"}
+    same |= {"seconds": list(seconds)}
+    return [same | {"seed": seed, "returns": [first, final]} | more for seed, final in enumerate(finals)]
+
+
+def cells_of(table, row):
+    """
+    :param table: In Markdown
+    :param row: What its first cell begins with
+    :return: The cells by their columns
+    """
+    columns, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    return next(dict(zip(columns, line, strict=True)) for line in lines if line[0].startswith(row))
+
+
+def estimate(cell):
+    """
+    :param cell: A number and its interval
+    :return: The number
+    """
+    return float(cell.split()[0])
+
+
+def test_aggregates_are_those_worked_out_by_hand():
+    found = [
+        *rows_of("ppo", PLAIN, [10, 20, 30]),
+        *rows_of("ppo", NORMAL, [0, 0, 10]),  # 0.5, 0.5, 1
+        *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
+        *rows_of("grpo", NORMAL, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
+    ]
+    table = report.table_at_equal_steps(report.select(found, "test", "A"))
+    ppo, grpo = cells_of(table, "PPO"), cells_of(table, "GRPO")
+    # Without the lowest and the highest of six
+    assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
+    assert estimate(grpo["IQM"]) == pytest.approx(np.mean([0.0, 0.2, 0.25, 0.6]), abs=0.006)
+    assert estimate(grpo["difference to PPO's IQM"]) == pytest.approx(0.2625 - 0.375, abs=0.006)
+    # What is above 1 makes up for nothing
+    by_rliable = metrics.aggregate_optimality_gap(np.array([[0.2, 0.25, 1.1], [0.0, -0.5, 0.6]]).T)
+    assert by_rliable == pytest.approx(1 - 1.55 / 6)
+    assert estimate(grpo["optimality gap"]) == pytest.approx(by_rliable, abs=0.006)
+    # Plain: 20 beats 10 and equals 20, 25 beats two, 900 all; Normal: only 2 beats two zeros
+    improvement = ((1 + 0.5 + 2 + 3) / 9 + 2 / 9) / 2
+    assert estimate(grpo["probability of improvement"]) == pytest.approx(improvement, abs=0.006)
+    assert (ppo["runs"], ppo["against PPO"], ppo["probability of improvement"]) == ("6 of 6", "", "")
+
+
+def test_the_probability_of_improvement_sees_what_is_clipped():
+    runs = report.select([*rows_of("ppo", PLAIN, [200] * 3), *rows_of("grpo", PLAIN, [300] * 3)], "test", "A")
+    pair = report.against(report.scores(runs, "grpo"), report.scores(runs, "ppo"))
+    assert (pair.difference.value, pair.improvement.value) == (0.0, 1.0)
+
+
+def test_the_slower_one_is_read_when_the_faster_one_has_ended():
+    found = [
+        *rows_of("ppo", PLAIN, [90] * 3, seconds=(10, 50), first=40),
+        *rows_of("ppo", NORMAL, [10] * 3, seconds=(10, 50), first=0),
+        # Ends at 11, 12 and 13 seconds: all of its runs count with what they end with
+        *(row | {"seconds": [5, 11 + row["seed"]]} for row in rows_of("grpo", PLAIN, [70] * 3, first=20)),
+        # Here PPO is the faster one, and GRPO is read
+        *rows_of("grpo", NORMAL, [6] * 3, seconds=(45, 60), first=-8),
+    ]
+    runs = report.select(found, "test", "A")
+    grpo, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo")
+    np.testing.assert_allclose(grpo, [[0.7] * 3, [0.1] * 3])
+    np.testing.assert_allclose(ppo, [[0.4] * 3, [1.0] * 3])
+    grpo, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo", report.first_after)
+    np.testing.assert_allclose(grpo, [[0.7] * 3, [0.8] * 3])
+    np.testing.assert_allclose(ppo, [[0.9] * 3, [1.0] * 3])
+
+
+def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
+    found = [
+        *rows_of("ppo", PLAIN, [90] * 3, seconds=(10, 50), first=40),
+        *rows_of("ppo", NORMAL, [10] * 3, seconds=(10, 50), first=0),
+        *rows_of("grpo", PLAIN, [70] * 3, seconds=(4, 9)),
+        *rows_of("grpo", NORMAL, [6] * 3, seconds=(4, 10)),
+    ]
+    runs = report.select(found, "test", "A")
+    _, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo")
+    # An evaluation at exactly that time counts
+    np.testing.assert_allclose(ppo, [[0.0] * 3, [0.5] * 3])
+    _, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo", report.first_after)
+    np.testing.assert_allclose(ppo, [[0.4] * 3, [0.5] * 3])
+    last, _ = report.tables_at_equal_seconds(runs)
+    assert cells_of(last, "GRPO")["tasks not evaluated by then"] == "1 of 2"
+
+
+def test_after_the_last_evaluation_it_is_the_end():
+    row = {"seconds": [10.0, 20.0], "returns": [1.0, 2.0]}
+    times = (5.0, 10.0, 15.0, 20.0, 25.0)
+    assert [report.last_by(row, at, -1.0) for at in times] == [-1.0, 1.0, 1.0, 2.0, 2.0]
+    assert [report.first_after(row, at, -1.0) for at in times] == [1.0, 1.0, 2.0, 2.0, 2.0]
+
+
+def test_ppo_norm_is_ppo_where_nothing_is_normalised():
+    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30]), *rows_of("ppo", NORMAL, [0, 0, 10])]
+    runs = report.select([*ppo, *rows_of("ppo-norm", NORMAL, [8, 9, 10])], "test", "A")
+    assert report.final_returns(runs.of["ppo-norm"]["Plain-v0"]).tolist() == [10, 20, 30]
+    assert report.final_returns(runs.of["ppo-norm"]["Normal-v0"]).tolist() == [8, 9, 10]
+    assert report.counted(runs, "ppo-norm") == "6 of 6"
+    # No stand-in where it would differ
+    assert "ppo-norm" not in report.select(ppo, "test", "A").of
+
+
+def test_what_is_missing_is_said_and_left_out():
+    found = [
+        *rows_of("ppo", PLAIN, [10, 20, 30]),
+        *rows_of("ppo", NORMAL, [0, 0, 10]),
+        *rows_of("ppo", NORMAL, [5] * 4)[3:],  # a seed that the list does not have
+        *rows_of("grpo", PLAIN, [20, 25]),
+    ]
+    runs = report.select(found, "test", "A")
+    assert runs.common == [PLAIN]
+    text = report.page(found, runs)
+    assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
+    assert "Put together are 1 of 2 tasks, without Normal-v0." in text
+    assert "over 1 of 2 tasks: of GRPO and PPO there are too few seeds to say, probability of improvement 0.58" in text
+    row = cells_of(report.by_task(runs, report.mean_text), "Normal-v0")
+    assert (row["PPO"], row["GRPO"]) == ("3.33", "")
+    # Nothing to put together, nothing to compare
+    for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", NORMAL, [5])]):
+        text = report.page(some, report.select(some, "test", "A"))
+        assert "Nothing is compared yet" in text and "at equal seconds" not in text
+
+
+@pytest.mark.parametrize(
+    ("difference", "improvement", "word"),
+    [
+        ((0.0, -0.05, 0.05), (0.5, 0.4, 0.6), "level"),
+        ((0.0, -0.06, 0.05), (0.5, 0.4, 0.6), "undecided"),
+        ((0.0, -0.05, 0.06), (0.5, 0.4, 0.6), "undecided"),
+        ((0.2, 0.1, 0.3), (0.6, 0.5, 0.7), "undecided"),
+        ((0.2, 0.1, 0.3), (0.6, 0.51, 0.7), "above"),
+        ((0.0, -0.01, 0.01), (0.6, 0.51, 0.7), "above"),
+        ((-0.2, -0.3, -0.1), (0.4, 0.3, 0.49), "below"),
+        ((0.0, np.nan, np.nan), (0.9, np.nan, np.nan), "undecided"),
+    ],
+)
+def test_words(difference, improvement, word):
+    assert report.Pair(Interval(*difference), Interval(*improvement)).word == word
+
+
+def test_a_word_has_to_hold_with_the_next_evaluation_too():
+    above = report.Pair(Interval(0.2, 0.1, 0.3), Interval(0.6, 0.51, 0.7))
+    undecided = report.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
+    assert report.say([above, above]) == "above" and report.say([above, undecided]) == "undecided"
+    assert report.clause("grpo", above).startswith("GRPO is above PPO")
+    assert report.clause("grpo", above, undecided).startswith("between GRPO and PPO it is undecided")
+
+
+def test_the_sentence_is_made_from_the_numbers():
+    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", NORMAL, [0, 1, 2], seconds=(50, 90))]
+    ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", NORMAL, [7, 8, 9])]
+    runs = report.select([*ppo, *ours], "test", "A")
+    steps, _, seconds = report.result(runs).partition("**At equal seconds**")
+    assert "over 2 of 2 tasks: GRPO is above PPO, probability of improvement 1.00 (1.00 to 1.00)" in steps
+    assert "GRPO is above PPO" in seconds
+    same = [row | {"algo": "dapo", "design": "A"} for row in ppo]
+    text = report.result(report.select([*ppo, *same], "test", "A"))
+    assert "between DAPO and PPO it is undecided" in text
+    equal = [*rows_of("ppo", PLAIN, [50, 51, 52]), *rows_of("dapo", PLAIN, [50, 51, 52])]
+    assert "DAPO and PPO are level" in report.result(report.select(equal, "test", "A"))
+
+
+def test_less_than_half_of_what_ppo_gains_is_marked():
+    found = [
+        *rows_of("ppo", PLAIN, [80] * 3),
+        *rows_of("grpo", PLAIN, [39] * 3),
+        *rows_of("dapo", PLAIN, [40] * 3),
+        *rows_of("a2c", PLAIN, [0] * 3),  # a peer
+        # PPO gains 0.04 of the scale: nothing to be behind of
+        *rows_of("ppo", NORMAL, [-9.2] * 3),
+        *rows_of("grpo", NORMAL, [-10] * 3),
+    ]
+    runs = report.select(found, "test", "A")
+    table = report.by_task(runs, report.mean_text, marks=True)
+    row = cells_of(table, "Plain-v0")
+    assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
+    assert "†" not in cells_of(table, "Normal-v0")["GRPO"]
+    found = [row for row in found if row["task"] == "Plain-v0"]
+    text = report.result(report.select(found, "test", "A"))
+    assert "On 1 task (Plain-v0) GRPO gains less than half" in text and "DAPO gains" not in text
+
+
+def test_seeds_one_by_one_only_if_they_are_few(monkeypatch):
+    found = [*rows_of("ppo", PLAIN, [80, 70, 60]), *rows_of("grpo", PLAIN, [39] * 3)]
+    assert "80.0 / 70.0 / 60.0" in report.page(found, report.select(found, "test", "A"))
+    monkeypatch.setitem(SEEDS, "test", 5)
+    assert "/ 70.0 /" not in report.page(found, report.select(found, "test", "A"))
+
+
+def test_all_designs_are_listed():
+    found = [
+        *rows_of("ppo", PLAIN, [10, 20, 30]),
+        *rows_of("grpo-paper", PLAIN, [1, 2, 3]),
+        *rows_of("grpo", PLAIN, [40, 50, 60]),
+        *rows_of("grpo", PLAIN, [70, 80, 90], design="B", changes={"batch_size": 64}),
+        *(row | {"list": "development"} for row in rows_of("grpo", PLAIN, [0], design="other")),
+    ]
+    runs = report.select(found, "test", "B")
+    assert report.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
+    text = report.page(found, runs)
+    assert "Looks at this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
+    table = report.table_of_designs(found, "test")
+    first, second = cells_of(table, "A"), cells_of(table, "B")
+    assert first["GRPO: IQM"].startswith("0.50 (") and first["GRPO: IQM"].endswith(", 1 task")
+    assert second["GRPO: IQM"].startswith("0.80 (")
+    assert (first["changes"], second["changes"], second["DAPO: IQM"]) == ("none", '`{"batch_size": 64}`', "")
+    # The paper's settings were run once
+    assert report.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design A)" in text
+
+
+def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "PAGES", tmp_path)
+    index = tmp_path / "index.md"
+    index.write_text("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nspeed\n```\n")
+    pages.list_pages()
+    assert "unseen" not in index.read_text()
+    found = [row for algo in ("ppo", "grpo") for task in (PLAIN, NORMAL) for row in rows_of(algo, task, [1, 2, 3])]
+    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
+    pages.list_pages()
+    assert index.read_text().startswith("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nclassroom\n")
+    assert "\nunseen_test\n" in index.read_text() and index.read_text().count("toctree") == 1
+    assert "(../images/unseen_test.svg)" in (tmp_path / "unseen_test.md").read_text()
+    drawn = (tmp_path / "unseen_test.svg").read_text()
+    report.write_page(found, "test", "A", pages=tmp_path, images=tmp_path)
+    assert ">GRPO<" in drawn and (tmp_path / "unseen_test.svg").read_text() == drawn
+    # Made again, it has the same design, although there is a later one
+    found += rows_of("grpo", PLAIN, [1, 2, 3], design="B")
+    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
+    assert "are of the design A (designs that this list was looked at with: 2)" in (tmp_path / "unseen_test.md").read_text()
+    (tmp_path / "unseen_test.md").unlink()
+    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
+    assert "are of the design B (" in (tmp_path / "unseen_test.md").read_text()
+    with pytest.raises(SystemExit, match="No runs of C on the list test"):
+        report.write_page(found, "test", "C", pages=tmp_path, images=tmp_path)
+
+
+def test_rows_say_where_they_were_made_and_old_ones_are_readable():
+    made = run.origin()
+    assert set(made) == {"commit", "machine", "versions"} and set(made["versions"]) == {"torch", "stable_baselines3"}
+    assert json.loads(json.dumps(made)) == made
+    old, new = rows_of("ppo", PLAIN, [1, 2, 3]), rows_of("grpo", PLAIN, [1, 2, 3], machine="Abacus", versions={"torch": "9.9"})
+    text = report.made(report.select(new, "test", "A"))
+    assert "Commits of the runs: abc." in text and "Machine: Abacus, torch 9.9." in text and "report made with" not in text
+    text = report.made(report.select([*old, *new], "test", "A"))
+    assert "Abacus" in text and f"Some of the runs have no note of their machine; report made with {made['machine']}" in text
+    text = report.made(report.select(old, "test", "A"))
+    assert "The runs have no note" in text and f"torch {made['versions']['torch']}" in text
