@@ -15,7 +15,15 @@ from sb3_grpo.common.advantages import outcome_advantages
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import clipped_surrogate, step_weights
 
-SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {
+    "group_size": 4,
+    "n_groups": 3,
+    "min_steps": 0,
+    "n_epochs": 2,
+    "policy_kwargs": TINY,
+    "device": "cpu",
+    "seed": 0,
+}
 
 
 def make_model(algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:

@@ -12,7 +12,15 @@ from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
-SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {
+    "group_size": 4,
+    "n_groups": 3,
+    "min_steps": 0,
+    "n_epochs": 1,
+    "policy_kwargs": TINY,
+    "device": "cpu",
+    "seed": 0,
+}
 
 
 def test_penalty_by_hand():

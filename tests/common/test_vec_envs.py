@@ -24,7 +24,15 @@ from sb3_grpo.groups.queue import Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 
-SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 1, "device": "cpu", "seed": 0, "policy_kwargs": TINY}
+SMALL: dict[str, Any] = {
+    "group_size": 3,
+    "n_groups": 2,
+    "min_steps": 0,
+    "n_epochs": 1,
+    "device": "cpu",
+    "seed": 0,
+    "policy_kwargs": TINY,
+}
 FORK = {"start_method": "fork"}
 
 

@@ -250,7 +250,14 @@ def test_what_wrappers_ask_for() -> None:
 
 
 def test_training_is_the_same_as_on_single_copies() -> None:
-    settings: dict[str, Any] = {"policy_kwargs": TINY, "device": "cpu", "seed": 0, "group_size": 4, "n_groups": 4}
+    settings: dict[str, Any] = {
+        "policy_kwargs": TINY,
+        "device": "cpu",
+        "seed": 0,
+        "group_size": 4,
+        "n_groups": 4,
+        "min_steps": 0,
+    }
     copies, batch = pair_of_envs("CartPole-v1")
     models = [DAPO("MlpPolicy", VecNormalize(env), **settings).learn(3000) for env in (copies, batch)]
     for one, other in zip(*(model.policy.parameters() for model in models), strict=True):

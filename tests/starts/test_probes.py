@@ -29,7 +29,15 @@ from sb3_grpo.starts.snapshots import capture
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
 
-SETTINGS: dict[str, Any] = {"group_size": 3, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
+SETTINGS: dict[str, Any] = {
+    "group_size": 3,
+    "n_groups": 2,
+    "min_steps": 0,
+    "policy_kwargs": TINY,
+    "device": "cpu",
+    "seed": 0,
+    "n_epochs": 1,
+}
 MID_EPISODE: list[dict[str, Any]] = [{"vine_share": 0.8}, {"horizon": 7}]
 
 

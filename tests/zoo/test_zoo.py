@@ -247,8 +247,8 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
         return [{"group_size": 1}, {"learning_rate": float("nan")}, too_large, {}][trial.number]
 
     monkeypatch.setitem(HYPERPARAMS_SAMPLER, "grpo", sample)
-    options = (*TRIALS, "-n", "400", "--storage", "trials.log", "--study-name", "study", "-params", *SMALL)
-    assert train(*options[:-4], "--n-trials", "4", *options[-4:], algo="grpo") == 0
+    study = ("--storage", "trials.log", "--study-name", "study")
+    assert train(*TRIALS, "-n", "400", "--n-trials", "4", *study, "-params", *SMALL, algo="grpo") == 0
     first, second, third, fourth = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED] * 3 + [TrialState.COMPLETE]
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
