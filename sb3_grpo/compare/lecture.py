@@ -182,10 +182,7 @@ def _dead_groups(variant: _Described) -> list[Fact]:
         return [Fact("has no groups", False)] if variant.described else []
     dynamic = variant.setting("dynamic_sampling")
     words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
-    if "gae" in variant.setting("advantage"):
-        # What becomes of them is not the same in results of all ages
-        words = {"True": "others are drawn in addition", "False": "kept"}
-    facts = [Fact(words.get(dynamic, f"{words['True']}: {dynamic}"), False)]
+    facts = [Fact(words.get(dynamic, f"dropped and replaced: {dynamic}"), False)]
     if dead := variant.log_means("group/dead_fraction"):
         share = _spread(dead.values(), _percent)
         facts.insert(0, Fact(f"{share} of the groups drawn for an update, mean over the updates", True))

@@ -499,17 +499,6 @@ def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     assert table["Length bias"][grpo][0][0].startswith("yes") and table["Length bias"][dapo][0][0].startswith("none")
 
 
-def test_lecture_table_does_not_call_groups_dropped_that_are_learned_from(tmp_path):
-    write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"grpo": "grpo", "dapo": "dapo"}, seeds=3)
-    path = tmp_path / "experiment.json"
-    experiment = json.loads(path.read_text())
-    for settings in experiment["hyperparams"][ENV].values():
-        settings["advantage"] = "gae"
-    path.write_text(json.dumps(experiment))
-    grpo, dapo = dict(lecture_table(collect(tmp_path), MODE)[1])["Dead groups"]
-    assert (grpo[1].text, dapo[1].text) == ("kept", "others are drawn in addition")
-
-
 def test_lecture_table_says_nothing_of_critics_that_it_does_not_know(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "dqn": "dqn"}, seeds=3)
     _, rows = lecture_table(collect(tmp_path), MODE)
