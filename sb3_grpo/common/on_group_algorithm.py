@@ -352,13 +352,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             common_noise=self.common_noise,
             horizon=self.horizon,
             min_steps=self.min_steps or 0,
-            keeps_dead=self._learns_from_dead_groups,
         )
-
-    @property
-    def _learns_from_dead_groups(self) -> bool:
-        """Whether steps of a group whose outcomes are all equal have advantages, beside a group that is live."""
-        return False
 
     def _choose_sampler(self) -> StartSampler:
         """
@@ -431,7 +425,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 n_rounds = queue.n_sampling_rounds
                 ready = queue.ready()
                 if queue.n_sampling_rounds > n_rounds:
-                    # Of the dead groups, if they are not learned from, only the outcomes are needed any more
+                    # Of the dead groups only the outcomes are needed any more
                     self._keep_open_groups()
             if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
                 self._evaluate_log_probs()
@@ -480,17 +474,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
-        """
-        Turn the complete groups into the batch of the update. With dynamic sampling these are the live ones, or all groups
-        that were drawn if the dead ones are learned from, and none if all are dead.
-        """
+        """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
         queue = self.collector.queue
         self._sampling_rounds, n_groups = queue.n_sampling_rounds, queue.n_groups
         groups = self.collector.take()
         live = live_groups(outcomes(groups))
         self._live_share = int(live.sum()) / n_groups if self.dynamic_sampling else 1.0
-        keeps_dead = not self.dynamic_sampling or (self._learns_from_dead_groups and bool(live.any()))
-        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or keeps_dead]
+        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:

@@ -25,8 +25,7 @@ class DAPO(GRPO):
         of the current progress remaining (from 1 to 0)
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
     :param loss_average: Average the loss over all steps
-    :param dynamic_sampling: Draw new groups beside those whose raw outcomes are all equal, which are dropped unless
-        ``advantage="gae"``: there all groups that were drawn are learned from
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place
     :param max_sampling_rounds: How many times at the most groups are drawn for an update
     :param kwargs: See :class:`GRPO`
     """

@@ -33,7 +33,7 @@ class Group:
     first_observation: Any = None
     trace: Trace | None = None
     n_ended: int = 0
-    dropped: bool = False  # dead and not learned from: another one takes its place
+    replaced: bool = False  # dead, and another one takes its place
 
     @property
     def complete(self) -> bool:

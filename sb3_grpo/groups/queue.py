@@ -46,7 +46,6 @@ class GroupSettings(NamedTuple):
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
     :param min_steps: About how many steps an update has at least: with short episodes there are more groups in it
-    :param keeps_dead: Whether dead groups are learned from, and so stay when others are drawn in their place
     """
 
     group_size: int
@@ -56,7 +55,6 @@ class GroupSettings(NamedTuple):
     common_noise: bool
     horizon: int | None = None
     min_steps: int = 0
-    keeps_dead: bool = False
 
 
 class GroupQueue:
@@ -276,7 +274,7 @@ class GroupQueue:
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
             for group, is_live in zip(wanted, live, strict=True):
-                group.dropped = not (is_live or self.settings.keeps_dead)
+                group.replaced = not is_live
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
 
@@ -284,4 +282,4 @@ class GroupQueue:
         """
         :return: The members of all open groups whose steps may be learned from
         """
-        return [ticket for ticket, (group, _) in self._members.items() if not group.dropped]
+        return [ticket for ticket, (group, _) in self._members.items() if not group.replaced]

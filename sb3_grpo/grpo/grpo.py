@@ -93,13 +93,11 @@ class GRPO(OnGroupAlgorithm):
     :param n_groups: Number of groups in an update
     :param min_steps: Least number of steps in an update, about: where episodes are short, an update has more than
         ``n_groups`` groups, up to 512. ``None``: 2048 with ``advantage="gae"``, otherwise 0 (always ``n_groups`` groups)
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
-        With ``advantage="gae"`` new ones are drawn as well, but those that were drawn before are learned from, too:
-        the regression says what their states are worth
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped.
-    :param upweight_live: With ``dynamic_sampling``, average the loss over the groups of the update, whatever their number.
-        Otherwise it is scaled by the share of the live ones of the groups wanted: the fewer, the smaller is the update.
+    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of the groups wanted:
+        the fewer are live, the smaller is the update.
 
     **Advantages**
 
@@ -384,10 +382,6 @@ class GRPO(OnGroupAlgorithm):
         self.reference = Reference(self.policy, self._make_policy, self.kl_estimator) if self.kl_coef > 0.0 else None
 
     @property
-    def _learns_from_dead_groups(self) -> bool:
-        return self.advantage == "gae"
-
-    @property
     def ref_policy(self) -> ActorPolicy | None:
         """The reference policy, ``None`` with ``kl_coef=0``."""
         return None if self.reference is None else self.reference.policy
@@ -495,9 +489,8 @@ class GRPO(OnGroupAlgorithm):
             # There is no critic: V is a regression on the states of this update
             returns = discounted_returns_to_go(rewards, batch.mask, gamma)
             residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, gamma)
-            # A group whose members all have the same return is judged by the values, which the regression has learned from
-            # the others. Where there are no others, what is left is its error
-            rewards = th.where(live_groups(returns[..., 0]).any(), residuals, 0.0)
+            # Where all members have the same return, what is left is the error of the regression
+            rewards = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
             gamma *= self.gae_lambda
         # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with what R is and the scale as chosen
         advantages = group_advantages(

@@ -16,7 +16,6 @@ from sb3_grpo.common import baselines
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
 from sb3_grpo.common.baselines import image_features, regression_values, td_residuals
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.groups.group import live_groups
 from sb3_grpo.grpo import grpo as grpo_module
 
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -190,7 +189,7 @@ def test_same_estimates_as_sb3(gae_lambda: float) -> None:
 @pytest.mark.parametrize("algo", [GRPO, DAPO])
 def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
-    model = algo("MlpPolicy", env, n_groups=3, min_steps=0, group_size=4, n_epochs=1, seed=0, device="cpu")
+    model = algo("MlpPolicy", env, n_groups=3, group_size=4, n_epochs=1, seed=0, device="cpu")
     assert model.advantage == "gae"
     model.learn(1)
     batch = model.batch
@@ -206,32 +205,11 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     th.testing.assert_close(padded, expected.float())
 
 
-def test_dead_groups_are_judged_by_the_values_beside_a_live_one() -> None:
-    env = make_group_env(functools.partial(ToyEnv, length=3), 3)
-    settings = {"n_groups": 8, "group_size": 2, "min_steps": 0, "gamma": 1.0, "gae_lambda": 0.9, "advantage_scale": "none"}
-    model = GRPO("MlpPolicy", env, n_epochs=1, seed=0, device="cpu", **settings).learn(1)
-    batch = model.batch
-    assert batch is not None
-    live = live_groups(batch.rewards.sum(-1))
-    assert 0 < live.sum() < 8
-    advantages = batch.pad(model._advantages(batch))
-    residuals = td_residuals(
-        batch.rewards, model._values(batch, discounted_returns_to_go(batch.rewards, batch.mask, 1.0)), batch.mask, 1.0
-    )
-    estimates = discounted_returns_to_go(residuals, batch.mask, 0.9)
-    expected = estimates - estimates.mean((1, 2), keepdim=True)
-    th.testing.assert_close(advantages, expected.float(), atol=1e-5, rtol=0)
-    assert (advantages[~live].abs().amax((1, 2)) > 0.01).all()
-    # Without one, nobody can say what is an error of the fit
-    batch.rewards = batch.rewards[[int((~live).nonzero()[0])] * 8]
-    assert not model._advantages(batch).any()
-
-
 @pytest.mark.parametrize("advantage", ["gae", "return_to_go", "outcome"])
 def test_nothing_is_learned_where_nothing_can_be(advantage: str) -> None:
     """Of equal members not even the error of the regression is left, however much it would be scaled up."""
     env = make_group_env(functools.partial(ToyEnv, length=20, reward=1.0, time_limit=True), 3)
-    model = GRPO("MlpPolicy", env, advantage=advantage, n_groups=2, min_steps=0, n_epochs=1, seed=0, device="cpu")
+    model = GRPO("MlpPolicy", env, advantage=advantage, n_groups=2, n_epochs=1, seed=0, device="cpu")
     before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
     model.learn(1)
     assert model._n_updates == 1
@@ -276,7 +254,7 @@ def test_states_are_read_as_when_acting() -> None:
 
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
     policy_kwargs = {"features_extractor_class": Moody}
-    Watched("MlpPolicy", env, n_groups=2, min_steps=0, n_epochs=1, policy_kwargs=policy_kwargs, device="cpu").learn(100)
+    Watched("MlpPolicy", env, n_groups=2, n_epochs=1, policy_kwargs=policy_kwargs, device="cpu").learn(100)
     assert len(Watched.training) > 1 and not any(Watched.training)
 
 
@@ -305,7 +283,7 @@ def test_all_observations_are_states(
 
     monkeypatch.setattr(grpo_module, "regression_values", fit)
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
-    model = GRPO(policy, env, n_groups=2, min_steps=0, n_epochs=1, device="cpu").learn(1)
+    model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     assert fitted == [(n_numbers, n_pixels)]
     assert np.isfinite(model.logger.name_to_value["train/loss"])
 

@@ -18,15 +18,7 @@ from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
 
-SETTINGS: dict[str, Any] = {
-    "group_size": 3,
-    "n_groups": 2,
-    "min_steps": 0,
-    "policy_kwargs": TINY,
-    "device": "cpu",
-    "seed": 0,
-    "n_epochs": 1,
-}
+SETTINGS: dict[str, Any] = {"group_size": 3, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
 
 
 def pendulum(kind: str = "dummy", n_envs: int = 4) -> VecEnv:
@@ -286,7 +278,7 @@ def test_dead_pieces_are_replaced() -> None:
     env = make_group_env(RewardAtTheEnd, 4, seed=0)
     model, seen = learn(env, 6000, dynamic_sampling=True, max_sampling_rounds=10, advantage="outcome")
     assert model._n_updates > 3
-    assert any(group.dropped for group in seen.groups)
+    assert any(group.replaced for group in seen.groups)
     going_on = [group for group in seen.groups if isinstance(group.start, SnapshotStart)]
     assert {n_played(group) for group in going_on} == {8, 16}
 

@@ -12,15 +12,7 @@ from sb3_grpo import GRPO, SeedStart
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.samplers import StartSampler
 
-SETTINGS: dict[str, Any] = {
-    "group_size": 4,
-    "n_groups": 4,
-    "min_steps": 0,
-    "policy_kwargs": TINY,
-    "device": "cpu",
-    "seed": 0,
-    "n_epochs": 1,
-}
+SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
 
 
 class HardSeeds(StartSampler):

@@ -18,15 +18,7 @@ from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
 
-SETTINGS: dict[str, Any] = {
-    "group_size": 4,
-    "n_groups": 4,
-    "min_steps": 0,
-    "policy_kwargs": TINY,
-    "device": "cpu",
-    "seed": 0,
-    "n_epochs": 1,
-}
+SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0, "n_epochs": 1}
 
 
 class Groups(BaseCallback):
