@@ -47,8 +47,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     """
     The base for on-policy algorithms that compare the episodes of a group (ex: GRPO/DAPO):
     :class:`OnPolicyAlgorithm` with another unit of rollout. Instead of ``n_steps`` of every environment copy,
-    it collects ``n_groups`` groups of ``group_size`` whole episodes each, or more until they have about ``min_steps`` steps,
-    the members of a group from exactly the same start, on any number of environment copies.
+    it collects ``n_groups`` groups of ``group_size`` whole episodes each, the members of a group
+    from exactly the same start, on any number of environment copies.
 
     The parameters are explained at :class:`GRPO`.
     """
@@ -73,7 +73,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_envs: int,
         group_size: int,
         n_groups: int,
-        min_steps: int | None,
         batch_size: int,
         gamma: float,
         ent_coef: float,
@@ -123,7 +122,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.default_policy_kwargs: dict[str, Any] = {}
         self.group_size = group_size
         self.n_groups = n_groups
-        self.min_steps = min_steps
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
@@ -137,7 +135,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
         self._sampling_rounds = 0
-        self._live_share = 1.0
         self._outcome_range = (0.0, 0.0)
 
     def _check_parameters(self) -> None:
@@ -178,8 +175,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         for name in ("n_groups", "batch_size", "max_sampling_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.min_steps is not None and self.min_steps < 0:
-            raise ValueError(f"min_steps must not be negative, got {self.min_steps}: 0 is always n_groups groups.")
 
     def _check_horizon(self) -> None:
         """
@@ -351,7 +346,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             common_noise=self.common_noise,
             horizon=self.horizon,
-            min_steps=self.min_steps or 0,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -475,11 +469,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _take_groups(self) -> None:
         """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
-        queue = self.collector.queue
-        self._sampling_rounds, n_groups = queue.n_sampling_rounds, queue.n_groups
+        self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take()
         live = live_groups(outcomes(groups))
-        self._live_share = int(live.sum()) / n_groups if self.dynamic_sampling else 1.0
         kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
@@ -498,7 +490,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         n_stale, n_steps = sum(episode.n_stale for episode in episodes), sum(episode.length for episode in episodes)
-        self.logger.record("group/n_groups", len(groups))
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
         self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
         self.logger.record("group/stale_fraction", n_stale / n_steps)

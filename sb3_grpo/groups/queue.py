@@ -1,8 +1,6 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
-import math
 from collections import deque
-from collections.abc import Collection
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -25,11 +23,6 @@ PROBED_SHARE = 0.003
 PROBE_STEPS = 8
 PROBE_OVERHEAD = 50
 
-# The size of an update in steps is estimated from the lengths of this many episodes that have ended last
-N_RECENT_EPISODES = 50
-# However short they are, an update has no more groups than this
-MAX_GROUPS = 512
-
 # All queues draw from it, so that an environment that two models use tells their episodes apart
 _tickets = count()
 
@@ -39,13 +32,12 @@ class GroupSettings(NamedTuple):
     What groups are drawn.
 
     :param group_size: Episodes per group
-    :param n_groups: Groups per update, at least
+    :param n_groups: Groups per update
     :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
         1: dead groups are not replaced.
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
-    :param min_steps: About how many steps an update has at least: with short episodes there are more groups in it
     """
 
     group_size: int
@@ -54,7 +46,6 @@ class GroupSettings(NamedTuple):
     sampler: StartSampler | None
     common_noise: bool
     horizon: int | None = None
-    min_steps: int = 0
 
 
 class GroupQueue:
@@ -73,10 +64,7 @@ class GroupQueue:
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self.n_groups = settings.n_groups  # of the present update, without those that replace others
-        self.n_wanted = self.n_groups  # how many of the open groups, from the left, make the present update
-        self._is_first_update = True
-        self._recent_lengths: deque[int] = deque(maxlen=N_RECENT_EPISODES)
+        self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
         self._n_drawn = 0
         self._n_probed = 0
@@ -89,7 +77,7 @@ class GroupQueue:
         How far free environment copies may run ahead of the update that waits for its last episodes:
         the groups of the next update, and enough to keep every copy busy until then.
         """
-        return self.n_wanted + self.n_groups + self._n_spare
+        return self.n_wanted + self.settings.n_groups + self._n_spare
 
     def _draw_group(self) -> None:
         rng = self.rng
@@ -211,7 +199,6 @@ class GroupQueue:
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
         self._n_steps += length
-        self._recent_lengths.append(length)
         if self.settings.sampler is not None:
             self.settings.sampler.after_episode(group, episode, info)
 
@@ -239,23 +226,13 @@ class GroupQueue:
             self.groups.popleft()
             for episode in group.episodes:
                 del self._members[episode.ticket]
-        self._is_first_update = False
-        self.n_groups = self.n_wanted = self._n_groups_of(self._recent_lengths)
+        self.n_wanted = self.settings.n_groups
         self.n_sampling_rounds = 1
         return wanted
 
-    def _n_groups_of(self, lengths: Collection[int]) -> int:
-        """
-        :param lengths: Of episodes
-        :return: How many groups of such episodes an update has
-        """
-        n_groups = math.ceil(self.settings.min_steps * len(lengths) / (self.settings.group_size * sum(lengths)))
-        return max(self.settings.n_groups, min(n_groups, MAX_GROUPS))
-
     def ready(self) -> bool:
         """
-        Whether the groups of the update are complete. In the first one, of which nobody knows how long its episodes are,
-        there are more of them until it has ``min_steps``. With more than one sampling round, dead groups are then replaced
+        Whether the groups of the update are complete. With more than one sampling round, dead groups are replaced
         round after round, until ``n_groups`` are live or the last round is over.
 
         :return: True if the update can begin
@@ -264,13 +241,8 @@ class GroupQueue:
             wanted = self.wanted_groups()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
-            if self._is_first_update and self.n_sampling_rounds == 1:
-                n_groups = self._n_groups_of([episode.length for group in wanted for episode in group.episodes])
-                if n_groups > self.n_groups:
-                    self.n_groups = self.n_wanted = n_groups
-                    continue
             live = live_groups(outcomes(wanted)).tolist()
-            n_missing = self.n_groups - sum(live)
+            n_missing = self.settings.n_groups - sum(live)
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
             for group, is_live in zip(wanted, live, strict=True):

@@ -46,8 +46,6 @@ from sb3_grpo.utils.user_warnings import warn_user
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
 RATIO_LEVELS = ("step", "episode")
-# A regression on less says little about the states
-_MIN_STEPS_OF_A_REGRESSION = 2048
 _WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
 
 
@@ -91,12 +89,10 @@ class GRPO(OnGroupAlgorithm):
     :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_groups: Number of groups in an update
-    :param min_steps: Least number of steps in an update, about: where episodes are short, an update has more than
-        ``n_groups`` groups, up to 512. ``None``: 2048 with ``advantage="gae"``, otherwise 0 (always ``n_groups`` groups)
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped.
-    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of the groups wanted:
+    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
     **Advantages**
@@ -203,7 +199,6 @@ class GRPO(OnGroupAlgorithm):
         n_envs: int = 16,
         group_size: int = 4,
         n_groups: int = 4,
-        min_steps: int | None = None,
         batch_size: int = 512,
         gradient_accumulation_steps: int = 1,
         n_epochs: int = 10,
@@ -255,7 +250,6 @@ class GRPO(OnGroupAlgorithm):
             n_envs=n_envs,
             group_size=group_size,
             n_groups=n_groups,
-            min_steps=min_steps,
             batch_size=batch_size,
             gamma=gamma,
             ent_coef=ent_coef,
@@ -373,8 +367,6 @@ class GRPO(OnGroupAlgorithm):
             self.advantage = self.policy_class.default_advantage if is_ours else "gae"
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
-        if self.min_steps is None:
-            self.min_steps = _MIN_STEPS_OF_A_REGRESSION if self.advantage == "gae" else 0
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
@@ -541,7 +533,7 @@ class GRPO(OnGroupAlgorithm):
             kept = ~batch.truncated.flatten()[batch.episode]
         weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
         if not self.upweight_live:
-            weights = weights * self._live_share
+            weights = weights * (len(batch.lengths) / self.n_groups)
         return weights, kept.nonzero().squeeze(1)
 
     def _loss(

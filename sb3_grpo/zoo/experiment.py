@@ -81,7 +81,7 @@ class StopAtBudget(BaseCallback):
             )
         raise ValueError(
             f"no update, because the first rollout did not end within {self.n_timesteps} steps: "
-            "a smaller group_size, n_groups or min_steps, or more steps"
+            "a smaller group_size or n_groups, or more steps"
         )
 
 

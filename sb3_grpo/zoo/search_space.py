@@ -53,7 +53,6 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     kwargs = sampled_params.copy()
     for name in _POWERS_OF_TWO:
         kwargs[name] = 2 ** kwargs.pop(f"{name}_pow")
-    kwargs["min_steps"] = 0  # or n_groups would say nothing where episodes are short
     for name in ("gamma", "gae_lambda"):
         if f"one_minus_{name}" in kwargs:
             kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")

@@ -171,9 +171,7 @@ def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
 
 def test_dead_groups_and_upweight_live() -> None:
     env = make_group_env(functools.partial(ToyEnv, length=1), 3)
-    # Eight groups of episodes of one step, six of which are asked for by min_steps
-    settings = {"max_sampling_rounds": 1, "upweight_live": True, "advantage": "outcome"}
-    model = make_model(DAPO, env=env, group_size=2, n_groups=2, min_steps=16, **settings)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=8, max_sampling_rounds=1, upweight_live=True)
     model.learn(1)
     n_live = len(model.batch.lengths)
     assert 0 < n_live < 8, "half of the groups of two are alike"
