@@ -208,8 +208,12 @@ def group_advantages(
         raise ValueError(f"rewards must be floating point and mask bool, got {rewards.dtype} and {mask.dtype}")
     if rewards.shape[1] < 2:
         raise ValueError(f"A group needs at least 2 members to compare, got {rewards.shape[1]}")
-    if not mask[..., :1].any(dim=-1).all() or (mask[..., 1:] & ~mask[..., :-1]).any():
-        raise ValueError("mask must be True from the first to the last step of each episode, which has at least one step")
+    has_steps = mask[..., :1].any(dim=-1)
+    if (mask[..., 1:] & ~mask[..., :-1]).any() or not (has_steps.any(dim=1) if kind == "gae" else has_steps).all():
+        raise ValueError(
+            "mask must be True from the first to the last step of each episode, which has at least one step (with gae: one of "
+            "the group has)"
+        )
     if not th.where(mask, rewards, 0.0).isfinite().all():
         raise ValueError("rewards must be finite: one infinite or missing reward would poison its whole group")
     settings: dict[str, Any] = dict(gamma=gamma, leave_one_out=leave_one_out, scale=scale, ddof=ddof, eps=eps)

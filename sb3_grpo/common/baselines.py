@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch as th
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 N_RANDOM_FEATURES = 200
 # Prior variance of what the random features add up to, in units of the returns' variance
@@ -27,6 +28,9 @@ MAX_PIXELS = 1024
 _IMAGE_SIDE = 21
 # Channels that can be averaged
 _MAX_FRAMES = 4
+# From one update to the next, the weight of earlier steps in a regression with memory falls by this factor
+MEMORY = 0.5
+_N_FIRST_FITS = 3
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
 
@@ -62,16 +66,37 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
     return th.nn.functional.adaptive_avg_pool2d(images, size).flatten(1)
 
 
+class Moments(NamedTuple):
+    """
+    What the entries of states are standardised with.
+
+    :param mean: (d,) double precision
+    :param std: (d,) double precision
+    """
+
+    mean: th.Tensor
+    std: th.Tensor
+
+
+def _moments(inputs: th.Tensor) -> Moments:
+    """
+    :param inputs: (N, d) states
+    :return: those of their entries
+    """
+    return Moments(inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double())
+
+
 def _columns(
-    inputs: th.Tensor, generator: th.Generator, most: int = _MAX_NUMBERS
+    inputs: th.Tensor, moments: Moments, generator: th.Generator, most: int = _MAX_NUMBERS
 ) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
     :param inputs: (N, d) states
+    :param moments: of these, or of more of their kind
     :param generator: draws the projection of large states
     :param most: how many columns are not projected
     :return: function from rows to their standardised entries (M, c); c; how many entries are not constant
     """
-    mean, std = inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double()
+    mean, std = moments
     varies = std > 1e-8
     scale = th.where(varies, 1.0 / std, 0.0)
     n_columns, n_varying = inputs.shape[1], max(int(varies.sum()), 1)
@@ -86,13 +111,16 @@ def _columns(
     return lambda rows: standardise(rows) @ projection, most, most
 
 
-def _features_of_numbers(numbers: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], list[th.Tensor]], int]:
+def _features_of_numbers(
+    numbers: th.Tensor, moments: Moments, generator: th.Generator
+) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
     :param numbers: (N, d) states
+    :param moments: of these, or of more of their kind
     :param generator: draws the random features
     :return: function from rows to x, x^2 and random Fourier features; how many columns these have
     """
-    columns, n_columns, n_varying = _columns(numbers, generator)
+    columns, n_columns, n_varying = _columns(numbers, moments, generator)
     frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(numbers.device)
     phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(numbers.device)
     # Two standardised states are 2 * n_varying apart, squared, in the mean
@@ -107,14 +135,30 @@ def _features_of_numbers(numbers: th.Tensor, generator: th.Generator) -> tuple[C
     return features, 2 * n_columns + N_RANDOM_FEATURES
 
 
-def _features_of_pictures(pictures: th.Tensor, generator: th.Generator) -> tuple[Callable[[slice], list[th.Tensor]], int]:
+def _features_of_pictures(
+    pictures: th.Tensor, moments: Moments, generator: th.Generator
+) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
     :param pictures: (N, k) entries of images
+    :param moments: of these, or of more of their kind
     :param generator: draws the projection of images with more channels than there may be entries
     :return: function from rows to x; how many columns it has
     """
-    columns, n_columns, n_varying = _columns(pictures, generator, MAX_PIXELS)
+    columns, n_columns, n_varying = _columns(pictures, moments, generator, MAX_PIXELS)
     return lambda rows: [columns(rows) / math.sqrt(n_varying)], n_columns
+
+
+def _features(states: StateFeatures, moments: tuple[Moments, Moments]) -> tuple[Callable[[slice], list[th.Tensor]], int]:
+    """
+    :param states: N states
+    :param moments: of their numbers and of their pictures
+    :return: function from rows to blocks of features; how many columns these have. They are the same at every call for states
+        of this kind
+    """
+    generator = th.Generator().manual_seed(0)
+    kinds = zip(states, moments, (_features_of_numbers, _features_of_pictures), strict=True)
+    blocks = [features_of(inputs, of_inputs, generator) for inputs, of_inputs, features_of in kinds if inputs.shape[1]]
+    return lambda rows: [part for block, _ in blocks for part in block(rows)], sum(n_columns for _, n_columns in blocks)
 
 
 def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor | None = None) -> th.Tensor:
@@ -138,21 +182,16 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
     :param pictures: (N, k) entries of images
     :return: (N,) double precision
     """
-    generator = th.Generator().manual_seed(0)
-    blocks = [_features_of_numbers(numbers, generator)] if numbers.shape[1] else []
-    if pictures is not None and pictures.shape[1]:
-        blocks.append(_features_of_pictures(pictures, generator))
+    states = StateFeatures(numbers, numbers[:, :0] if pictures is None else pictures)
+    of_state, n_columns = _features(states, (_moments(states.numbers), _moments(states.pictures)))
     u = time.float()[:, None] / max(int(time.max()), 1)
 
     def features(rows: slice) -> th.Tensor:
-        parts = [u[rows] ** power for power in range(4)]
-        for block, _ in blocks:
-            parts += block(rows)
-        return th.cat(parts, dim=1)
+        return th.cat([u[rows] ** power for power in range(4)] + of_state(rows), dim=1)
 
     mean, std = returns.mean(dtype=th.float64), returns.double().std(correction=0) + 1e-8
     chunks = [slice(begin, begin + _CHUNK) for begin in range(0, len(returns), _CHUNK)]
-    n_features = 4 + sum(n_columns for _, n_columns in blocks)
+    n_features = 4 + n_columns
     precision = th.eye(n_features, dtype=th.float64, device=returns.device)
     precision[0, 0] = 1e-6
     moment = th.zeros(n_features, dtype=th.float64, device=returns.device)
@@ -162,6 +201,84 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
         moment += phi.T @ ((returns[rows].double() - mean) / std).float()
     weights = th.linalg.solve(precision, moment).float()
     return th.cat([features(rows) @ weights for rows in chunks]).double() * std + mean
+
+
+class ValueRegression:
+    """
+    Values of states where returns are known in part only, because their episodes go on: the value of ``s_t`` is fitted to
+    ``R_t + gamma^k V(s_{t+k})``, with R_t the discounted rewards of the k steps that are known, and V the fit before.
+
+    Each update is one such regression, in closed form: that of :func:`regression_values`, on the same features without the
+    time. Steps of earlier updates count, too, with weights that fall by the factor ``memory`` from one update to the next:
+    only their sums are kept. States are standardised by all that were met so far, so that these are sums of alike features.
+
+    :param memory: From 0, only the newest steps, to 1, all alike
+    """
+
+    def __init__(self, memory: float = MEMORY):
+        self.memory = memory
+        self._met: list[RunningMeanStd] = []
+        self._sums: tuple[th.Tensor, th.Tensor] | None = None
+        self._weights: th.Tensor | None = None
+
+    def fit(
+        self, states: StateFeatures, returns: th.Tensor, next_states: StateFeatures, ends: th.Tensor, discounts: th.Tensor
+    ) -> th.Tensor:
+        """
+        :param states: N states
+        :param returns: (N,) double precision, the discounted rewards from each on, as far as they are known
+        :param next_states: M states in which returns break off
+        :param ends: (N,) long, which of these, -1 where the return is complete
+        :param discounts: (N,) ``gamma^k`` for a state that is k steps after
+        :return: (N,) what was fitted
+        """
+        self._meet(states)
+        phi, phi_next = self._features(states), self._features(next_states)
+        gram, moment = (phi.T @ phi).double(), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
+        if self._sums is not None:
+            gram, moment = gram + self.memory * self._sums[0], self.memory * self._sums[1]
+        prior = th.ones_like(moment)
+        prior[0] = 1e-6  # the constant is free
+        factor = th.linalg.cholesky(gram + prior.diag())
+        targets = returns
+        # The first ones make up for the fits that there were not
+        for _ in range(_N_FIRST_FITS if self._weights is None else 1):
+            if self._weights is not None:
+                after = th.cat([phi_next.double() @ self._weights, returns.new_zeros(1)])
+                targets = returns + discounts * after[ends]
+            new_moment = moment + phi.T.double() @ targets
+            self._weights = th.cholesky_solve(new_moment[:, None], factor)[:, 0]
+        self._sums = gram, new_moment
+        return targets
+
+    def predict(self, states: StateFeatures) -> th.Tensor:
+        """
+        :param states: N states
+        :return: (N,) their values, double precision
+        """
+        assert self._weights is not None, "There are no values before the first fit"
+        return self._features(states).double() @ self._weights
+
+    def _meet(self, states: StateFeatures) -> None:
+        """
+        :param states: For the statistics that all are standardised with
+        """
+        if not self._met:
+            self._met = [RunningMeanStd(0.0, (inputs.shape[1],)) for inputs in states]
+        for met, inputs in zip(self._met, states, strict=True):
+            met.update(inputs.double().cpu().numpy())
+
+    def _features(self, states: StateFeatures) -> th.Tensor:
+        """
+        :param states: N states
+        :return: (N, c) single precision
+        """
+        device = states.numbers.device
+        numbers, pictures = (
+            Moments(th.as_tensor(met.mean, device=device), th.as_tensor(met.var, device=device).sqrt()) for met in self._met
+        )
+        of_state, _ = _features(states, (numbers, pictures))
+        return th.cat([states.numbers.new_ones(len(states.numbers), 1), *of_state(slice(None))], dim=1)
 
 
 def r_squared(values: th.Tensor, returns: th.Tensor) -> float:
@@ -176,20 +293,26 @@ def r_squared(values: th.Tensor, returns: th.Tensor) -> float:
     return 1.0 - (returns - values).var(correction=0).item() / variance if variance > 0.0 else 0.0
 
 
-def td_residuals(rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float) -> th.Tensor:
+def td_residuals(
+    rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float, last_values: th.Tensor | None = None
+) -> th.Tensor:
     """
     ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, [GAE] eq. 10. Their sums discounted by ``gamma * lambda`` are the
     generalised advantage estimates (eq. 16); with lambda = 1 that is the return to go minus the value.
 
-    After the last step of an episode the value is 0, also where a time limit cut it off: the values are fitted to returns
-    that end there, too, and more than that would look like a reward for the last steps.
+    After the last step of an episode the value is 0 unless ``last_values`` say otherwise, also where a time limit cut it off:
+    there the values are fitted to returns that end, too, and more than that would look like a reward for the last steps.
 
     :param rewards: (B, G, T)
     :param values: (B, G, T) of the states in which the actions were chosen
     :param mask: (B, G, T), True at existing steps
     :param gamma: discount factor in [0, 1]
+    :param last_values: (B, G) of the states after the last steps, 0 where the episode has ended
     :return: (B, G, T), 0 where ``mask`` is False
     """
     values = th.where(mask, values, 0.0)
     after = th.cat([values[..., 1:], th.zeros_like(values[..., :1])], dim=-1)
+    if last_values is not None:
+        is_last = mask & ~th.cat([mask[..., 1:], th.zeros_like(mask[..., :1])], dim=-1)
+        after = th.where(is_last, last_values[..., None], after)
     return th.where(mask, rewards + gamma * after - values, 0.0)

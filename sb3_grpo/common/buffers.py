@@ -64,7 +64,9 @@ class GroupBatch:
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
     :param truncated: (B, G) True where a time limit cut the episode off
-    :param elapsed: (B,) steps that the time limit had counted at the start
+    :param elapsed: (B, G) steps that the time limit had counted before the first step
+    :param going_on: (M,) long, which of the episodes 0..E-1 go on after their last step
+    :param next_observations: (M, \\*obs_shape) or a dict of such, what the policy sees there; ``None`` if M is 0
     """
 
     observations: th.Tensor | TensorDict | PackedObservations
@@ -78,6 +80,8 @@ class GroupBatch:
     lengths: th.Tensor
     truncated: th.Tensor
     elapsed: th.Tensor
+    going_on: th.Tensor
+    next_observations: th.Tensor | TensorDict | None
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """
@@ -293,9 +297,9 @@ class GroupRolloutBuffer:
 
     def batch(self, groups: list[Group]) -> GroupBatch:
         """
-        Collect the steps of complete groups.
+        Collect the steps of groups.
 
-        :param groups: Complete groups
+        :param groups: With all that was stored of their episodes
         :return: The batch of an update
         """
         episodes = [episode for group in groups for episode in group.episodes]
@@ -307,10 +311,20 @@ class GroupRolloutBuffer:
         # Rows lie in the order of time: a stable sort keeps it within each episode
         rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
 
+        n_steps = np.bincount(episode_of_row[rows], minlength=len(episodes))
+        has_steps = n_steps > 0
+        # Earlier updates have learned from the first steps of episodes that they did not wait for
+        n_before = np.zeros(len(episodes), dtype=np.int64)
+        n_before[has_steps] = self._data["time"][rows[(n_steps.cumsum() - n_steps)[has_steps]]]
+        elapsed = np.repeat(
+            [group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in groups], shape[1]
+        )
+        going_on = [i for i in np.flatnonzero(has_steps).tolist() if episodes[i].next_observation is not None]
+
         episode_index = th.as_tensor(episode_of_row[rows], device=self.device)
-        time = self._tensor(self._data["time"], rows).long()
-        lengths = th.as_tensor([episode.length for episode in episodes], device=self.device)
-        longest = max(episode.length for episode in episodes)
+        time = self._tensor(self._data["time"], rows).long() - th.as_tensor(n_before, device=self.device)[episode_index]
+        lengths = th.as_tensor(n_steps, device=self.device)
+        longest = int(n_steps.max())
         rewards = th.zeros((len(episodes), longest), dtype=th.float64, device=self.device)
         rewards[episode_index, time] = self._tensor(self._data["rewards"], rows).double()
         mask = th.arange(longest, device=self.device) < lengths[:, None]
@@ -325,10 +339,21 @@ class GroupRolloutBuffer:
             mask=mask.view(*shape, longest),
             lengths=lengths.view(shape),
             truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
-            elapsed=th.as_tensor(
-                [group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in groups], device=self.device
-            ),
+            elapsed=th.as_tensor(elapsed + n_before, device=self.device).view(shape),
+            going_on=th.as_tensor(going_on, dtype=th.long, device=self.device),
+            next_observations=self._stacked([episodes[i].next_observation for i in going_on]),
         )
+
+    def _stacked(self, observations: list[Any]) -> th.Tensor | TensorDict | None:
+        """
+        :param observations: M of them, each an array or a dict of arrays
+        :return: (M, \\*obs_shape) or a dict of such, ``None`` if M is 0
+        """
+        if not observations:
+            return None
+        if self._dict_obs:
+            return {key: self._tensor(np.stack([each[key] for each in observations]), slice(None)) for key in self._obs}
+        return self._tensor(np.stack(observations), slice(None))
 
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | PackedObservations:
         """

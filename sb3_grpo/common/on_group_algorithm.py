@@ -46,9 +46,8 @@ MAX_FORWARDED_BYTES = 2**22
 class OnGroupAlgorithm(OnPolicyAlgorithm):
     """
     The base for on-policy algorithms that compare the episodes of a group (ex: GRPO/DAPO):
-    :class:`OnPolicyAlgorithm` with another unit of rollout. Instead of ``n_steps`` of every environment copy,
-    it collects ``n_groups`` groups of ``group_size`` whole episodes each, the members of a group
-    from exactly the same start, on any number of environment copies.
+    :class:`OnPolicyAlgorithm` whose episodes come in groups of ``group_size``, the members of a group from exactly the same
+    start, on any number of environment copies. A rollout is ``n_steps`` of every copy, or ``n_groups`` whole groups.
 
     The parameters are explained at :class:`GRPO`.
     """
@@ -60,6 +59,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     }
     # Those that can be functions of the user's own, without which a model can still predict
     plugin_parameters: ClassVar[tuple[str, ...]] = ("start_sampler",)
+    n_steps: int | None  # type: ignore[assignment]
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
@@ -72,7 +72,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         learning_rate: float | Schedule,
         n_envs: int,
         group_size: int,
-        n_groups: int,
+        n_steps: int | None,
+        n_groups: int | None,
         batch_size: int,
         gamma: float,
         ent_coef: float,
@@ -101,7 +102,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             policy,
             env,
             learning_rate=learning_rate,
-            n_steps=0,  # a rollout ends with its last episode
+            n_steps=0,  # chosen below
             gamma=gamma,
             gae_lambda=1.0,
             ent_coef=ent_coef,
@@ -121,6 +122,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         # What policy_kwargs do not say. Saved, because a model has to be loaded with what was chosen when it was made
         self.default_policy_kwargs: dict[str, Any] = {}
         self.group_size = group_size
+        self.n_steps = n_steps
         self.n_groups = n_groups
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
@@ -160,6 +162,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
                 "the others of its group, and a group of one gives no signal."
             )
+        if self.n_steps is not None and self.n_groups is not None:
+            raise ValueError(
+                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update has so many steps of each "
+                "copy, or so many whole groups."
+            )
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
         if not 0.0 <= self.vine_share <= 1.0:
@@ -172,8 +179,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             refuse_frame_stack(self.env)
         if self.max_grad_norm <= 0.0:
             raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
-        for name in ("n_groups", "batch_size", "max_sampling_rounds"):
-            if getattr(self, name) < 1:
+        for name in ("n_groups", "batch_size", "max_sampling_rounds", "n_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
     def _check_horizon(self) -> None:
@@ -341,11 +348,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def _group_settings(self) -> GroupSettings:
         return GroupSettings(
             group_size=self.group_size,
-            n_groups=self.n_groups,
+            n_groups=self.n_groups or 0,
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             common_noise=self.common_noise,
             horizon=self.horizon,
+            n_steps=self.n_steps,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -375,14 +383,14 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_rollout_steps: int,
     ) -> bool:
         """
-        Collect the groups of one update into ``self.batch``.
+        Collect the steps of one update into ``self.batch``: whole groups, or with ``n_steps`` what their episodes have come to.
 
         :param env: The training environment
         :param callback: Callback that will be called at each step
             (and at the beginning and end of the rollout)
         :param rollout_buffer: Buffer to fill with rollouts
-        :param n_rollout_steps: Not used: a rollout ends with the last episode of its groups
-        :return: True if the groups are complete, False if callback terminated rollout prematurely.
+        :param n_rollout_steps: ``n_steps``. ``None``: a rollout ends with the last episode of its groups
+        :return: True if the rollout is complete, False if callback terminated rollout prematurely.
         """
         assert self._last_obs is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
@@ -414,7 +422,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos):
+            if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos) or n_rollout_steps is not None:
                 queue = self.collector.queue
                 n_rounds = queue.n_sampling_rounds
                 ready = queue.ready()
@@ -432,6 +440,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 self._evaluate_log_probs()
                 return False
 
+        self._check_outcomes([*range(env.num_envs)])
         self._evaluate_log_probs()
         self._take_groups()
 
@@ -468,32 +477,38 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
-        """Turn the complete groups into the batch of the update; with dynamic sampling only the live ones."""
+        """
+        Turn the groups of the rollout into the batch of the update. With dynamic sampling only the live ones; with ``n_steps``
+        all, as each step is judged for itself.
+        """
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
-        groups = self.collector.take()
+        groups = self.collector.take(self._last_obs)
         live = live_groups(outcomes(groups))
-        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not self.dynamic_sampling]
+        only_live = self.dynamic_sampling and self.n_steps is None
+        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not only_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
             # One scale for all, in double precision, which normalize_reward() would round: equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
             self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
-        self._log_groups(groups, live)
+        self._log_groups([group for group in groups if group.complete])
 
-    def _log_groups(self, groups: list[Group], live: th.Tensor) -> None:
+    def _log_groups(self, groups: list[Group]) -> None:
         """
-        :param groups: All groups of the update, dead ones included
-        :param live: (B,) which of them are not dead
+        :param groups: All complete groups of the update, dead ones included
         """
+        self.logger.record("group/sampling_rounds", self._sampling_rounds)
+        if not groups:
+            return
         episodes = [episode for group in groups for episode in group.episodes]
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
-        n_stale, n_steps = sum(episode.n_stale for episode in episodes), sum(episode.length for episode in episodes)
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - live.double().mean().item())
-        self.logger.record("group/stale_fraction", n_stale / n_steps)
-        self.logger.record("group/sampling_rounds", self._sampling_rounds)
+        self.logger.record("group/dead_fraction", 1.0 - live_groups(raw_outcomes).double().mean().item())
+        if self.n_steps is None:
+            n_stale = sum(episode.n_before for episode in episodes)
+            self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)

@@ -9,6 +9,7 @@ from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
+from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
 
 
@@ -28,7 +29,8 @@ class GroupCollector:
         self.rng = rng
         if settings.sampler is not None:
             settings.sampler.reset()
-        self.queue = GroupQueue(settings, env.num_envs, rng)
+        queue_class = GroupQueue if settings.n_steps is None else StepQueue
+        self.queue = queue_class(settings, env.num_envs, rng)
         self.feeder = make_feeder(env, self.queue)
         self.tickets = np.full(env.num_envs, NO_EPISODE)
         self.time = np.zeros(env.num_envs, dtype=np.int64)
@@ -59,7 +61,7 @@ class GroupCollector:
         time_of = dict(zip(self.tickets.tolist(), self.time.tolist(), strict=True))
         for group in self.queue.groups:
             for episode in group.episodes:
-                episode.n_stale = episode.length or time_of.get(episode.ticket, 0)
+                episode.n_before = time_of.get(episode.ticket, episode.length)
         self._n_steps = 0
         self.feeder.fill()
 
@@ -86,6 +88,7 @@ class GroupCollector:
         if self._n_steps > MAX_EPISODE_LENGTH:
             self._check_length()
         self.outcome += rewards
+        self.queue.add_steps(self.env.num_envs)
         if self.settings.sampler is not None:
             self.settings.sampler.after_step(self.env, dones, self.rng)
 
@@ -145,12 +148,28 @@ class GroupCollector:
         """
         return self.feeder.is_disturbed(self.tickets)
 
-    def take(self) -> list[Group]:
+    def take(self, observations: Any) -> list[Group]:
         """
-        :return: The complete groups of the update, dead ones included
+        :param observations: What the policy sees next, (n_envs, \\*obs_shape) or a dict of such
+        :return: The groups of the update, dead ones included
         """
+        if isinstance(self.queue, StepQueue):
+            figures = (self.tickets.tolist(), self.time.tolist(), self.outcome.tolist())
+            for idx, (ticket, length, outcome) in enumerate(zip(*figures, strict=True)):
+                self.queue.note_open_episode(ticket, length, outcome, observation_of(observations, idx))
         return self.queue.take()
 
     def clear(self) -> None:
         """Take back the starts that are queued: who else resets the environments must not land on them."""
         self.feeder.clear()
+
+
+def observation_of(observations: Any, copy: int) -> Any:
+    """
+    :param observations: (n_envs, \\*obs_shape) or a dict of such
+    :param copy: An environment copy
+    :return: Its observation, which later ones do not overwrite
+    """
+    if isinstance(observations, dict):
+        return {key: values[copy].copy() for key, values in observations.items()}
+    return observations[copy].copy()

@@ -11,14 +11,18 @@ from sb3_grpo.starts.starts import Start
 
 @dataclass(slots=True)
 class Episode:
-    """A member of a group: its place, and its figures once it has ended."""
+    """
+    A member of a group: its place, and its figures once it has ended. Where an update does not wait for the end, they are
+    those so far, and ``next_observation`` is what the policy sees next, ``None`` after an end that is no time limit's.
+    """
 
     ticket: int
     member: int
     length: int = 0
     outcome: float = 0.0  # undiscounted return of the environment's own rewards
     truncated: bool = False
-    n_stale: int = 0  # of its steps, those that were chosen before the present rollout, by an earlier policy
+    n_before: int = 0  # of its steps, those that were chosen before the present rollout, by an earlier policy
+    next_observation: Any = None
 
 
 @dataclass(slots=True)

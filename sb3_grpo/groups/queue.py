@@ -32,12 +32,14 @@ class GroupSettings(NamedTuple):
     What groups are drawn.
 
     :param group_size: Episodes per group
-    :param n_groups: Groups per update
+    :param n_groups: Groups per update; without meaning with ``n_steps``
     :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
         1: dead groups are not replaced.
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
+    :param n_steps: An update takes about so many steps of each copy, whether or not their episodes have ended.
+        ``None``: it takes whole groups
     """
 
     group_size: int
@@ -46,6 +48,7 @@ class GroupSettings(NamedTuple):
     sampler: StartSampler | None
     common_noise: bool
     horizon: int | None = None
+    n_steps: int | None = None
 
 
 class GroupQueue:
@@ -71,13 +74,12 @@ class GroupQueue:
         self._n_steps = 0  # of all episodes that have ended
         self._probed_steps = 0
 
-    @property
-    def max_open_groups(self) -> int:
+    def has_room(self) -> bool:
         """
-        How far free environment copies may run ahead of the update that waits for its last episodes:
-        the groups of the next update, and enough to keep every copy busy until then.
+        Whether another group may be drawn. Free environment copies may run ahead of the update that waits for its last
+        episodes: by the groups of the next update, and enough to keep every copy busy until then.
         """
-        return self.n_wanted + self.settings.n_groups + self._n_spare
+        return len(self.groups) < self.n_wanted + self.settings.n_groups + self._n_spare
 
     def _draw_group(self) -> None:
         rng = self.rng
@@ -124,7 +126,7 @@ class GroupQueue:
         :return: The member's ticket; ``None`` if there is no work left
         """
         if not self._waiting:
-            if len(self.groups) >= self.max_open_groups:
+            if not self.has_room():
                 return None
             self._draw_group()
         return self._waiting.popleft()
@@ -184,6 +186,13 @@ class GroupQueue:
         if group.trace is None:
             group.trace = trace
         return compare_traces(group.trace, trace)
+
+    def add_steps(self, n_steps: int) -> None:
+        """
+        Count a step of all copies.
+
+        :param n_steps: How many members have played it
+        """
 
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         """

@@ -16,7 +16,7 @@ from sb3_grpo.common.advantages import (
     discounted_returns_to_go,
     group_advantages,
 )
-from sb3_grpo.common.baselines import StateFeatures, r_squared, regression_values, td_residuals
+from sb3_grpo.common.baselines import StateFeatures, ValueRegression, r_squared, regression_values, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
@@ -40,12 +40,16 @@ from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import TokenSpace
-from sb3_grpo.utils.plugins import check_choice, import_plugin
+from sb3_grpo.utils.plugins import check_choice, import_plugin, name_of
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
 RATIO_LEVELS = ("step", "episode")
+# Of all environment copies together, by default
+STEPS_PER_UPDATE = 2048
+# Where whole groups are needed
+GROUPS_PER_UPDATE = 4
 _WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
 
 
@@ -88,10 +92,17 @@ class GRPO(OnGroupAlgorithm):
 
     :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
     :param group_size: Number of episodes that share a start (G in the papers)
-    :param n_groups: Number of groups in an update
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11)
+    :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
+        go on under the next policy. For the defaults, with which each step is judged for itself
+    :param n_groups: Number of whole groups in an update, as in the papers, in place of ``n_steps``.
+        Without either: as many ``n_steps`` as make 2048 steps of all copies together, or 4 groups where whole episodes are
+        judged (another ``advantage`` than ``"gae"``, another ``loss_average`` or ``ratio_level`` than ``"step"``,
+        ``overlong_filter``, ``overlong_penalty``, ``horizon``, ``upweight_live=False``)
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
+        With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
-        After that the update takes the live groups that there are; with none at all it is skipped.
+        After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
+        times as long the rollout is at the most
     :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
@@ -198,8 +209,9 @@ class GRPO(OnGroupAlgorithm):
         learning_rate: float | Schedule = 1e-3,
         n_envs: int = 16,
         group_size: int = 4,
-        n_groups: int = 4,
-        batch_size: int = 512,
+        n_steps: int | None = None,
+        n_groups: int | None = None,
+        batch_size: int = 256,
         gradient_accumulation_steps: int = 1,
         n_epochs: int = 10,
         gamma: float = 0.99,
@@ -249,6 +261,7 @@ class GRPO(OnGroupAlgorithm):
             learning_rate=learning_rate,
             n_envs=n_envs,
             group_size=group_size,
+            n_steps=n_steps,
             n_groups=n_groups,
             batch_size=batch_size,
             gamma=gamma,
@@ -316,6 +329,11 @@ class GRPO(OnGroupAlgorithm):
                 raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
         check_kl_parameters(self.kl_coef, self.kl_estimator, self.kl_target, self.ref_update_interval)
         self._check_texts()
+        if self.n_steps is not None and (whole := self._needs_whole_episodes()) is not None:
+            raise ValueError(
+                f"n_steps={self.n_steps} takes episodes that have not ended, and {whole} needs whole ones: "
+                f"write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
+            )
         if not 0.0 <= self.gae_lambda <= 1.0:
             raise ValueError(f"gae_lambda must be between 0 and 1, got {self.gae_lambda}.")
         for name in ("n_epochs", "gradient_accumulation_steps"):
@@ -339,6 +357,21 @@ class GRPO(OnGroupAlgorithm):
                 "overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps, the second not above "
                 f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
             )
+
+    def _needs_whole_episodes(self) -> str | None:
+        """
+        :return: An argument that judges whole episodes, ``None`` if each step is judged for itself
+        """
+        for name, per_step in {"advantage": "gae", "loss_average": "step", "ratio_level": "step"}.items():
+            value = getattr(self, name)
+            if value != per_step:
+                return f'{name}="{value}"' if isinstance(value, str) else f"{name}={name_of(value)}"
+        if not self.upweight_live:
+            return "upweight_live=False"
+        for name in ("overlong_filter", "overlong_penalty", "horizon"):
+            if getattr(self, name):
+                return f"{name}={getattr(self, name)}"
+        return None
 
     def _check_texts(self) -> None:
         """
@@ -367,10 +400,18 @@ class GRPO(OnGroupAlgorithm):
             self.advantage = self.policy_class.default_advantage if is_ours else "gae"
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
+        if self.n_groups is not None and self.n_steps == 0:
+            self.n_steps = None  # of a model that was saved when there were whole groups only
+        if self.n_groups is None and self.n_steps is None:
+            if self._needs_whole_episodes() is None:
+                self.n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
+            else:
+                self.n_groups = GROUPS_PER_UPDATE
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
+        self.value_regression = ValueRegression()
         self.reference = Reference(self.policy, self._make_policy, self.kl_estimator) if self.kl_coef > 0.0 else None
 
     @property
@@ -403,6 +444,10 @@ class GRPO(OnGroupAlgorithm):
         # so that they do not depend on how it is cut into minibatches
         advantages = self._advantages(batch)
         weights, kept = self._weights(batch)
+        if self.n_steps is not None and self.ent_coef == 0.0 and self.reference is None and not advantages.any():
+            # Steps of the optimizer would still follow its momentum
+            self._skip_update(self._dead_groups_message())
+            return
         if len(kept) == 0:
             self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
             return
@@ -478,11 +523,8 @@ class GRPO(OnGroupAlgorithm):
         gamma = self.gamma
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
-            # There is no critic: V is a regression on the states of this update
-            returns = discounted_returns_to_go(rewards, batch.mask, gamma)
-            residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, gamma)
-            # Where all members have the same return, what is left is the error of the regression
-            rewards = th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
+            # There is no critic: V is a regression on the states
+            rewards = (self._residuals if self.n_steps is None else self._residuals_of_steps)(batch, rewards)
             gamma *= self.gae_lambda
         # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with what R is and the scale as chosen
         advantages = group_advantages(
@@ -496,11 +538,49 @@ class GRPO(OnGroupAlgorithm):
         )
         return batch.flatten(advantages).float()
 
-    def _values(self, batch: GroupBatch, returns: th.Tensor) -> th.Tensor:
+    def _residuals_of_steps(self, batch: GroupBatch, rewards: th.Tensor) -> th.Tensor:
+        """
+        :param batch: The steps of the update, of episodes that may go on
+        :param rewards: (B, G, T)
+        :return: (B, G, T) the residuals of values that earlier updates have a part in
+        """
+        n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
+        steps = batch.flatten(rewards)
+        if (steps == steps[0]).all() and (steps[0] == 0.0 or n_ended == 0):
+            # Whatever was done came to the same: what is left is the error of the regression
+            return th.zeros_like(rewards)
+        states = self._states(batch)
+        next_states = StateFeatures(states.numbers[:0], states.pictures[:0])
+        if batch.next_observations is not None:
+            with th.no_grad():
+                next_states = self.policy.state_features(batch.next_observations)
+        lengths = batch.lengths.flatten()
+        end_of = th.full_like(lengths, -1)
+        end_of[batch.going_on] = th.arange(len(batch.going_on), device=lengths.device)
+        n_left = lengths[batch.episode] - batch.time
+        returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, self.gamma))
+        targets = self.value_regression.fit(states, returns, next_states, end_of[batch.episode], self.gamma ** n_left.double())
+        values = self.value_regression.predict(states)
+        self.logger.record("train/regression_r2", r_squared(values, targets))
+        last_values = th.zeros_like(lengths, dtype=th.float64)
+        last_values[batch.going_on] = self.value_regression.predict(next_states)
+        return td_residuals(rewards, batch.pad(values), batch.mask, self.gamma, last_values.view(batch.lengths.shape))
+
+    def _residuals(self, batch: GroupBatch, rewards: th.Tensor) -> th.Tensor:
+        """
+        :param batch: The whole groups of the update
+        :param rewards: (B, G, T)
+        :return: (B, G, T) the residuals of values of this update alone
+        """
+        returns = discounted_returns_to_go(rewards, batch.mask, self.gamma)
+        residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, self.gamma)
+        # Where all members have the same return, what is left is the error of the regression
+        return th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
+
+    def _states(self, batch: GroupBatch) -> StateFeatures:
         """
         :param batch: The groups of the update
-        :param returns: (B, G, T) the discounted return from each step on
-        :return: (B, G, T) the values of the states, by a regression of these returns
+        :return: What the regression takes for the state of each step
         """
         parts = th.arange(len(batch.rows), device=batch.rows.device).split(self.batch_size)
         states: StateFeatures | None = None
@@ -513,6 +593,15 @@ class GRPO(OnGroupAlgorithm):
                 for of_all, of_part in zip(states, part, strict=True):
                     of_all[steps] = of_part
         assert states is not None
+        return states
+
+    def _values(self, batch: GroupBatch, returns: th.Tensor) -> th.Tensor:
+        """
+        :param batch: The groups of the update
+        :param returns: (B, G, T) the discounted return from each step on
+        :return: (B, G, T) the values of the states, by a regression of these returns
+        """
+        states = self._states(batch)
         fitted = batch.flatten(returns)
         time = batch.time
         if self.horizon is None:
@@ -533,6 +622,7 @@ class GRPO(OnGroupAlgorithm):
             kept = ~batch.truncated.flatten()[batch.episode]
         weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
         if not self.upweight_live:
+            assert self.n_groups is not None
             weights = weights * (len(batch.lengths) / self.n_groups)
         return weights, kept.nonzero().squeeze(1)
 
@@ -623,6 +713,11 @@ class GRPO(OnGroupAlgorithm):
         """
         :return: Why there is nothing to learn from
         """
+        if self.n_steps is not None:
+            return (
+                "each step had the same reward, and whatever was done came to the same. If it stays so, the task is solved, or "
+                "success is never met: more exploration (ent_coef) or a denser reward may help."
+            )
         low, high = self._outcome_range
         outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"
         return (
@@ -715,4 +810,5 @@ class GRPO(OnGroupAlgorithm):
         return [*state_dicts, "ref_policy"] if self.reference is not None else state_dicts, variables
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "reference"]
+        # The next fit makes up for those of which there is no memory
+        return [*super()._excluded_save_params(), "reference", "value_regression"]

@@ -1,0 +1,90 @@
+"""The work queue of rollouts that are sized in steps: an update does not wait for the end of episodes."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.queue import GroupQueue, GroupSettings
+
+
+class StepQueue(GroupQueue):
+    """
+    Takes all steps since the last update, of whatever groups. Episodes that have not ended go on under the next policy, so no
+    copy waits or runs ahead, and no step is older than the update before.
+
+    With more than one sampling round, the steps of dead groups do not count: the rollout goes on until there are enough
+    others, or it is so many times as long.
+
+    :param settings: What groups are drawn
+    :param n_envs: How many environment copies take members
+    :param rng: Generator from which starts are drawn
+    """
+
+    def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
+        super().__init__(settings, n_envs, rng)
+        assert settings.n_steps is not None
+        self._wanted_steps = settings.n_steps * n_envs
+        self._n_new_steps = 0
+        self._n_dead_steps = 0
+
+    def has_room(self) -> bool:
+        # Of the groups that are drawn each has an episode under way, or one that a copy takes next
+        return True
+
+    def add_steps(self, n_steps: int) -> None:
+        self._n_new_steps += n_steps
+        self.n_sampling_rounds = -(-self._n_new_steps // self._wanted_steps)
+
+    def note_open_episode(self, ticket: int, length: int, outcome: float, observation: Any) -> None:
+        """
+        Note how far an episode has got when an update is due.
+
+        :param ticket: The member's ticket
+        :param length: Its number of steps so far
+        :param outcome: The sum of the environment's own rewards so far
+        :param observation: What the policy sees next
+        """
+        _, episode = self._members[ticket]
+        episode.length, episode.outcome, episode.next_observation = length, outcome, observation
+
+    def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
+        super().end_episode(ticket, length, outcome, truncated, info)
+        group, episode = self._members[ticket]
+        # What a time limit cuts off could have gone on
+        episode.next_observation = info["terminal_observation"] if truncated else None
+        if group.complete and not live_groups(outcomes([group]))[0]:
+            self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
+
+    def ready(self) -> bool:
+        """
+        :return: Whether the steps of an update are complete
+        """
+        n_left = self._wanted_steps - self._n_new_steps
+        if self.settings.max_sampling_rounds == 1 or n_left > 0:
+            return n_left <= 0
+        is_last_round = self._n_new_steps >= self.settings.max_sampling_rounds * self._wanted_steps
+        return is_last_round or self._n_dead_steps + n_left <= 0
+
+    def take(self) -> list[Group]:
+        """
+        Turn to the next update. Groups with episodes under way stay.
+
+        :return: The groups that have new steps
+        """
+        taken = [group for group in self.groups if any(episode.length > episode.n_before for episode in group.episodes)]
+        for group in self.groups:
+            if group.complete:
+                for episode in group.episodes:
+                    del self._members[episode.ticket]
+        self.groups = deque(group for group in self.groups if not group.complete)
+        self._n_new_steps = self._n_dead_steps = 0
+        self.n_sampling_rounds = 1
+        return taken
+
+    def open_tickets(self) -> list[int]:
+        """
+        :return: No members: all steps have been learned from
+        """
+        return []
