@@ -383,7 +383,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_rollout_steps: int,
     ) -> bool:
         """
-        Collect the steps of one update into ``self.batch``: whole groups, or with ``n_steps`` what their episodes have come to.
+        Collect the steps of one update into ``self.batch``: whole groups, or ``n_steps`` of each copy.
 
         :param env: The training environment
         :param callback: Callback that will be called at each step

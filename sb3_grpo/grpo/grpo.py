@@ -715,8 +715,8 @@ class GRPO(OnGroupAlgorithm):
         """
         if self.n_steps is not None:
             return (
-                "each step had the same reward, and whatever was done came to the same. If it stays so, the task is solved, or "
-                "success is never met: more exploration (ent_coef) or a denser reward may help."
+                "whatever was done came to the same, all rewards were equal. If it stays so, the task is solved, or success is "
+                "never met: more exploration (ent_coef) or a denser reward may help."
             )
         low, high = self._outcome_range
         outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"
