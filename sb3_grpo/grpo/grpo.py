@@ -362,7 +362,7 @@ class GRPO(OnGroupAlgorithm):
         """
         :return: An argument that judges whole episodes, ``None`` if each step is judged for itself
         """
-        for name, per_step in {"advantage": "gae", "loss_average": "step", "ratio_level": "step"}.items():
+        for name, per_step in {"advantage": "gae", "ratio_level": "step", "loss_average": "step"}.items():
             value = getattr(self, name)
             if value != per_step:
                 return f'{name}="{value}"' if isinstance(value, str) else f"{name}={name_of(value)}"
@@ -715,8 +715,8 @@ class GRPO(OnGroupAlgorithm):
         """
         if self.n_steps is not None:
             return (
-                "whatever was done came to the same, all rewards were equal. If it stays so, the task is solved, or success is "
-                "never met: more exploration (ent_coef) or a denser reward may help."
+                "whatever was done came to the same: all rewards were equal. If it stays so, the task is solved, or success "
+                "is never met: more exploration (ent_coef) or a denser reward may help."
             )
         low, high = self._outcome_range
         outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"

@@ -1,0 +1,271 @@
+"""Updates that take so many steps of each copy, and do not wait for the end of episodes."""
+
+import copy
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from toy_envs import TINY, RecordingEnv, SpacesEnv, ToyEnv, observations_of
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+
+
+class Batches(BaseCallback):
+    """Looks at each batch before the update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Any] = []
+        self.recomputed: list[th.Tensor] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        batch = self.model.batch  # type: ignore[attr-defined]
+        self.batches.append(copy.deepcopy(batch))  # the next rollout writes over it
+        with th.no_grad():
+            distribution = self.model.policy.get_distribution(observations_of(batch))
+            self.recomputed.append(distribution.log_prob(batch.actions[batch.rows]))
+
+
+def make_model(env: Any = ToyEnv, algo: Any = GRPO, n_envs: int = 4, env_kwargs: Any = None, **kwargs: Any) -> Any:
+    if isinstance(env, type):
+        env = make_group_env(functools.partial(env, **(env_kwargs or {})), n_envs)
+    return algo("MlpPolicy", env, policy_kwargs=TINY, device="cpu", seed=0, **{"n_epochs": 2, "batch_size": 64, **kwargs})
+
+
+@pytest.mark.parametrize(("n_envs", "n_steps"), [(1, 2048), (16, 128), (4096, 1)])
+def test_an_update_has_2048_steps_by_default(n_envs: int, n_steps: int) -> None:
+    model = make_model(DummyVecEnv([ToyEnv] * n_envs))
+    assert (model.n_steps, model.n_groups) == (n_steps, None)
+
+
+def test_updates_take_n_steps_of_each_copy() -> None:
+    seen = Batches()
+    model = make_model(env_kwargs={"length": 50}, n_steps=16).learn(200, callback=seen)
+    assert [len(batch.rows) for batch in seen.batches] == [64, 64, 64, 64] and model.num_timesteps == 256
+
+
+def test_each_step_is_learned_from_once_and_by_the_policy_that_chose_it() -> None:
+    env = make_group_env(functools.partial(RecordingEnv, length=None), 3)
+    for number, each in enumerate(env.envs):
+        each.unwrapped.number = number
+    seen = Batches()
+    make_model(env, n_steps=7, learning_rate=0.1).learn(210, callback=seen)
+    steps = th.cat([observations_of(batch)[:, 1] for batch in seen.batches])
+    later = steps[steps != 0.0]
+    assert len(steps) == 210 and len(later.unique()) == len(later) > 100
+    for batch, recomputed in zip(seen.batches, seen.recomputed, strict=True):
+        th.testing.assert_close(batch.old_log_prob[batch.rows], recomputed)
+    # And their rewards are those that they got
+    got = {float(observation[1]): reward for each in env.envs for piece in each.unwrapped.history for observation, _, reward in piece}
+    for batch in seen.batches:
+        for unique, reward in zip(observations_of(batch)[:, 1].tolist(), batch.flatten(batch.rewards).tolist(), strict=True):
+            assert unique == 0.0 or got[unique] == reward
+
+
+def test_episodes_go_on_in_the_next_update() -> None:
+    seen = Batches()
+    make_model(env_kwargs={"length": 40}, n_steps=16).learn(64 * 5, callback=seen)
+    for n_update, batch in enumerate(seen.batches):
+        # The second entry of the observation is the time
+        place = batch.time + batch.elapsed.flatten()[batch.episode]
+        assert observations_of(batch)[:, 1].tolist() == place.tolist()
+        assert (batch.lengths.sum(1) > 0).all() and int(batch.lengths.max()) <= 16
+        first = (batch.time == 0) & (place == 0)
+        assert first.any().item() == (n_update in (0, 2))
+    # Members of a group share the start, in whichever update they are met
+    starts = observations_of(seen.batches[1])[:, 0]
+    for group in range(len(seen.batches[1].lengths)):
+        assert len(starts[seen.batches[1].episode // 4 == group].unique()) == 1
+
+
+@pytest.mark.parametrize("time_limit", [False, True])
+def test_what_follows_the_last_step(time_limit: bool) -> None:
+    """The next observation where an episode goes on or a time limit has cut it off, and none where it has ended."""
+    seen = Batches()
+    make_model(env_kwargs={"length": 10, "time_limit": time_limit}, n_envs=2, group_size=2, n_steps=16).learn(32, callback=seen)
+    (batch,) = seen.batches
+    # Two episodes of each copy: ten steps to the end, and six
+    assert batch.lengths.flatten().tolist() == [10, 10, 6, 6]
+    assert batch.going_on.tolist() == ([0, 1, 2, 3] if time_limit else [2, 3])
+    assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
+
+
+class Endless(gym.Env):
+    """Every step pays 1 for ever; the right action pays more."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0 + float(action == 1), False, False, {}
+
+
+def test_episodes_need_not_end() -> None:
+    model = make_model(Endless, n_steps=128, learning_rate=0.03, gamma=0.9).learn(5_000)
+    assert all(model.predict(np.zeros(1, np.float32))[0] == 1 for _ in range(5))
+    # The value of going on is in it: 2 / (1 - 0.9), though no update has seen more than 128 steps
+    states = model.policy.state_features(th.zeros(1, 1))
+    assert model.value_regression.predict(states).item() == pytest.approx(20.0, rel=0.1)
+
+
+def test_values_follow_episodes_over_updates() -> None:
+    """Each update sees 8 of the 40 steps of an episode; only the last step pays."""
+
+    class Late(ToyEnv):
+        observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+        def observe(self) -> Any:
+            return np.array([np.sin(0.1 * self.t), np.cos(0.1 * self.t)])
+
+        def step(self, action: Any) -> Any:
+            observation, _, ended, *rest = super().step(action)
+            return observation, 100.0 * ended + float(action), ended, *rest
+
+    model = make_model(Late, env_kwargs={"length": 40}, n_envs=8, n_steps=8, gamma=0.95, learning_rate=0.0)
+    model.learn(8 * 8 * 100)
+    times = th.tensor([0.0, 10.0, 20.0, 30.0, 39.0])
+    features = model.policy.state_features(th.stack([th.sin(0.1 * times), th.cos(0.1 * times)], dim=1))
+    n_left = 39 - times.double()
+    chosen = 0.5 * (1 - 0.95 ** (n_left + 1)) / 0.05  # the policy is about even
+    th.testing.assert_close(model.value_regression.predict(features), 100 * 0.95**n_left + chosen, atol=12.0, rtol=0)
+
+
+@pytest.mark.parametrize("reward", [0.0, -1.0])
+def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
+    model = make_model(env_kwargs={"length": 100, "reward": reward}, n_steps=16, learning_rate=0.1)
+    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    with pytest.warns(UserWarning, match="No update at 64 steps: whatever was done came to the same: all rewards were equal"):
+        model.learn(128)
+    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+
+
+def test_how_long_an_episode_lasts_can_be_all_there_is_to_learn() -> None:
+    """-1 for each step: where episodes have ended within the update, they do differ."""
+    model = make_model(env_kwargs={"length": None, "reward": -1.0}, n_steps=64, learning_rate=0.03, n_epochs=10).learn(6_000)
+    # Action 0 ends the episode sooner
+    starts = np.column_stack([np.linspace(0, 1, 20), np.zeros(20)])
+    assert (model.predict(starts, deterministic=True)[0] == 0).all()
+
+
+@pytest.mark.parametrize(("rounds", "n_steps"), [(1, 16), (3, 48)])
+def test_steps_of_dead_groups_do_not_count_for_dynamic_sampling(rounds: int, n_steps: int) -> None:
+    """Each episode has four steps and the same outcome: the rollout is as long as it may be, and nothing is thrown away."""
+    seen = Batches()
+    model = make_model(algo=DAPO, env_kwargs={"reward": 1.0}, n_steps=16, max_sampling_rounds=rounds)
+    model.learn(1, callback=seen)
+    assert len(seen.batches[0].rows) == n_steps * 4 == model.num_timesteps
+
+
+def test_dynamic_sampling_ends_with_enough_steps_of_live_groups() -> None:
+    seen = Batches()
+    make_model(algo=DAPO, env_kwargs={"length": 1}, n_steps=16, max_sampling_rounds=100).learn(1, callback=seen)
+    batch = seen.batches[0]
+    outcomes = batch.rewards.sum(-1)
+    complete = (batch.lengths == 1).all(1)
+    dead = complete & (outcomes == outcomes[:, :1]).all(1)
+    n_live = int(batch.lengths[~dead].sum())
+    assert dead.any() and 64 <= n_live < 64 + 4 and len(batch.rows) == int(batch.lengths.sum())
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"advantage": "outcome"},
+        {"advantage": lambda rewards, mask, **others: rewards},
+        {"loss_average": "episode"},
+        {"ratio_level": "episode"},
+        {"overlong_filter": True},
+        {"horizon": 5},
+        {"upweight_live": False},
+    ],
+)
+def test_whole_groups_where_whole_episodes_are_judged(kwargs: dict[str, Any]) -> None:
+    model = make_model(**kwargs)
+    assert (model.n_steps, model.n_groups) == (None, 4)
+    name = next(iter(kwargs))
+    with pytest.raises(ValueError, match=rf"n_steps=8 takes episodes that have not ended, and {name}=.* n_groups=4"):
+        make_model(n_steps=8, **kwargs)
+
+
+def test_n_groups_means_whole_groups() -> None:
+    model = make_model(n_groups=3)
+    assert (model.n_steps, model.n_groups) == (None, 3)
+    with pytest.raises(ValueError, match=r"Give n_steps=8 or n_groups=3, and not both"):
+        make_model(n_groups=3, n_steps=8)
+    with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
+        make_model(n_steps=0)
+    assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
+
+
+def test_a_reward_that_is_not_finite_is_named_before_the_episode_ends() -> None:
+    class Bad(ToyEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, np.nan if self.t == 6 else reward, *rest
+
+    with pytest.raises(ValueError, match=r"Environment copy 0: the reward nan at step 5 of an episode"):
+        make_model(Bad, env_kwargs={"length": 1000}, n_steps=16).learn(64)
+
+
+DICT = spaces.Dict({"image": spaces.Box(0, 255, (3, 36, 36), np.uint8), "number": spaces.Box(-1.0, 1.0, (2,))})
+
+
+@pytest.mark.parametrize(
+    ("policy", "space"),
+    [
+        ("MlpPolicy", spaces.Discrete(5)),
+        ("MlpPolicy", spaces.MultiBinary(3)),
+        ("CnnPolicy", spaces.Box(0, 255, (3, 36, 36), np.uint8)),
+        ("MultiInputPolicy", DICT),
+    ],
+)
+@pytest.mark.parametrize("time_limit", [False, True])
+def test_observations(policy: str, space: spaces.Space, time_limit: bool) -> None:
+    env = functools.partial(SpacesEnv, space, spaces.Discrete(2), length=10, time_limit=time_limit)
+    model = GRPO(policy, make_group_env(env, 4), n_steps=16, n_epochs=1, device="cpu", seed=0)
+    model.learn(192)
+    assert model.num_timesteps == 192 and np.isfinite(model.logger.name_to_value["train/regression_r2"])
+
+
+def test_copies_in_processes_and_their_normalisation() -> None:
+    env = make_group_env("CartPole-v1", 4, vec_env_cls=SubprocVecEnv)
+    model = make_model(VecNormalize(env), n_steps=64).learn(1024)
+    assert model.num_timesteps == 1024
+    env.close()
+
+
+def test_copies_in_one_object() -> None:
+    one = make_model(ControlVecEnv("CartPole-v1", 4, seed=0), n_steps=32).learn(1024)
+    other = make_model(make_group_env("CartPole-v1", 4, seed=0), n_steps=32).learn(1024)
+    parameters = [th.nn.utils.parameters_to_vector(model.policy.parameters()) for model in (one, other)]
+    assert th.equal(*parameters)
+
+
+def test_unrelated_starts() -> None:
+    seen = Batches()
+    make_model(env_kwargs={"length": 40}, n_steps=16, unrelated_starts=True).learn(192, callback=seen)
+    assert [len(batch.rows) for batch in seen.batches] == [64] * 3
+
+
+def test_a_loaded_model_goes_on(tmp_path: Path) -> None:
+    model = make_model(env_kwargs={"length": 40}, n_steps=16).learn(192)
+    model.save(tmp_path / "model")
+    env = make_group_env(functools.partial(ToyEnv, length=40), 4)
+    loaded = GRPO.load(tmp_path / "model", env=env, device="cpu")
+    assert (loaded.n_steps, loaded.n_groups) == (16, None)
+    assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 256
