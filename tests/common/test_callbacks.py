@@ -28,7 +28,7 @@ from sb3_grpo.starts.start_queue import make_group_env
 
 def make_model(n_envs: int = 2, algo: type[GRPO] = GRPO, env: Any = None, **kwargs: Any) -> GRPO:
     env = env or make_group_env(functools.partial(ToyEnv, length=None), n_envs)
-    small = {"group_size": 2, "n_groups": 2, "min_steps": 0, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    small = {"group_size": 2, "n_groups": 2, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
     return algo("MlpPolicy", env, **{**small, **kwargs})
 
 

@@ -20,7 +20,7 @@ from sb3_grpo.text.tokens import PAD, TokenSteps
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")]
 
 NETWORK = {"n_layers": 1, "width": 32, "n_heads": 2}
-SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "min_steps": 0, "n_epochs": 2, "seed": 0}
+SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 2, "seed": 0}
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 

@@ -218,9 +218,7 @@ def test_nothing_waits_for_the_device():
 
 
 def test_the_reference_is_the_policy_at_the_first_learn_and_stays_in_the_next() -> None:
-    model = GRPO(
-        "MlpPolicy", "CartPole-v1", kl_coef=0.1, group_size=2, n_groups=2, min_steps=0, n_epochs=1, seed=0, device="cpu"
-    )
+    model = GRPO("MlpPolicy", "CartPole-v1", kl_coef=0.1, group_size=2, n_groups=2, n_epochs=1, seed=0, device="cpu")
     weights = model.policy.action_net.weight
     with th.no_grad():
         weights.add_(1.0)  # a warm start

@@ -17,7 +17,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.policies import ActorPolicy
 
-SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "min_steps": 0, "n_epochs": 2, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 NORMALIZED = {"normalize_observations": True}
 
 

@@ -18,7 +18,6 @@ from sb3_grpo.common.losses import clipped_surrogate, step_weights
 SMALL: dict[str, Any] = {
     "group_size": 4,
     "n_groups": 3,
-    "min_steps": 0,
     "n_epochs": 2,
     "policy_kwargs": TINY,
     "device": "cpu",

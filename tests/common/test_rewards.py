@@ -15,7 +15,6 @@ from sb3_grpo.starts.start_queue import make_group_env
 SMALL: dict[str, Any] = {
     "group_size": 4,
     "n_groups": 3,
-    "min_steps": 0,
     "n_epochs": 1,
     "policy_kwargs": TINY,
     "device": "cpu",

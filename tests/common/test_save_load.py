@@ -29,7 +29,7 @@ def make_env(n_envs: int = 2) -> Any:
 
 
 def make_model(algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:
-    small = {"group_size": 2, "n_groups": 2, "min_steps": 0, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+    small = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
     return algo("MlpPolicy", make_env(), **{**small, "learning_rate": 0.02, **kwargs})
 
 
@@ -251,9 +251,7 @@ def test_batches_and_environments_are_not_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_policy_save_load(use_sde: bool, tmp_path: Path) -> None:
     env = SpacesEnv(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
-    model = GRPO(
-        "MlpPolicy", env, use_sde=use_sde, group_size=2, n_groups=2, min_steps=0, policy_kwargs={"net_arch": [8]}, device="cpu"
-    )
+    model = GRPO("MlpPolicy", env, use_sde=use_sde, group_size=2, n_groups=2, policy_kwargs={"net_arch": [8]}, device="cpu")
     model.learn(40)
     model.policy.save(tmp_path / "policy.pt")
     loaded = MlpPolicy.load(tmp_path / "policy.pt", device="cpu")
@@ -265,7 +263,7 @@ def test_policy_save_load(use_sde: bool, tmp_path: Path) -> None:
 
 def test_vec_normalize_is_kept_apart(tmp_path: Path) -> None:
     env = VecNormalize(make_env())
-    model = GRPO("MlpPolicy", env, group_size=2, n_groups=2, min_steps=0, policy_kwargs=TINY).learn(40)
+    model = GRPO("MlpPolicy", env, group_size=2, n_groups=2, policy_kwargs=TINY).learn(40)
     model.save(tmp_path / "model")
     env.save(str(tmp_path / "stats.pkl"))
     assert model.get_vec_normalize_env() is env

@@ -23,7 +23,7 @@ from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
 from sb3_grpo.grpo import GRPO
 
-SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "min_steps": 0, "n_epochs": 2, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
 
@@ -269,7 +269,7 @@ def test_training_saving_and_loading_do_not_import_the_compiler(tmp_path: Path) 
 import sys
 import gymnasium as gym
 from sb3_grpo import DAPO
-small = dict(n_envs=2, n_groups=1, min_steps=0, group_size=2)
+small = dict(n_envs=2, n_groups=1, group_size=2)
 DAPO("MlpPolicy", "CartPole-v1", device="cpu", **small).learn(10).save({str(tmp_path / "model")!r})
 DAPO.load({str(tmp_path / "model")!r}, env=gym.make("CartPole-v1"), device="cpu").learn(10)
 sys.exit("torch._dynamo" in sys.modules)

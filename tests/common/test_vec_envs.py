@@ -27,7 +27,6 @@ from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 SMALL: dict[str, Any] = {
     "group_size": 3,
     "n_groups": 2,
-    "min_steps": 0,
     "n_epochs": 1,
     "device": "cpu",
     "seed": 0,

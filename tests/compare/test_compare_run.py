@@ -39,7 +39,7 @@ from sb3_grpo.compare.schedule import Board, run_jobs
 from sb3_grpo.compare.training import Evaluator
 from sb3_grpo.console import UsageError
 
-SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "min_steps": 0, "n_envs": 4}
+SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
 TINY: dict[str, Any] = {
     "name": "tiny",
     "envs": ["CartPole-v1"],

@@ -256,7 +256,6 @@ def test_training_is_the_same_as_on_single_copies() -> None:
         "seed": 0,
         "group_size": 4,
         "n_groups": 4,
-        "min_steps": 0,
     }
     copies, batch = pair_of_envs("CartPole-v1")
     models = [DAPO("MlpPolicy", VecNormalize(env), **settings).learn(3000) for env in (copies, batch)]

@@ -67,7 +67,12 @@ def test_each_step_is_learned_from_once_and_by_the_policy_that_chose_it() -> Non
     for batch, recomputed in zip(seen.batches, seen.recomputed, strict=True):
         th.testing.assert_close(batch.old_log_prob[batch.rows], recomputed)
     # And their rewards are those that they got
-    got = {float(observation[1]): reward for each in env.envs for piece in each.unwrapped.history for observation, _, reward in piece}
+    got = {
+        float(observation[1]): reward
+        for each in env.envs
+        for piece in each.unwrapped.history
+        for observation, _, reward in piece
+    }
     for batch in seen.batches:
         for unique, reward in zip(observations_of(batch)[:, 1].tolist(), batch.flatten(batch.rewards).tolist(), strict=True):
             assert unique == 0.0 or got[unique] == reward
@@ -93,7 +98,9 @@ def test_episodes_go_on_in_the_next_update() -> None:
 def test_what_follows_the_last_step(time_limit: bool) -> None:
     """The next observation where an episode goes on or a time limit has cut it off, and none where it has ended."""
     seen = Batches()
-    make_model(env_kwargs={"length": 10, "time_limit": time_limit}, n_envs=2, group_size=2, n_steps=16).learn(32, callback=seen)
+    make_model(env_kwargs={"length": 10, "time_limit": time_limit}, n_envs=2, group_size=2, n_steps=16).learn(
+        32, callback=seen
+    )
     (batch,) = seen.batches
     # Two episodes of each copy: ten steps to the end, and six
     assert batch.lengths.flatten().tolist() == [10, 10, 6, 6]

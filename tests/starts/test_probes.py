@@ -32,7 +32,6 @@ from sb3_grpo.starts.starts import UnequalStartError
 SETTINGS: dict[str, Any] = {
     "group_size": 3,
     "n_groups": 2,
-    "min_steps": 0,
     "policy_kwargs": TINY,
     "device": "cpu",
     "seed": 0,

@@ -23,7 +23,6 @@ REAL = [name for name, kinds in KINDS.items() if float in kinds]
 RICH: dict[str, Any] = {
     "group_size": 2,
     "n_groups": 2,
-    "min_steps": 0,
     "n_epochs": 1,
     "batch_size": 64,
     "kl_coef": 0.1,

@@ -21,7 +21,7 @@ from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO, MlpPolicy
 from sb3_grpo.starts.start_queue import make_group_env
 
-SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "min_steps": 0, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 TEXT: dict[str, Any] = {
     "group_size": 2,
     "n_groups": 2,
