@@ -83,6 +83,8 @@ def _moments(inputs: th.Tensor) -> Moments:
     :param inputs: (N, d) states
     :return: those of their entries
     """
+    if inputs.shape[1] == 0:
+        return Moments(*inputs.new_zeros((2, 0), dtype=th.float64))
     return Moments(inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double())
 
 

@@ -606,7 +606,7 @@ class GRPO(OnGroupAlgorithm):
         time = batch.time
         if self.horizon is None:
             # What is left until the time limit matters, also where an episode began in the middle of another one
-            time = time + batch.elapsed[batch.episode // batch.lengths.shape[1]]
+            time = time + batch.elapsed.flatten()[batch.episode]
         values = regression_values(states.numbers, time, fitted, states.pictures)
         self.logger.record("train/regression_r2", r_squared(values, fitted))
         return batch.pad(values)

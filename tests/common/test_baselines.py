@@ -97,7 +97,7 @@ def test_outliers_and_constant_columns() -> None:
     returns = x[:, 0].clone()
     x[3] = 1e6
     x = th.cat([x, th.ones(1000, 2)], dim=1)
-    columns, _, n_varying = baselines._columns(x, th.Generator())
+    columns, _, n_varying = baselines._columns(x, baselines._moments(x), th.Generator())
     assert columns(slice(0, 1000)).abs().max() <= 5.0 and n_varying == 3
     assert regression_values(x, time, returns).isfinite().all()
 
