@@ -314,7 +314,7 @@ def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: py
     [
         ("group_size", "expected KEY=VALUE"),
         ("groupsize=8", "Did you mean group_size or"),
-        ("xyz=8", "learning_rate, group_size, n_groups"),
+        ("xyz=8", "learning_rate, group_size, n_steps, n_groups"),
         ("n_envs=8", "no hyperparameter 'n_envs'"),
         ("dynamic_sampling=false", "True and False are written like this"),
         ("group_size=4.0", "4.0 is float, expected int"),

@@ -48,6 +48,9 @@ def make(algo: type[GRPO] = GRPO, **changes: Any) -> GRPO:
     rich, env = RICH, "CartPole-v1" if "n_envs" in changes else ToyEnv()
     if changes.get("horizon") is not None:
         rich, env = {name: value for name, value in RICH.items() if not name.startswith("overlong")}, "CartPole-v1"
+    if "n_steps" in changes:
+        each_step = ("n_groups", "loss_average", "overlong_penalty")
+        rich = {name: value for name, value in RICH.items() if name not in each_step}
     return algo("MlpPolicy", env, **{**rich, **changes})
 
 
