@@ -223,6 +223,11 @@ class ValueRegression:
         self._sums: tuple[th.Tensor, th.Tensor] | None = None
         self._weights: th.Tensor | None = None
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there are values."""
+        return self._weights is not None
+
     def fit(
         self, states: StateFeatures, returns: th.Tensor, next_states: StateFeatures, ends: th.Tensor, discounts: th.Tensor
     ) -> th.Tensor:
@@ -257,8 +262,10 @@ class ValueRegression:
         """
         :param states: N states
         :return: (N,) their values, double precision
+        :raises ValueError: before the first fit
         """
-        assert self._weights is not None, "There are no values before the first fit"
+        if self._weights is None:
+            raise ValueError("There are no values before the first fit.")
         return self._features(states).double() @ self._weights
 
     def _meet(self, states: StateFeatures) -> None:

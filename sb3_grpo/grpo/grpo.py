@@ -542,7 +542,7 @@ class GRPO(OnGroupAlgorithm):
         """
         :param batch: The steps of the update, of episodes that may go on
         :param rewards: (B, G, T)
-        :return: (B, G, T) the residuals of values that earlier updates have a part in
+        :return: (B, G, T) the residuals of values that earlier updates were fitted to
         """
         n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
         steps = batch.flatten(rewards)
@@ -550,20 +550,23 @@ class GRPO(OnGroupAlgorithm):
             # Whatever was done came to the same: what is left is the error of the regression
             return th.zeros_like(rewards)
         states = self._states(batch)
-        next_states = StateFeatures(states.numbers[:0], states.pictures[:0])
-        if batch.next_observations is not None:
-            with th.no_grad():
-                next_states = self.policy.state_features(batch.next_observations)
+        next_states = self._next_states(batch, states)
         lengths = batch.lengths.flatten()
         end_of = th.full_like(lengths, -1)
         end_of[batch.going_on] = th.arange(len(batch.going_on), device=lengths.device)
-        n_left = lengths[batch.episode] - batch.time
+        discounts = self.gamma ** (lengths[batch.episode] - batch.time).double()
         returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, self.gamma))
-        targets = self.value_regression.fit(states, returns, next_states, end_of[batch.episode], self.gamma ** n_left.double())
-        values = self.value_regression.predict(states)
+
+        regression = self.value_regression
+        is_first = not regression.is_fitted
+        if is_first:
+            targets = regression.fit(states, returns, next_states, end_of[batch.episode], discounts)
+        # Values that know nothing of these returns leave all of the signal in them
+        values, last_values = regression.predict(states), th.zeros_like(lengths, dtype=th.float64)
+        last_values[batch.going_on] = regression.predict(next_states)
+        if not is_first:
+            targets = regression.fit(states, returns, next_states, end_of[batch.episode], discounts)
         self.logger.record("train/regression_r2", r_squared(values, targets))
-        last_values = th.zeros_like(lengths, dtype=th.float64)
-        last_values[batch.going_on] = self.value_regression.predict(next_states)
         return td_residuals(rewards, batch.pad(values), batch.mask, self.gamma, last_values.view(batch.lengths.shape))
 
     def _residuals(self, batch: GroupBatch, rewards: th.Tensor) -> th.Tensor:
@@ -594,6 +597,18 @@ class GRPO(OnGroupAlgorithm):
                     of_all[steps] = of_part
         assert states is not None
         return states
+
+    def _next_states(self, batch: GroupBatch, states: StateFeatures) -> StateFeatures:
+        """
+        :param batch: The steps of the update
+        :param states: Of these steps
+        :return: What the regression takes for the states in which episodes go on
+        """
+        observations = batch.next_observations
+        if observations is None:
+            return StateFeatures(*(each[:0] for each in states))
+        with th.no_grad():
+            return self.policy.state_features(observations)
 
     def _values(self, batch: GroupBatch, returns: th.Tensor) -> th.Tensor:
         """
