@@ -14,7 +14,7 @@ from toy_envs import SpacesEnv, ToyEnv
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import baselines
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import image_features, regression_values, td_residuals
+from sb3_grpo.common.baselines import StateFeatures, ValueRegression, image_features, regression_values, td_residuals
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import grpo as grpo_module
 
@@ -303,3 +303,94 @@ def test_texts_have_no_regression() -> None:
     assert GRPO("TokenPolicy", env, **settings).advantage == "return_to_go"
     with pytest.raises(ValueError, match='advantage="outcome"'):
         GRPO("TokenPolicy", env, advantage="gae", **settings)
+
+
+def fit_by_hand(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Coefficients of ridge regression on a constant and one column, the constant free, with weights of the rows."""
+    phi = np.column_stack([np.ones(len(x)), x])
+    return np.linalg.solve(phi.T @ (weights[:, None] * phi) + np.diag([1e-6, 1.0]), phi.T @ (weights * y))
+
+
+def test_a_regression_with_memory_is_one_of_all_steps_with_falling_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    batches = [(rng.normal(size=50), rng.normal(size=50)) for _ in range(3)]
+    regression = ValueRegression(memory=0.5)
+    # One linear feature: the state as it is
+    monkeypatch.setattr(
+        regression, "_features", lambda states: th.cat([th.ones(len(states.numbers), 1), states.numbers], dim=1).double()
+    )
+    nothing, complete = StateFeatures(th.empty(0, 1), th.empty(0, 0)), th.full((50,), -1)
+    for x, y in batches:
+        states = StateFeatures(th.as_tensor(x)[:, None], th.empty(50, 0))
+        targets = regression.fit(states, th.as_tensor(y), nothing, complete, th.ones(50))
+        assert targets.tolist() == y.tolist()
+    weights = np.repeat([0.25, 0.5, 1.0], 50)
+    expected = fit_by_hand(*(np.concatenate(each) for each in zip(*batches, strict=True)), weights)
+    values = regression.predict(StateFeatures(th.tensor([[0.0], [1.0]]), th.empty(2, 0)))
+    np.testing.assert_allclose(values, [expected[0], expected.sum()], rtol=1e-6)
+
+
+def test_returns_that_break_off_go_on_with_the_values_before() -> None:
+    """A state that pays 1 and goes on for ever: each fit adds as many steps as an update sees."""
+    regression = ValueRegression()
+    here = StateFeatures(th.zeros(100, 1), th.empty(100, 0))
+    returns, discounts = th.full((100,), 1.0).double(), th.full((100,), 0.5).double()
+    values = []
+    for _ in range(4):
+        regression.fit(here, returns, StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.zeros(100, dtype=th.long), discounts)
+        values.append(regression.predict(here)[0].item())
+    # The first fit makes up for two more: 1, 1.5, 1.75. Later ones move towards 2, half of the way on what was before
+    assert values[0] == pytest.approx(1.75, abs=0.01) and values == sorted(values) and 1.9 < values[-1] < 2.0
+    # Returns that are complete are what they are
+    targets = regression.fit(here, returns, StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.full((100,), -1), discounts)
+    assert targets.tolist() == returns.tolist()
+
+
+def test_values_are_of_the_same_features_in_every_fit() -> None:
+    """States far from those of the first fit: the sums of both are of one standardisation for each, and values stay right."""
+    regression, generator = ValueRegression(), th.Generator().manual_seed(0)
+    nothing = StateFeatures(th.empty(0, 3), th.empty(0, 0))
+    for n_fit in range(12):
+        x = th.randn(1000, 3, generator=generator) * 5 + min(n_fit, 3)
+        truth = x[:, 0].double() + 0.2 * x[:, 1].double() ** 2
+        regression.fit(StateFeatures(x, x[:, :0]), truth, nothing, th.full((1000,), -1), th.ones(1000))
+    assert unexplained(truth, regression.predict(StateFeatures(x, x[:, :0]))) < 0.05
+
+
+def test_values_of_pictures_and_of_numbers_beside_them() -> None:
+    regression, generator = ValueRegression(), th.Generator().manual_seed(0)
+    numbers, pictures = th.randn(1000, 2, generator=generator), th.randn(1000, 50, generator=generator)
+    truth = (numbers[:, 0] ** 2 + pictures[:, 7]).double()
+    states = StateFeatures(numbers, pictures)
+    regression.fit(states, truth, StateFeatures(numbers[:0], pictures[:0]), th.full((1000,), -1), th.ones(1000))
+    assert unexplained(truth, regression.predict(states)) < 0.1
+
+
+def test_there_are_no_values_before_the_first_fit() -> None:
+    regression = ValueRegression()
+    assert not regression.is_fitted
+    with pytest.raises(ValueError, match="no values before the first fit"):
+        regression.predict(StateFeatures(th.zeros(2, 1), th.empty(2, 0)))
+
+
+def test_residuals_of_episodes_that_go_on() -> None:
+    rewards = th.tensor([[[1.0, 2.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    values = th.tensor([[[10.0, 20.0, 0.0], [30.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    mask = th.tensor([[[True, True, False], [True, False, False], [False, False, False]]])
+    residuals = td_residuals(rewards, values, mask, 0.5, last_values=th.tensor([[100.0, 0.0, 7.0]]))
+    # 1 + 20 / 2 - 10; 2 + 100 / 2 - 20; 4 + 0 - 30; nothing of a member without steps
+    assert residuals.tolist() == [[[1.0, 32.0, 0.0], [-26.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]
+
+
+def test_members_without_steps_are_not_compared() -> None:
+    rewards = th.tensor([[[1.0, 3.0], [5.0, 0.0], [0.0, 0.0]]])
+    mask = th.tensor([[[True, True], [True, False], [False, False]]])
+    for leave_one_out in (False, True):
+        settings: dict[str, Any] = dict(kind="gae", gamma=0.0, scale="none", leave_one_out=leave_one_out)
+        with_empty = group_advantages(rewards, mask, **settings)
+        without = group_advantages(rewards[:, :2], mask[:, :2], **settings)
+        assert th.equal(with_empty[:, :2], without) and not with_empty[:, 2].any()
+    with pytest.raises(ValueError, match="which has at least one step"):
+        group_advantages(rewards, mask, kind="outcome")
+    with pytest.raises(ValueError, match="which has at least one step"):
+        group_advantages(rewards, mask & False, kind="gae")

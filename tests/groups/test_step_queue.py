@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 from toy_envs import TINY, RecordingEnv, SpacesEnv, ToyEnv, observations_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 
 
@@ -150,6 +151,21 @@ def test_values_follow_episodes_over_updates() -> None:
     n_left = 39 - times.double()
     chosen = 0.5 * (1 - 0.95 ** (n_left + 1)) / 0.05  # the policy is about even
     th.testing.assert_close(model.value_regression.predict(features), 100 * 0.95**n_left + chosen, atol=12.0, rtol=0)
+
+
+def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("fit", "predict"):
+        original = getattr(ValueRegression, name)
+
+        def noted(*args: Any, original: Any = original, name: str = name) -> Any:
+            calls.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(ValueRegression, name, noted)
+    make_model(env_kwargs={"length": 40}, n_steps=16).learn(3 * 64)
+    # The first update has no others. Values of the steps, and of where episodes go on
+    assert calls == ["fit", "predict", "predict"] + ["predict", "predict", "fit"] * 2
 
 
 @pytest.mark.parametrize("reward", [0.0, -1.0])

@@ -90,7 +90,7 @@ def test_all_algorithms_have_the_entry_and_its_network(name: str) -> None:
 @pytest.mark.parametrize("name", ENTRIES["grpo"])
 def test_entries_that_were_tuned_have_whole_groups(algo: str, name: str) -> None:
     text = provenance(algo, EXAMPLES.get(name, name))
-    if "uned by hand" in text and "the defaults, which" not in text or "tuned for DAPO by hand" in text:
+    if ("uned by hand" in text and "the defaults, which" not in text) or "tuned for DAPO by hand" in text:
         assert "n_groups" in ENTRIES[algo][name]
 
 
