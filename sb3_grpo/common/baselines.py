@@ -1,6 +1,7 @@
 """
-A baseline that knows the state, without a critic: values are fitted to the returns of one update in closed form (ridge
-regression, no network, no gradient step), subtracted, and forgotten.
+A baseline that knows the state, without a critic: values are fitted to returns in closed form (ridge regression, no network,
+no gradient step) and subtracted. Those of whole groups are fitted to the returns of one update and forgotten; those of updates
+in steps remember earlier ones.
 
 References: [GAE] arXiv:1506.02438, [RFF] Rahimi and Recht, Random features for large-scale kernel machines (2007),
 [rllab] arXiv:1604.06778, whose linear baseline this extends.
@@ -239,6 +240,8 @@ class ValueRegression:
         :param discounts: (N,) ``gamma^k`` for a state that is k steps after
         :return: (N,) what was fitted
         """
+        # Before the features are standardised anew
+        after = self.predict(next_states) if self.is_fitted else None
         self._meet(states)
         phi, phi_next = self._features(states), self._features(next_states)
         gram, moment = (phi.T @ phi).double(), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
@@ -247,14 +250,14 @@ class ValueRegression:
         prior = th.ones_like(moment)
         prior[0] = 1e-6  # the constant is free
         factor = th.linalg.cholesky(gram + prior.diag())
-        targets = returns
         # The first ones make up for the fits that there were not
-        for _ in range(_N_FIRST_FITS if self._weights is None else 1):
-            if self._weights is not None:
-                after = th.cat([phi_next.double() @ self._weights, returns.new_zeros(1)])
-                targets = returns + discounts * after[ends]
+        for _ in range(_N_FIRST_FITS if after is None else 1):
+            if after is None:
+                after = returns.new_zeros(len(next_states.numbers))
+            targets = returns + discounts * th.cat([after, returns.new_zeros(1)])[ends]
             new_moment = moment + phi.T.double() @ targets
             self._weights = th.cholesky_solve(new_moment[:, None], factor)[:, 0]
+            after = phi_next.double() @ self._weights
         self._sums = gram, new_moment
         return targets
 

@@ -166,7 +166,14 @@ class ActorPolicy(ActorCriticPolicy):
         """
         images = self._image_keys()
         if not images:
-            numbers = self.extract_features(obs).flatten(1)
+            extractor = self.pi_features_extractor
+            if any(True for _ in extractor.parameters()):
+                numbers = self.extract_features(obs).flatten(1)
+            else:
+                # As they are: what they are normalised with is another after each rollout, and a regression remembers them
+                numbers = extractor(
+                    preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
+                ).flatten(1)
             return StateFeatures(numbers, numbers[:, :0])
         # Not what a network that is still learning to see makes of them: it says less about other episodes
         entries = preprocess_obs(obs, self.observation_space, normalize_images=False)

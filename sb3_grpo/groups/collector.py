@@ -63,6 +63,7 @@ class GroupCollector:
             for episode in group.episodes:
                 episode.n_before = time_of.get(episode.ticket, episode.length)
         self._n_steps = 0
+        self.queue.begin_rollout()
         self.feeder.fill()
 
     def begin_episodes(self, copies: list[int]) -> None:

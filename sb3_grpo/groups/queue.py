@@ -187,6 +187,9 @@ class GroupQueue:
             group.trace = trace
         return compare_traces(group.trace, trace)
 
+    def begin_rollout(self) -> None:
+        """Turn to the next update."""
+
     def add_steps(self, n_steps: int) -> None:
         """
         Count a step of all copies.

@@ -26,12 +26,16 @@ class StepQueue(GroupQueue):
         super().__init__(settings, n_envs, rng)
         assert settings.n_steps is not None
         self._wanted_steps = settings.n_steps * n_envs
-        self._n_new_steps = 0
-        self._n_dead_steps = 0
+        self.begin_rollout()
 
     def has_room(self) -> bool:
         # Of the groups that are drawn each has an episode under way, or one that a copy takes next
         return True
+
+    def begin_rollout(self) -> None:
+        # Also after one that a callback has stopped, whose steps are not learned from
+        self._n_new_steps = self._n_dead_steps = 0
+        self.n_sampling_rounds = 1
 
     def add_steps(self, n_steps: int) -> None:
         self._n_new_steps += n_steps
@@ -79,8 +83,6 @@ class StepQueue(GroupQueue):
                 for episode in group.episodes:
                     del self._members[episode.ticket]
         self.groups = deque(group for group in self.groups if not group.complete)
-        self._n_new_steps = self._n_dead_steps = 0
-        self.n_sampling_rounds = 1
         return taken
 
     def open_tickets(self) -> list[int]:

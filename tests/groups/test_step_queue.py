@@ -164,8 +164,8 @@ def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypa
 
         monkeypatch.setattr(ValueRegression, name, noted)
     make_model(env_kwargs={"length": 40}, n_steps=16).learn(3 * 64)
-    # The first update has no others. Values of the steps, and of where episodes go on
-    assert calls == ["fit", "predict", "predict"] + ["predict", "predict", "fit"] * 2
+    # The first update has no others. Values of the steps and of where episodes go on, which the fit takes, too
+    assert calls == ["fit", "predict", "predict"] + ["predict", "predict", "fit", "predict"] * 2
 
 
 @pytest.mark.parametrize("reward", [0.0, -1.0])
@@ -192,6 +192,14 @@ def test_steps_of_dead_groups_do_not_count_for_dynamic_sampling(rounds: int, n_s
     model = make_model(algo=DAPO, env_kwargs={"reward": 1.0}, n_steps=16, max_sampling_rounds=rounds)
     model.learn(1, callback=seen)
     assert len(seen.batches[0].rows) == n_steps * 4 == model.num_timesteps
+
+
+def test_steps_of_an_earlier_update_are_not_counted_again() -> None:
+    """Of the 24 steps of the dead episodes, 16 are in the first update."""
+    seen = Batches()
+    make_model(algo=DAPO, env_kwargs={"length": 24, "reward": 1.0}, n_steps=16).learn(65, callback=seen)
+    # The second goes on for as many as the 4 * 8 that are dead
+    assert [len(batch.rows) for batch in seen.batches] == [64, 64 + 32]
 
 
 def test_dynamic_sampling_ends_with_enough_steps_of_live_groups() -> None:
@@ -277,6 +285,31 @@ def test_copies_in_one_object() -> None:
     other = make_model(make_group_env("CartPole-v1", 4, seed=0), n_steps=32).learn(1024)
     parameters = [th.nn.utils.parameters_to_vector(model.policy.parameters()) for model in (one, other)]
     assert th.equal(*parameters)
+
+
+@pytest.mark.parametrize("n_stop", [40, 64])
+def test_a_rollout_that_a_callback_stops_is_dropped(n_stop: int) -> None:
+    """As in PPO. The episodes go on."""
+    model = make_model(env_kwargs={"length": 40}, n_steps=16)
+    seen = Batches()
+    model.learn(128, callback=[StopAt(n_stop), seen])
+    assert model.num_timesteps == n_stop
+    model.learn(128, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [64, 64]
+    assert seen.batches[0].elapsed.unique().tolist() == [n_stop // 4]
+
+
+class StopAt(BaseCallback):
+    """
+    :param n_steps: After how many to stop
+    """
+
+    def __init__(self, n_steps: int):
+        super().__init__()
+        self.n_steps = n_steps
+
+    def _on_step(self) -> bool:
+        return self.num_timesteps < self.n_steps
 
 
 def test_unrelated_starts() -> None:
