@@ -1,4 +1,4 @@
-"""Storage of grouped rollouts, and the batch of whole groups that one update learns from."""
+"""Storage of grouped rollouts, and the batch that one update learns from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,8 +49,9 @@ class PackedObservations:
 @dataclass
 class GroupBatch:
     """
-    The groups of one update. B groups of G members make E = B * G episodes with N steps in all;
-    T is the length of the longest episode. Steps are in the order of (group, member, time).
+    The groups of one update. B groups of G members make E = B * G episodes with N steps in all; where an update does not wait
+    for their end, what has been played of them since the last one. T is the length of the longest.
+    Steps are in the order of (group, member, time).
 
     :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``.
         Or in a form of the policy's own

@@ -1,4 +1,4 @@
-"""The base of algorithms that learn from groups of whole episodes with a common start."""
+"""The base of algorithms that learn from groups of episodes with a common start."""
 
 import io
 import math

@@ -25,8 +25,10 @@ class DAPO(GRPO):
         of the current progress remaining (from 1 to 0)
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
     :param loss_average: Average the loss over all steps
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place
-    :param max_sampling_rounds: How many times at the most groups are drawn for an update
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place. With ``n_steps``
+        their steps do not count: the rollout goes on until there are enough others
+    :param max_sampling_rounds: How many times at the most groups are drawn for an update; with ``n_steps``, how many times as
+        long the rollout is at the most
     :param kwargs: See :class:`GRPO`
     """
 

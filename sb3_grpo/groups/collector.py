@@ -86,7 +86,7 @@ class GroupCollector:
         """
         self.time += 1
         self._n_steps += 1
-        if self._n_steps > MAX_EPISODE_LENGTH:
+        if self._n_steps > MAX_EPISODE_LENGTH and self.settings.n_steps is None:
             self._check_length()
         self.outcome += rewards
         self.queue.add_steps(self.env.num_envs)

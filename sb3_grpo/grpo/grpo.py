@@ -112,8 +112,9 @@ class GRPO(OnGroupAlgorithm):
     :param advantage: What is compared within a group: ``"return_to_go"``, the discounted return from each step on with that
         of the members still alive at the same step; ``"outcome"``, the return of the whole episode;
         ``"process"``, the sum of the normalised rewards from each step on, see :func:`group_advantages`.
-        ``"gae"``: generalized advantage estimates, with values from a regression on the states of the update (a closed form,
-        no network: see :func:`regression_values`), compared with their mean over all steps of the group.
+        ``"gae"``: generalized advantage estimates, with values from a regression on the states (a closed form, no network: see
+        :class:`ValueRegression`, and :func:`regression_values` for whole groups), compared with their mean over all steps of
+        the group.
         ``"auto"``: ``"gae"``, and ``"return_to_go"`` for policies of texts.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
@@ -542,7 +543,7 @@ class GRPO(OnGroupAlgorithm):
         """
         :param batch: The steps of the update, of episodes that may go on
         :param rewards: (B, G, T)
-        :return: (B, G, T) the residuals of values that earlier updates were fitted to
+        :return: (B, G, T) the residuals of values that were fitted before; those of the first update are its own
         """
         n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
         steps = batch.flatten(rewards)

@@ -81,7 +81,7 @@ class StopAtBudget(BaseCallback):
             )
         raise ValueError(
             f"no update, because the first rollout did not end within {self.n_timesteps} steps: "
-            "a smaller group_size or n_groups, or more steps"
+            "a smaller n_steps, group_size or n_groups, or more steps"
         )
 
 

@@ -234,7 +234,7 @@ def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> N
     assert train(*TRIALS, "-n", "400", "--n-trials", "3", *study, "-params", "n_envs:4") == 0
     too_large, dead, updated = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
-    reason = "the first rollout did not end within 400 steps: a smaller group_size or n_groups, or more steps"
+    reason = "the first rollout did not end within 400 steps: a smaller n_steps, group_size or n_groups, or more steps"
     assert reason in too_large.user_attrs["pruned_because"]
     assert "in dead groups" in dead.user_attrs["pruned_because"] and "pruned_because" not in updated.user_attrs
 
