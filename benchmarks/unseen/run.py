@@ -150,7 +150,7 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
     :param row: A run
     :return: What tells runs apart
     """
-    return row["task"], row["algo"], row["seed"], row["design"]
+    return row["list"], row["task"], row["algo"], row["seed"], row["design"]
 
 
 def origin() -> dict[str, Any]:
