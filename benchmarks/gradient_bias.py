@@ -1,24 +1,37 @@
 """
-How biased is each estimator? Projection of its mean gradient on the exact one (1: unbiased), and the cosine between the two,
-on a random walk with slip whose exact gradient dynamic programming gives.
+How biased and how noisy is each estimator, and what does it cost? Projection of its mean gradient on the exact one (1:
+unbiased), and the cosine between the two, on a random walk with slip whose exact gradient dynamic programming gives; standard
+deviation of the projections over their mean, with "constant"; milliseconds of an update.
 
     python -m benchmarks.gradient_bias
 """
 
 import argparse
+import functools
+import time
+from typing import NamedTuple
 
 import numpy as np
 import torch as th
 
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import regression_values, td_residuals
+from sb3_grpo.common.baselines import StateFeatures, ValueRegression, regression_values, td_residuals
 from sb3_grpo.groups.group import live_groups
 
 N_STEPS, WIDTH, SLIP = 12, 7, 0.2
 GROUP_SIZE, N_GROUPS = 4, 4
 N_EPISODES = GROUP_SIZE * N_GROUPS
 AVERAGES = ("constant", "step", "episode")
-ESTIMATORS = (("outcome", True), ("outcome", False), ("return_to_go", True), ("gae", True), ("gae", False))
+# What is compared, and whether without the member itself; "gae, n_steps": with the values of the updates before
+ESTIMATORS = (
+    ("outcome", True),
+    ("outcome", False),
+    ("return_to_go", True),
+    ("gae", True),
+    ("gae", False),
+    ("gae, n_steps", True),
+    ("gae, n_steps", False),
+)
 
 
 def exact_gradient(logits: np.ndarray) -> np.ndarray:
@@ -60,7 +73,7 @@ def play(n: int, right: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarra
 
 def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor) -> th.Tensor:
     """
-    What ``advantage="gae"`` compares, for one update.
+    What ``advantage="gae"`` compares, for one update of whole groups.
 
     :param rewards: (B, G, T)
     :param mask: (B, G, T)
@@ -68,10 +81,30 @@ def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor) -> th.Tens
     :return: (B, G, T)
     """
     returns = discounted_returns_to_go(rewards, mask, 1.0)
-    time = th.arange(N_STEPS).expand_as(mask)[mask]
+    steps = th.arange(N_STEPS).expand_as(mask)[mask]
     values = th.zeros_like(rewards)
-    values[mask] = regression_values(places[mask][:, None].float(), time, returns[mask])
+    values[mask] = regression_values(places[mask][:, None].float(), steps, returns[mask])
     return th.where(live_groups(returns[..., 0])[:, None, None], td_residuals(rewards, values, mask, 1.0), 0.0)
+
+
+def remembered_residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression: ValueRegression) -> th.Tensor:
+    """
+    What ``advantage="gae"`` compares with ``n_steps``, for one update.
+
+    :param rewards: (B, G, T)
+    :param mask: (B, G, T)
+    :param places: (B, G, T)
+    :param regression: Of the updates before
+    :return: (B, G, T)
+    """
+    numbers = places[mask][:, None].float()
+    states, nowhere = StateFeatures(numbers, numbers[:, :0]), StateFeatures(numbers[:0], numbers[:0, :0])
+    values = th.zeros_like(rewards)
+    if regression.is_fitted:
+        values[mask] = regression.predict(states)
+    returns = discounted_returns_to_go(rewards, mask, 1.0)[mask]
+    regression.fit(states, returns, nowhere, th.full((len(numbers),), -1), th.ones(len(numbers)))
+    return td_residuals(rewards, values, mask, 1.0)
 
 
 def gradients(terms: np.ndarray, lengths: np.ndarray, average: str) -> np.ndarray:
@@ -88,38 +121,66 @@ def gradients(terms: np.ndarray, lengths: np.ndarray, average: str) -> np.ndarra
     return lengths.mean() * terms.sum(1) / lengths.sum(1)[:, None]
 
 
+class Figures(NamedTuple):
+    """
+    Of an estimator.
+
+    :param projection: Of its mean gradient on the exact one
+    :param error: Standard error of this projection
+    :param cosine: Of both
+    :param noise: Standard deviation of the projections of single updates, over their mean
+    """
+
+    projection: float
+    error: float
+    cosine: float
+    noise: float
+
+
+def measure(name: str, leave_one_out: bool, n_updates: int, seed: int = 0) -> tuple[dict[str, Figures], float]:
+    """
+    :param name: Of an estimator
+    :param leave_one_out: Whether a member is compared without itself
+    :param n_updates: To average over
+    :param seed: Of the episodes
+    :return: Figures for each average of the loss, and milliseconds of an update
+    """
+    logits = 0.7 * np.random.default_rng(0).normal(size=WIDTH)
+    right, exact = 1 / (1 + np.exp(-logits)), exact_gradient(logits)
+    places, actions, rewards, mask = play(n_updates * N_EPISODES, right, np.random.default_rng([seed, 1]))
+    shape = (n_updates * N_GROUPS, GROUP_SIZE, N_STEPS)
+    compared, exists = th.tensor(rewards).view(shape), th.tensor(mask).view(shape)
+    kind, gamma, begun = name.partition(",")[0], 1.0, time.process_time()
+    if kind == "gae":
+        of_update = residuals if name == kind else functools.partial(remembered_residuals, regression=ValueRegression())
+        parts = (compared.split(N_GROUPS), exists.split(N_GROUPS), th.tensor(places).view(shape).split(N_GROUPS))
+        compared, gamma = th.cat([of_update(*part) for part in zip(*parts, strict=True)]), 0.95
+    advantages = group_advantages(compared, exists, kind=kind, gamma=gamma, leave_one_out=leave_one_out, scale="none")
+    cost = 1000 * (time.process_time() - begun) / n_updates
+    # The gradient of the log probability of an action in a place
+    scores = advantages.view(-1, N_STEPS).numpy() * (actions - right[places]) * mask
+    terms = np.stack([(scores * (places == place)).sum(1) for place in range(WIDTH)], axis=1)
+    figures = {}
+    for average in AVERAGES:
+        each = gradients(terms.reshape(n_updates, N_EPISODES, WIDTH), mask.sum(1).reshape(n_updates, -1), average)
+        mean, projections = each.mean(0), each @ exact / (exact @ exact)
+        cosine = mean @ exact / np.linalg.norm(mean) / np.linalg.norm(exact)
+        deviation = projections.std()
+        figures[average] = Figures(projections.mean(), deviation / n_updates**0.5, cosine, deviation / projections.mean())
+    return figures, cost
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=40_000, help="updates to average over (gae: a tenth of them)")
     n_all = parser.parse_args().updates
     th.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    logits = 0.7 * rng.normal(size=WIDTH)
-    right = 1 / (1 + np.exp(-logits))
-    exact = exact_gradient(logits)
-    print("| advantage | leave_one_out | " + " | ".join(AVERAGES) + " |\n|---|---|---|---|---|")
-    for kind, leave_one_out in ESTIMATORS:
-        n_updates = n_all // 10 if kind == "gae" else n_all
-        places, actions, rewards, mask = play(n_updates * N_EPISODES, right, rng)
-        shape = (n_updates * N_GROUPS, GROUP_SIZE, N_STEPS)
-        compared, exists = th.tensor(rewards).view(shape), th.tensor(mask).view(shape)
-        if kind == "gae":
-            parts = (compared.split(N_GROUPS), exists.split(N_GROUPS), th.tensor(places).view(shape).split(N_GROUPS))
-            compared = th.cat([residuals(*part) for part in zip(*parts, strict=True)])
-        gamma = 0.95 if kind == "gae" else 1.0
-        advantages = group_advantages(compared, exists, kind=kind, gamma=gamma, leave_one_out=leave_one_out, scale="none")
-        # The gradient of the log probability of an action in a place
-        scores = advantages.view(-1, N_STEPS).numpy() * (actions - right[places]) * mask
-        terms = np.stack([(scores * (places == place)).sum(1) for place in range(WIDTH)], axis=1)
-        cells = []
-        for average in AVERAGES:
-            each = gradients(terms.reshape(n_updates, N_EPISODES, WIDTH), mask.sum(1).reshape(n_updates, -1), average)
-            mean, projections = each.mean(0), each @ exact / (exact @ exact)
-            cosine = mean @ exact / np.linalg.norm(mean) / np.linalg.norm(exact)
-            error = projections.std() / n_updates**0.5
-            cells.append(f"{projections.mean():.2f} (standard error {error:.3f}), {cosine:.3f}")
-        print(f"| {kind} | {leave_one_out} | " + " | ".join(cells) + " |", flush=True)
+    print("| advantage | leave_one_out | " + " | ".join(AVERAGES) + " | noise | ms |\n|---|---|---|---|---|---|---|")
+    for name, leave_one_out in ESTIMATORS:
+        figures, cost = measure(name, leave_one_out, n_all // 10 if name.startswith("gae") else n_all)
+        cells = [f"{each.projection:.2f} (standard error {each.error:.3f}), {each.cosine:.3f}" for each in figures.values()]
+        print(f"| {name} | {leave_one_out} | {' | '.join(cells)} | {figures['constant'].noise:.2f} | {cost:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
