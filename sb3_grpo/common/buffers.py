@@ -291,9 +291,10 @@ class GroupRolloutBuffer:
         :param ticket: An episode whose rewards have no finite sum
         :return: Where, and why
         """
-        rewards = self.rewards[self._data["ticket"][: self.size] == ticket]
-        bad = np.flatnonzero(~np.isfinite(rewards))
-        what = f"the reward {rewards[bad[0]]} at step {bad[0]} of" if len(bad) else "rewards with too large a sum in"
+        bad = np.flatnonzero((self._data["ticket"][: self.size] == ticket) & ~np.isfinite(self.rewards))
+        what = "rewards with too large a sum in"
+        if len(bad):
+            what = f"the reward {self.rewards[bad[0]]} at step {self._data['time'][bad[0]]} of"
         return f"{what} an episode would spoil its group: rewards must be finite. Correct the environment's reward function."
 
     def batch(self, groups: list[Group]) -> GroupBatch:

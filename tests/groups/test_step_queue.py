@@ -251,6 +251,9 @@ def test_a_reward_that_is_not_finite_is_named_before_the_episode_ends() -> None:
 
     with pytest.raises(ValueError, match=r"Environment copy 0: the reward nan at step 5 of an episode"):
         make_model(Bad, env_kwargs={"length": 1000}, n_steps=16).learn(64)
+    # Its place is that in the episode, of which earlier updates have had the beginning
+    with pytest.raises(ValueError, match=r"Environment copy 0: the reward nan at step 5 of an episode"):
+        make_model(Bad, env_kwargs={"length": 1000}, n_steps=2).learn(64)
 
 
 DICT = spaces.Dict({"image": spaces.Box(0, 255, (3, 36, 36), np.uint8), "number": spaces.Box(-1.0, 1.0, (2,))})
