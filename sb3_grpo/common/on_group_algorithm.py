@@ -162,11 +162,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
                 "the others of its group, and a group of one gives no signal."
             )
-        if self.n_steps is not None and self.n_groups is not None:
-            raise ValueError(
-                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update has so many steps of each "
-                "copy, or so many whole groups."
-            )
         if not 0.0 <= self.gamma <= 1.0:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
         if not 0.0 <= self.vine_share <= 1.0:
@@ -182,6 +177,24 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         for name in ("n_groups", "batch_size", "max_sampling_rounds", "n_steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        self._check_update_size()
+
+    def _check_update_size(self) -> None:
+        """
+        :raises ValueError: if an update has no size, or two, or a single step
+        """
+        if self.n_steps is not None and self.n_groups is not None:
+            raise ValueError(
+                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update has so many steps of each "
+                "copy, or so many whole groups."
+            )
+        if self.n_steps is None and self.n_groups is None:
+            raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")
+        if self.env is not None and self.n_steps == self.n_envs == 1:
+            raise ValueError(
+                "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a single step has no other to be "
+                "compared with."
+            )
 
     def _check_horizon(self) -> None:
         """

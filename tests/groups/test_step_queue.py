@@ -243,6 +243,23 @@ def test_n_groups_means_whole_groups() -> None:
     assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
 
 
+def test_an_update_without_a_size_is_an_error() -> None:
+    """As neither is chosen once the model is made."""
+    model = make_model(n_steps=8)
+    model.n_steps = None
+    with pytest.raises(ValueError, match=r"n_steps and n_groups are both None: set one of them, n_groups=4 for example"):
+        model.learn(32)
+    model.n_groups = 2
+    assert model.learn(32).num_timesteps >= 32
+
+
+def test_an_update_of_one_step_is_an_error() -> None:
+    """It would be compared with itself, and nothing ever learned."""
+    with pytest.raises(ValueError, match=r"n_steps \* n_envs must be greater than 1, got n_steps=1 and n_envs=1"):
+        make_model(n_envs=1, n_steps=1)
+    make_model(n_envs=2, n_steps=1)
+
+
 def test_a_reward_that_is_not_finite_is_named_before_the_episode_ends() -> None:
     class Bad(ToyEnv):
         def step(self, action: Any) -> Any:
