@@ -34,6 +34,7 @@ class StepQueue(GroupQueue):
 
     def begin_rollout(self) -> None:
         # Also after one that a callback has stopped, whose steps are not learned from
+        self._drop_complete_groups()
         self._n_new_steps = self._n_dead_steps = 0
         self.n_sampling_rounds = 1
 
@@ -78,12 +79,15 @@ class StepQueue(GroupQueue):
         :return: The groups that have new steps
         """
         taken = [group for group in self.groups if any(episode.length > episode.n_before for episode in group.episodes)]
+        self._drop_complete_groups()
+        return taken
+
+    def _drop_complete_groups(self) -> None:
         for group in self.groups:
             if group.complete:
                 for episode in group.episodes:
                     del self._members[episode.ticket]
         self.groups = deque(group for group in self.groups if not group.complete)
-        return taken
 
     def open_tickets(self) -> list[int]:
         """

@@ -319,6 +319,14 @@ def test_a_rollout_that_a_callback_stops_is_dropped(n_stop: int) -> None:
     assert seen.batches[0].elapsed.unique().tolist() == [n_stop // 4]
 
 
+def test_rollouts_that_are_stopped_again_and_again_leave_no_groups_behind() -> None:
+    model = make_model(env_kwargs={"length": 3}, n_steps=16)
+    for n_stop in range(40, 840, 40):
+        model.learn(64, callback=StopAt(n_stop), reset_num_timesteps=False)
+    assert model.num_timesteps == 800
+    assert len(model.collector.queue.groups) < 10
+
+
 class StopAt(BaseCallback):
     """
     :param n_steps: After how many to stop
