@@ -34,6 +34,9 @@ MEMORY = 0.5
 _N_FIRST_FITS = 3
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
+# With more rows than these, a regression with memory adds up in double precision, in parts of so many: the rounding errors of
+# single precision grow with the rows, and what the prior adds does not
+_MANY_ROWS = 2**14
 
 
 class StateFeatures(NamedTuple):
@@ -206,6 +209,40 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
     return th.cat([features(rows) @ weights for rows in chunks]).double() * std + mean
 
 
+def _gram(phi: th.Tensor) -> th.Tensor:
+    """
+    :param phi: (N, c) single precision
+    :return: (c, c) ``phi' phi`` in double precision
+    """
+    if len(phi) <= _MANY_ROWS:
+        return (phi.T @ phi).double()
+    gram = phi.new_zeros((phi.shape[1], phi.shape[1]), dtype=th.float64)
+    for part in phi.split(_MANY_ROWS):
+        gram += part.double().T @ part.double()
+    return gram
+
+
+def _moment(phi: th.Tensor, targets: th.Tensor) -> th.Tensor:
+    """
+    :param phi: (N, c) single precision
+    :param targets: (N,) double precision
+    :return: (c,) ``phi' targets`` in double precision
+    """
+    moment = phi.new_zeros(phi.shape[1], dtype=th.float64)
+    for part, of_part in zip(phi.split(_MANY_ROWS), targets.split(_MANY_ROWS), strict=True):
+        moment += part.T.double() @ of_part
+    return moment
+
+
+def _times(phi: th.Tensor, weights: th.Tensor) -> th.Tensor:
+    """
+    :param phi: (N, c) single precision
+    :param weights: (c,) double precision
+    :return: (N,) ``phi weights`` in double precision
+    """
+    return th.cat([part.double() @ weights for part in phi.split(_MANY_ROWS)])
+
+
 class ValueRegression:
     """
     Values of states where returns are known in part only, because their episodes go on: the value of ``s_t`` is fitted to
@@ -244,7 +281,7 @@ class ValueRegression:
         after = self.predict(next_states) if self.is_fitted else None
         self._meet(states)
         phi, phi_next = self._features(states), self._features(next_states)
-        gram, moment = (phi.T @ phi).double(), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
+        gram, moment = _gram(phi), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
         if self._sums is not None:
             gram, moment = gram + self.memory * self._sums[0], self.memory * self._sums[1]
         prior = th.ones_like(moment)
@@ -255,9 +292,9 @@ class ValueRegression:
             if after is None:
                 after = returns.new_zeros(len(next_states.numbers))
             targets = returns + discounts * th.cat([after, returns.new_zeros(1)])[ends]
-            new_moment = moment + phi.T.double() @ targets
+            new_moment = moment + _moment(phi, targets)
             self._weights = th.cholesky_solve(new_moment[:, None], factor)[:, 0]
-            after = phi_next.double() @ self._weights
+            after = _times(phi_next, self._weights)
         self._sums = gram, new_moment
         return targets
 
@@ -269,7 +306,7 @@ class ValueRegression:
         """
         if self._weights is None:
             raise ValueError("There are no values before the first fit.")
-        return self._features(states).double() @ self._weights
+        return _times(self._features(states), self._weights)
 
     def _meet(self, states: StateFeatures) -> None:
         """

@@ -366,6 +366,16 @@ def test_values_of_pictures_and_of_numbers_beside_them() -> None:
     assert unexplained(truth, regression.predict(states)) < 0.1
 
 
+def test_many_steps_in_alike_states() -> None:
+    """Rounding errors of sums in single precision would be larger than what keeps them positive definite."""
+    n_steps = 2**17
+    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression()
+    nothing = StateFeatures(here.numbers[:0], here.pictures[:0])
+    regression.fit(here, th.arange(n_steps).double(), nothing, th.full((n_steps,), -1), th.ones(n_steps))
+    values = regression.predict(here)
+    assert len(values) == n_steps and values.unique().tolist() == pytest.approx([(n_steps - 1) / 2])
+
+
 def test_there_are_no_values_before_the_first_fit() -> None:
     regression = ValueRegression()
     assert not regression.is_fitted
