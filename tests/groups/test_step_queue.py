@@ -17,6 +17,7 @@ from toy_envs import TINY, RecordingEnv, SpacesEnv, ToyEnv, observations_of
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.groups import collector
 
 
 class Batches(BaseCallback):
@@ -26,6 +27,7 @@ class Batches(BaseCallback):
         super().__init__()
         self.batches: list[Any] = []
         self.recomputed: list[th.Tensor] = []
+        self.logged: list[dict[str, Any]] = []
 
     def _on_step(self) -> bool:
         return True
@@ -33,6 +35,7 @@ class Batches(BaseCallback):
     def _on_rollout_end(self) -> None:
         batch = self.model.batch  # type: ignore[attr-defined]
         self.batches.append(copy.deepcopy(batch))  # the next rollout writes over it
+        self.logged.append(dict(self.logger.name_to_value))
         with th.no_grad():
             distribution = self.model.policy.get_distribution(observations_of(batch))
             self.recomputed.append(distribution.log_prob(batch.actions[batch.rows]))
@@ -109,6 +112,46 @@ def test_what_follows_the_last_step(time_limit: bool) -> None:
     assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
 
 
+def test_members_that_have_ended_before_are_not_in_an_update() -> None:
+    """One copy plays the two members of a group one after the other. Of the first group, the second update has four steps."""
+    seen = Batches()
+    settings: dict[str, Any] = {"n_envs": 1, "group_size": 2, "n_steps": 16, "learning_rate": 0.1}
+    model = make_model(env_kwargs={"length": 10, "time_limit": True, "reward": -1.0}, **settings)
+    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    with pytest.warns(UserWarning, match="No update at 16 steps"):
+        model.learn(32, callback=seen)
+    assert seen.batches[1].lengths.tolist() == [[0, 4], [10, 2]]
+    assert seen.batches[1].going_on.tolist() == [1, 2, 3]
+    assert seen.batches[1].next_observations[:, 1].tolist() == [10, 10, 2]
+    # None has come to an end: a time limit is none
+    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+
+
+def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits: list[tuple[Any, ...]] = []
+    original = ValueRegression.fit
+
+    def noted(self: ValueRegression, *args: Any) -> th.Tensor:
+        fits.append(args)
+        return original(self, *args)
+
+    monkeypatch.setattr(ValueRegression, "fit", noted)
+    seen = Batches()
+    make_model(env_kwargs={"length": 10}, n_envs=2, group_size=2, n_steps=16, gamma=0.5).learn(32, callback=seen)
+    ((_, returns, next_states, ends, discounts),) = fits
+    # Two episodes that have ended after ten steps, and two that go on after six
+    assert next_states.numbers[:, 1].tolist() == [6, 6]
+    assert ends.tolist() == [-1] * 20 + [0] * 6 + [1] * 6
+    assert discounts[20:].tolist() == [0.5**n_left for n_left in (6, 5, 4, 3, 2, 1)] * 2
+    rewards = seen.batches[0].rewards.flatten(0, 1)
+    expected = [
+        sum(0.5**k * reward for k, reward in enumerate(rewards[i, t:length].tolist()))
+        for i, length in enumerate((10, 10, 6, 6))
+        for t in range(length)
+    ]
+    assert returns.tolist() == pytest.approx(expected)
+
+
 class Endless(gym.Env):
     """Every step pays 1 for ever; the right action pays more."""
 
@@ -129,6 +172,13 @@ def test_episodes_need_not_end() -> None:
     # The value of going on is in it: 2 / (1 - 0.9), though no update has seen more than 128 steps
     states = model.policy.state_features(th.zeros(1, 1))
     assert model.value_regression.predict(states).item() == pytest.approx(20.0, rel=0.1)
+
+
+def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
+    assert make_model(Endless, n_steps=64).learn(4 * 64).num_timesteps == 4 * 64
+    with pytest.raises(ValueError, match="An episode has not ended after 50 steps"):
+        make_model(Endless, n_groups=1).learn(4 * 64)
 
 
 def test_values_follow_episodes_over_updates() -> None:
@@ -177,6 +227,12 @@ def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
 
 
+@pytest.mark.parametrize("kwargs", [{"ent_coef": 0.1}, {"kl_coef": 0.1}])
+def test_entropy_bonus_and_reference_hold_where_all_comes_to_the_same(kwargs: dict[str, Any]) -> None:
+    model = make_model(env_kwargs={"length": 100, "reward": 0.0}, n_steps=16, **kwargs).learn(128)
+    assert model._n_updates == 2 * model.n_epochs
+
+
 def test_how_long_an_episode_lasts_can_be_all_there_is_to_learn() -> None:
     """-1 for each step: where episodes have ended within the update, they do differ."""
     model = make_model(env_kwargs={"length": None, "reward": -1.0}, n_steps=64, learning_rate=0.03, n_epochs=10).learn(6_000)
@@ -200,6 +256,9 @@ def test_steps_of_an_earlier_update_are_not_counted_again() -> None:
     make_model(algo=DAPO, env_kwargs={"length": 24, "reward": 1.0}, n_steps=16).learn(65, callback=seen)
     # The second goes on for as many as the 4 * 8 that are dead
     assert [len(batch.rows) for batch in seen.batches] == [64, 64 + 32]
+    assert [logged["group/sampling_rounds"] for logged in seen.logged] == [1, 2]
+    # Of groups that have not ended nothing else is said
+    assert [logged.get("group/dead_fraction") for logged in seen.logged] == [None, 1.0]
 
 
 def test_dynamic_sampling_ends_with_enough_steps_of_live_groups() -> None:
