@@ -51,6 +51,18 @@ def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> No
         th.testing.assert_close(ours.cpu(), theirs)
 
 
+@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
+def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
+    """From the second update on those of the update before, and those of where episodes go on."""
+    model = make_model(name, GRPO, n_groups=None, n_steps=32).learn(1024)
+    batch = model.batch
+    assert len(batch.going_on) > 0
+    states = model._states(batch)
+    tensors = [batch.going_on, *states, model.value_regression.predict(states), model._advantages(batch)]
+    assert {tensor.device.type for tensor in tensors} == {"cuda"}
+    assert all(tensor.isfinite().all() for tensor in tensors)
+
+
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path) -> None:
     kwargs = {**TINY, "normalize_observations": True}
