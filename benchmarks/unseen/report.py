@@ -10,9 +10,10 @@ in ``docs/images``. Nothing is trained. What the rules of the lists leave open i
 - Tasks are put together if every algorithm shown has a run there. Where a run is missing, the page says so.
 - Equal seconds, for two algorithms on a task: the time is what the faster of the two needs, median over its runs. Its runs
   count with what they end with, those of the other with their last evaluation by then, or as a random policy if there is none
-  yet. Evaluations are a fifth of a run apart, so that takes up to a fifth of a run from the slower one, and all that it has
-  learned if the other ends before its first evaluation. So it is also read at its next evaluation, which gives it as much:
-  what it had learned by then lies between the two, unless it forgets. A word is said only if it holds both ways.
+  yet. From one evaluation to the next, steps double (the oldest rows: a fifth of a run), so that takes up to half of what the
+  slower one has done by then, and all of it if the other ends before its first evaluation. So it is also read at its next
+  evaluation, which gives it as much: what it had learned by then lies between the two, unless it forgets. A word is said only
+  if it holds both ways.
 - ``ppo-norm`` has PPO's runs where it is PPO.
 - "above" and "below": the interval of the probability of improvement excludes 0.5. "level": it does not, and the interval of
   the difference of the IQMs lies within ``MARGIN``, fixed before any run on the test list. Otherwise "undecided".
