@@ -54,7 +54,7 @@ def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
 def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
     """From the second update on those of the update before, and those of where episodes go on."""
-    model = make_model(name, GRPO, n_groups=None, n_steps=32).learn(1024)
+    model = make_model(name, GRPO, n_groups=None, n_steps=33).learn(900)
     batch = model.batch
     assert len(batch.going_on) > 0
     states = model._states(batch)
