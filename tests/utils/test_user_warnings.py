@@ -101,7 +101,7 @@ def test_an_episode_without_an_end_points_to_learn(monkeypatch: pytest.MonkeyPat
 def test_a_program_of_the_package_points_to_itself(tmp_path: Path) -> None:
     (tmp_path / "dead.py").write_text(
         "import gymnasium, functools, toy_envs\n"
-        "gymnasium.register('Dead-v0', functools.partial(toy_envs.ToyEnv, reward=1.0), max_episode_steps=4)\n"
+        "gymnasium.register('Dead-v0', functools.partial(toy_envs.ToyEnv, reward=0.0), max_episode_steps=4)\n"
     )
     command = [sys.executable, "-m", "sb3_grpo", "train", "--algo", "dapo", "--env", "dead:Dead-v0", "--timesteps", "40"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])}
