@@ -13,10 +13,9 @@ from sb3_grpo.common.advantages import (
     KINDS,
     SCALES,
     AdvantageFunction,
-    discounted_returns_to_go,
     group_advantages,
 )
-from sb3_grpo.common.baselines import StateFeatures, ValueRegression, r_squared, regression_values, td_residuals
+from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
@@ -32,9 +31,9 @@ from sb3_grpo.common.losses import (
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, check_kl_parameters, with_reference
+from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.sampling import unchecked_distributions
-from sb3_grpo.groups.group import live_groups
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
@@ -525,7 +524,13 @@ class GRPO(OnGroupAlgorithm):
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
             # There is no critic: V is a regression on the states
-            rewards = (self._residuals if self.n_steps is None else self._residuals_of_steps)(batch, rewards)
+            explained: float | None
+            if self.n_steps is None:
+                rewards, explained = residuals_of_groups(self.policy, batch, rewards, gamma, self.horizon is None)
+            else:
+                rewards, explained = residuals_of_steps(self.policy, self.value_regression, batch, rewards, gamma)
+            if explained is not None:
+                self.logger.record("train/regression_r2", explained)
             gamma *= self.gae_lambda
         # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with what R is and the scale as chosen
         advantages = group_advantages(
@@ -538,94 +543,6 @@ class GRPO(OnGroupAlgorithm):
             ddof=self.std_ddof,
         )
         return batch.flatten(advantages).float()
-
-    def _residuals_of_steps(self, batch: GroupBatch, rewards: th.Tensor) -> th.Tensor:
-        """
-        :param batch: The steps of the update, of episodes that may go on
-        :param rewards: (B, G, T)
-        :return: (B, G, T) the residuals of values that were fitted before; those of the first update are its own
-        """
-        n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
-        steps = batch.flatten(rewards)
-        if (steps == steps[0]).all() and (steps[0] == 0.0 or n_ended == 0):
-            # Whatever was done came to the same: what is left is the error of the regression
-            return th.zeros_like(rewards)
-        states = self._states(batch)
-        next_states = self._next_states(batch, states)
-        lengths = batch.lengths.flatten()
-        end_of = th.full_like(lengths, -1)
-        end_of[batch.going_on] = th.arange(len(batch.going_on), device=lengths.device)
-        discounts = self.gamma ** (lengths[batch.episode] - batch.time).double()
-        returns = batch.flatten(discounted_returns_to_go(rewards, batch.mask, self.gamma))
-
-        regression = self.value_regression
-        is_first = not regression.is_fitted
-        if is_first:
-            targets = regression.fit(states, returns, next_states, end_of[batch.episode], discounts)
-        # Values that know nothing of these returns leave all of the signal in them
-        values, last_values = regression.predict(states), th.zeros_like(lengths, dtype=th.float64)
-        last_values[batch.going_on] = regression.predict(next_states)
-        if not is_first:
-            targets = regression.fit(states, returns, next_states, end_of[batch.episode], discounts)
-        self.logger.record("train/regression_r2", r_squared(values, targets))
-        return td_residuals(rewards, batch.pad(values), batch.mask, self.gamma, last_values.view(batch.lengths.shape))
-
-    def _residuals(self, batch: GroupBatch, rewards: th.Tensor) -> th.Tensor:
-        """
-        :param batch: The whole groups of the update
-        :param rewards: (B, G, T)
-        :return: (B, G, T) the residuals of values of this update alone
-        """
-        returns = discounted_returns_to_go(rewards, batch.mask, self.gamma)
-        residuals = td_residuals(rewards, self._values(batch, returns), batch.mask, self.gamma)
-        # Where all members have the same return, what is left is the error of the regression
-        return th.where(live_groups(returns[..., 0])[:, None, None], residuals, 0.0)
-
-    def _states(self, batch: GroupBatch) -> StateFeatures:
-        """
-        :param batch: The groups of the update
-        :return: What the regression takes for the state of each step
-        """
-        parts = th.arange(len(batch.rows), device=batch.rows.device).split(self.batch_size)
-        states: StateFeatures | None = None
-        with th.no_grad():
-            for steps in parts:
-                part = self.policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
-                if states is None:
-                    # A list of parts would lie between the temporaries of the forward passes, and fragment the heap
-                    states = StateFeatures(*(each.new_empty((len(batch.rows), each.shape[1])) for each in part))
-                for of_all, of_part in zip(states, part, strict=True):
-                    of_all[steps] = of_part
-        assert states is not None
-        return states
-
-    def _next_states(self, batch: GroupBatch, states: StateFeatures) -> StateFeatures:
-        """
-        :param batch: The steps of the update
-        :param states: Of these steps
-        :return: What the regression takes for the states in which episodes go on
-        """
-        observations = batch.next_observations
-        if observations is None:
-            return StateFeatures(*(each[:0] for each in states))
-        with th.no_grad():
-            return self.policy.state_features(observations)
-
-    def _values(self, batch: GroupBatch, returns: th.Tensor) -> th.Tensor:
-        """
-        :param batch: The groups of the update
-        :param returns: (B, G, T) the discounted return from each step on
-        :return: (B, G, T) the values of the states, by a regression of these returns
-        """
-        states = self._states(batch)
-        fitted = batch.flatten(returns)
-        time = batch.time
-        if self.horizon is None:
-            # What is left until the time limit matters, also where an episode began in the middle of another one
-            time = time + batch.elapsed.flatten()[batch.episode]
-        values = regression_values(states.numbers, time, fitted, states.pictures)
-        self.logger.record("train/regression_r2", r_squared(values, fitted))
-        return batch.pad(values)
 
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
         """

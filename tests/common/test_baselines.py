@@ -12,11 +12,11 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from toy_envs import SpacesEnv, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.common import baselines
+from sb3_grpo.common import baselines, residuals
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
 from sb3_grpo.common.baselines import StateFeatures, ValueRegression, image_features, regression_values, td_residuals
+from sb3_grpo.common.residuals import residuals_of_groups
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.grpo import grpo as grpo_module
 
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -199,9 +199,9 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     assert padded.abs().sum() > 0
     assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
-    values = model._values(batch, discounted_returns_to_go(batch.rewards, batch.mask, 0.99))
-    residuals = td_residuals(batch.rewards, values, batch.mask, 0.99)
-    expected = group_advantages(residuals, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
+    left, explained = residuals_of_groups(model.policy, batch, batch.rewards, 0.99, time_limit=True)
+    assert explained == model.logger.name_to_value["train/regression_r2"]
+    expected = group_advantages(left, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
     th.testing.assert_close(padded, expected.float())
 
 
@@ -281,7 +281,7 @@ def test_all_observations_are_states(
         assert len(numbers) == len(pictures) == len(returns)
         return regression_values(numbers, time, returns, pictures)
 
-    monkeypatch.setattr(grpo_module, "regression_values", fit)
+    monkeypatch.setattr(residuals, "regression_values", fit)
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
     model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     assert fitted == [(n_numbers, n_pixels)]

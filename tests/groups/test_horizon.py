@@ -8,13 +8,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 from toy_envs import TINY, ToyEnv
 
+from sb3_grpo.common import residuals
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.group import Group
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
 
@@ -226,7 +226,7 @@ def test_the_regression_knows_the_place_in_the_piece(monkeypatch: pytest.MonkeyP
         last.append(int(time.max()))
         return regression_values(numbers, time, *args)
 
-    monkeypatch.setattr(grpo_module, "regression_values", fit)
+    monkeypatch.setattr(residuals, "regression_values", fit)
     learn(pendulum())
     assert {*last} <= {3, 7} and 7 in last
 

@@ -8,13 +8,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, ToyEnv
 
+from sb3_grpo.common import residuals
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.grpo import grpo as grpo_module
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartNotSupportedError
 
@@ -98,7 +98,7 @@ def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPa
         last.append(int(time.max()))
         return regression_values(numbers, time, *args)
 
-    monkeypatch.setattr(grpo_module, "regression_values", fit)
+    monkeypatch.setattr(residuals, "regression_values", fit)
     learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), 2000, n_groups=1, vine_share=1.0)
     assert set(last) == {19} and len(last) > 10
 
