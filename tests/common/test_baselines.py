@@ -248,9 +248,9 @@ def test_states_are_read_as_when_acting() -> None:
     class Watched(GRPO):
         training: list[bool] = []  # noqa: RUF012
 
-        def _values(self, batch: Any, returns: th.Tensor) -> th.Tensor:
+        def _advantages(self, batch: Any) -> th.Tensor:
             self.training.append(self.policy.training)
-            return super()._values(batch, returns)
+            return super()._advantages(batch)
 
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
     policy_kwargs = {"features_extractor_class": Moody}
