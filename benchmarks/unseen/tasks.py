@@ -76,7 +76,7 @@ TEST = (
     Task("Walker2d-v5", 200_000, 2.1, 3_000.0, "MuJoCo", normalize=True),
     Task("Ant-v5", 100_000, -50.7, 1_500.0, "MuJoCo", normalize=True),
 )
-# Where the defaults of 0.1 had failed, with the budgets on which that was found
+# Where the former defaults had failed, with the budgets on which that was found
 LONG = (
     Task("InvertedDoublePendulum-v5", 150_000, 49.7, 9_300.0, "MuJoCo", normalize=True),
     Task("FrozenLake-v1", 100_000, 0.005, 0.74, "toy text"),

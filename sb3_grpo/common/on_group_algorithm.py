@@ -96,6 +96,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     ):
         # What is needed before all others are checked
         n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
+        if n_steps == 0:
+            raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
         if isinstance(env, str):
             env = make_group_env(env, n_envs=n_envs, seed=seed)
         super().__init__(

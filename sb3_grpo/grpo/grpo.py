@@ -648,8 +648,8 @@ class GRPO(OnGroupAlgorithm):
         """
         if self.n_steps is not None:
             return (
-                "whatever was done came to the same: all rewards were equal. If it stays so, the task is solved, or success "
-                "is never met: more exploration (ent_coef) or a denser reward may help."
+                "no step differed from the others of its group. If it stays so, the task is solved, or success is never met: "
+                "more exploration (ent_coef) or a denser reward may help."
             )
         low, high = self._outcome_range
         outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"

@@ -222,7 +222,7 @@ def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypa
 def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": reward}, n_steps=16, learning_rate=0.1)
     before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
-    with pytest.warns(UserWarning, match="No update at 64 steps: whatever was done came to the same: all rewards were equal"):
+    with pytest.warns(UserWarning, match="No update at 64 steps: no step differed from the others of its group"):
         model.learn(128)
     assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
 
@@ -297,8 +297,9 @@ def test_n_groups_means_whole_groups() -> None:
     assert (model.n_steps, model.n_groups) == (None, 3)
     with pytest.raises(ValueError, match=r"Give n_steps=8 or n_groups=3, and not both"):
         make_model(n_groups=3, n_steps=8)
-    with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
-        make_model(n_steps=0)
+    for kwargs in ({}, {"n_groups": 2}):
+        with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
+            make_model(n_steps=0, **kwargs)
     assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
 
 
