@@ -55,12 +55,13 @@ DEVELOPMENT = (
     Task("Reacher-v5", 100_000, -42.9, -5.0, "MuJoCo", normalize=True),
     Task("InvertedDoublePendulum-v5", 100_000, 49.7, 9_300.0, "MuJoCo", normalize=True),
     Task("FrozenLake-v1", 100_000, 0.005, 0.74, "toy text"),
+    # Was a test task until it was looked at while a rule was chosen
+    Task("FrozenLake8x8-v1", 200_000, 0.005, 0.85, "toy text"),
     Task("CliffWalking-v1", 50_000, -2_074.7, -13.0, "toy text"),
     Task("MinAtar/Breakout-v1", 200_000, 0.405, 15.0, "MinAtar"),
     Task("MiniGrid-Empty-Random-5x5-v0", 50_000, 0.331, 0.95, "MiniGrid", normalize=True),
 )
 TEST = (
-    Task("FrozenLake8x8-v1", 200_000, 0.005, 0.85, "toy text"),
     Task("Taxi-v4", 100_000, -776.4, 8.0, "toy text"),
     Task("MountainCar-v0", 100_000, -200.0, -110.0, "classic control", normalize=True),
     Task("MountainCarContinuous-v0", 100_000, -33.2, 93.0, "classic control", normalize=True),

@@ -52,12 +52,13 @@ def residuals_of_steps(
     :param rewards: (B, G, T)
     :param gamma: Discount factor
     :return: (B, G, T) residuals; share of the variance of what was fitted that these values explain, ``None`` where there
-        was nothing to fit: all rewards are the same, and zero or without an episode that has ended
+        was nothing to fit: all rewards are the same, and no episode has ended, or they are zero and have always been
     """
     n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
     steps = batch.flatten(rewards)
-    if (steps == steps[0]).all() and (steps[0] == 0.0 or n_ended == 0):
-        # Whatever was done came to the same: what is left is the error of the regression
+    if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and not regression.is_fitted)):
+        # Whatever was done came to the same: what is left is the error of the regression. But that nobody has succeeded does
+        # say something to values that expect it
         return th.zeros_like(rewards), None
     states = _states(policy, batch)
     next_states = _next_states(policy, batch, states)

@@ -2,8 +2,9 @@
 
 import copy
 import functools
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -231,6 +232,26 @@ def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
 def test_entropy_bonus_and_reference_hold_where_all_comes_to_the_same(kwargs: dict[str, Any]) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": 0.0}, n_steps=16, **kwargs).learn(128)
     assert model._n_updates == 2 * model.n_epochs
+
+
+def test_that_nobody_has_succeeded_says_something_once_somebody_has() -> None:
+    """After a reward, values expect another one: an update of zeros is learned from."""
+
+    class Once(ToyEnv):
+        paid: ClassVar = False
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, float(self.paid and action), *rest
+
+    model = make_model(Once, env_kwargs={"length": 4}, n_steps=16)
+    counts = []
+    for Once.paid in (False, True, False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model.learn(64, reset_num_timesteps=False)
+        counts.append(model._n_updates)
+    assert counts == [0, 2, 4]
 
 
 def test_how_long_an_episode_lasts_can_be_all_there_is_to_learn() -> None:
