@@ -6,7 +6,9 @@ import optuna
 from rl_zoo3 import linear_schedule
 from torch import nn
 
-_POWERS_OF_TWO = ("group_size", "n_groups", "batch_size")
+_POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
+# What an update is sized in
+_UNITS = ("n_steps", "n_groups")
 _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
 # Policies that bring a network of their own
@@ -20,7 +22,6 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
     drawn = {
         "group_size_pow": trial.suggest_int("group_size_pow", 1, 5),
-        "n_groups_pow": trial.suggest_int("n_groups_pow", 0, 5),
         "learning_rate": trial.suggest_float("learning_rate", 1e-5, 5e-3, log=True),
         "lr_schedule": trial.suggest_categorical("lr_schedule", ["constant", "linear"]),
         "n_epochs": trial.suggest_categorical("n_epochs", [1, 4, 10, 20]),
@@ -42,7 +43,20 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
     if drawn["advantage"] == "gae":
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
+        drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
+    if _takes_steps(drawn):
+        drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 3, 11)
+    else:
+        drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
     return drawn
+
+
+def _takes_steps(drawn: dict[str, Any]) -> bool:
+    """
+    :param drawn: the parameters of a trial
+    :return: whether its updates do not wait for the end of episodes
+    """
+    return drawn.get("unit") == "n_steps"
 
 
 def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
@@ -51,8 +65,11 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     :return: hyperparameters as in a configuration file
     """
     kwargs = sampled_params.copy()
+    kwargs.pop("unit", None)  # studies may be older than this choice
     for name in _POWERS_OF_TWO:
-        kwargs[name] = 2 ** kwargs.pop(f"{name}_pow")
+        # None: not what the entry says, if it is in the other unit
+        power = kwargs.pop(f"{name}_pow", None)
+        kwargs[name] = None if power is None else 2**power
     for name in ("gamma", "gae_lambda"):
         if f"one_minus_{name}" in kwargs:
             kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
@@ -92,7 +109,9 @@ def sample_grpo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :return: keyword arguments of GRPO
     """
     # DAPO's mean over all steps helps GRPO where episodes differ much in length
-    drawn = _suggest(trial) | {"loss_average": trial.suggest_categorical("loss_average", ["episode", "step"])}
+    drawn = _suggest(trial)
+    if not _takes_steps(drawn):
+        drawn["loss_average"] = trial.suggest_categorical("loss_average", ["episode", "step"])
     return _with_schedule(trial, convert_params(drawn))
 
 
@@ -104,8 +123,7 @@ def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :param additional_args: not used
     :return: keyword arguments of DAPO
     """
-    drawn = _suggest(trial) | {
-        "max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8]),
-        "overlong_filter": trial.suggest_categorical("overlong_filter", [False, True]),
-    }
+    drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}
+    if not _takes_steps(drawn):
+        drawn["overlong_filter"] = trial.suggest_categorical("overlong_filter", [False, True])
     return _with_schedule(trial, convert_params(drawn))

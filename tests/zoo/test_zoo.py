@@ -166,9 +166,11 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
-@pytest.mark.parametrize(("advantage", "normalized"), [("gae", True), ("outcome", False)])
-def test_trial_becomes_a_configuration(algo: str, advantage: str, normalized: bool) -> None:
-    fixed = {"advantage": advantage, "normalize_observations": normalized}
+@pytest.mark.parametrize(
+    ("advantage", "unit", "normalized"), [("gae", "n_steps", True), ("gae", "n_groups", False), ("outcome", "n_groups", False)]
+)
+def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, normalized: bool) -> None:
+    fixed = {"advantage": advantage, "normalize_observations": normalized, "unit": unit}
     sampler = optuna.samplers.PartialFixedSampler(fixed, optuna.samplers.RandomSampler(seed=0))
     trial = optuna.create_study(sampler=sampler).ask()
     sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
@@ -181,16 +183,23 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str, normalized: bo
     policy_kwargs = converted["policy_kwargs"]
     assert policy_kwargs["normalize_observations"] is normalized
     of_an_older_study = {name: value for name, value in trial.params.items() if name != "normalize_observations"}
-    assert HYPERPARAMS_CONVERTER[algo](of_an_older_study)["policy_kwargs"] == policy_kwargs | {"normalize_observations": False}
+    if unit == "n_groups":
+        of_an_older_study.pop("unit", None)
+    older = HYPERPARAMS_CONVERTER[algo](of_an_older_study)
+    assert older["policy_kwargs"] == policy_kwargs | {"normalize_observations": False}
+    assert (older["n_steps"], older["n_groups"]) == (converted["n_steps"], converted["n_groups"])
     assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
-    ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **sampled)
+    # Whatever the entry says
+    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4}
+    model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
+    assert (model.n_steps is None, model.n_groups is None) == (unit != "n_steps", unit == "n_steps")
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
 def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
     study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
     # Small enough for an update
-    small = {"group_size_pow": 1, "n_groups_pow": 1}
+    small = {"group_size_pow": 1, "advantage": "gae", "unit": "n_groups", "n_groups_pow": 1}
     optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(small)
     assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", algo=algo) == 0
     trial = optuna.load_study(study_name="study", storage="sqlite:///trials.db").trials[0]
