@@ -188,7 +188,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.n_steps is not None and self.n_groups is not None:
             raise ValueError(
                 f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update has so many steps of each "
-                "copy, or so many whole groups."
+                "copy, or so many whole groups. Write None for the other, also in load(): a model keeps its own."
             )
         if self.n_steps is None and self.n_groups is None:
             raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")

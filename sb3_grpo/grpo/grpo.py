@@ -648,8 +648,9 @@ class GRPO(OnGroupAlgorithm):
         """
         if self.n_steps is not None:
             return (
-                "no step differed from the others of its group. If it stays so, the task is solved, or success is never met: "
-                "more exploration (ent_coef) or a denser reward may help."
+                "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
+                "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
+                f"reward or a larger n_steps (now {self.n_steps}) may help."
             )
         low, high = self._outcome_range
         outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"
