@@ -34,8 +34,8 @@ MEMORY = 0.5
 _N_FIRST_FITS = 3
 # Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
-# With more rows than these, a regression with memory adds up in double precision, in parts of so many: the rounding errors of
-# single precision grow with the rows, and what the prior adds does not
+# With more rows, a regression with memory adds up in double precision, this many at a time: the rounding errors of single
+# precision grow with the rows, and what the prior adds does not
 _MANY_ROWS = 2**14
 
 

@@ -187,8 +187,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         if self.n_steps is not None and self.n_groups is not None:
             raise ValueError(
-                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update has so many steps of each "
-                "copy, or so many whole groups. Write None for the other, also in load(): a model keeps its own."
+                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update is sized in steps of "
+                "each copy, or in whole groups. Write None for the other, also in load(): a model keeps its own."
             )
         if self.n_steps is None and self.n_groups is None:
             raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")
@@ -498,9 +498,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take(self._last_obs)
-        live = live_groups(outcomes(groups))
-        only_live = self.dynamic_sampling and self.n_steps is None
-        kept = [group for group, is_live in zip(groups, live.tolist(), strict=True) if is_live or not only_live]
+        kept = groups
+        if self.dynamic_sampling and self.n_steps is None:
+            kept = [group for group, is_live in zip(groups, live_groups(outcomes(groups)).tolist(), strict=True) if is_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:

@@ -167,7 +167,7 @@ class ActorPolicy(ActorCriticPolicy):
         images = self._image_keys()
         if not images:
             extractor = self.pi_features_extractor
-            if any(True for _ in extractor.parameters()):
+            if next(extractor.parameters(), None) is not None:
                 numbers = self.extract_features(obs).flatten(1)
             else:
                 # As they are: what they are normalised with is another after each rollout, and a regression remembers them

@@ -57,8 +57,8 @@ def residuals_of_steps(
     n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
     steps = batch.flatten(rewards)
     if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and not regression.is_fitted)):
-        # Whatever was done came to the same: what is left is the error of the regression. But that nobody has succeeded does
-        # say something to values that expect it
+        # Whatever was done came to the same: what is left is the error of the regression. Zeros are a signal to values
+        # that expect a reward
         return th.zeros_like(rewards), None
     states = _states(policy, batch)
     next_states = _next_states(policy, batch, states)

@@ -38,7 +38,7 @@ class GroupSettings(NamedTuple):
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
-    :param n_steps: An update takes about so many steps of each copy, whether or not their episodes have ended.
+    :param n_steps: An update takes this many steps of each copy, whether or not their episodes have ended.
         ``None``: it takes whole groups
     """
 

@@ -15,7 +15,7 @@ class StepQueue(GroupQueue):
     copy waits or runs ahead, and no step is older than the update before.
 
     With more than one sampling round, the steps of dead groups do not count: the rollout goes on until there are enough
-    others, or it is so many times as long.
+    others, or it is ``max_sampling_rounds`` times as long.
 
     :param settings: What groups are drawn
     :param n_envs: How many environment copies take members

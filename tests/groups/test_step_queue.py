@@ -1,4 +1,4 @@
-"""Updates that take so many steps of each copy, and do not wait for the end of episodes."""
+"""Updates that take a number of steps of each copy, and do not wait for the end of episodes."""
 
 import copy
 import functools
@@ -234,7 +234,7 @@ def test_entropy_bonus_and_reference_hold_where_all_comes_to_the_same(kwargs: di
     assert model._n_updates == 2 * model.n_epochs
 
 
-def test_that_nobody_has_succeeded_says_something_once_somebody_has() -> None:
+def test_zeros_are_learned_from_once_there_was_a_reward() -> None:
     """After a reward, values expect another one: an update of zeros is learned from."""
 
     class Once(ToyEnv):
