@@ -13,6 +13,6 @@ every fifth, because at equal seconds PPO is read early. None after a run on the
   four tasks on which the former defaults had failed, with larger budgets, 5 seeds.
 - The score of a run is the mean return of 100 deterministic episodes after training, on a scale from a random policy (0) to
   the reference of the task (1).
-- What may be said of the scores, and when, stands in ``report.py``.
+- What may be said of the scores, and when, stands in ``scores.py``.
 - Nothing is chosen by the test list. Each look at it is one ``design``, and all designs stay in the table.
 """

@@ -10,7 +10,7 @@ pytest.importorskip("rliable")
 from rliable import metrics
 
 from benchmarks import pages
-from benchmarks.unseen import report, run
+from benchmarks.unseen import report, run, scores
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare import statistics
 from sb3_grpo.compare.statistics import Interval
@@ -68,7 +68,7 @@ def test_aggregates_are_those_worked_out_by_hand():
         *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
         *rows_of("grpo", NORMAL, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
     ]
-    table = report.table_at_equal_steps(report.select(found, "test", "A"))
+    table = report.table_at_equal_steps(scores.select(found, "test", "A"))
     ppo, grpo = cells_of(table, "PPO"), cells_of(table, "GRPO")
     # Without the lowest and the highest of six
     assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
@@ -85,8 +85,8 @@ def test_aggregates_are_those_worked_out_by_hand():
 
 
 def test_the_probability_of_improvement_sees_what_is_clipped():
-    runs = report.select([*rows_of("ppo", PLAIN, [200] * 3), *rows_of("grpo", PLAIN, [300] * 3)], "test", "A")
-    pair = report.against(report.scores(runs, "grpo"), report.scores(runs, "ppo"))
+    runs = scores.select([*rows_of("ppo", PLAIN, [200] * 3), *rows_of("grpo", PLAIN, [300] * 3)], "test", "A")
+    pair = scores.against(scores.scores(runs, "grpo"), scores.scores(runs, "ppo"))
     assert (pair.difference.value, pair.improvement.value) == (0.0, 1.0)
 
 
@@ -99,11 +99,11 @@ def test_the_slower_one_is_read_when_the_faster_one_has_ended():
         # Here PPO is the faster one, and GRPO is read
         *rows_of("grpo", NORMAL, [6] * 3, seconds=(45, 60), first=-8),
     ]
-    runs = report.select(found, "test", "A")
-    grpo, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo")
+    runs = scores.select(found, "test", "A")
+    grpo, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo")
     np.testing.assert_allclose(grpo, [[0.7] * 3, [0.1] * 3])
     np.testing.assert_allclose(ppo, [[0.4] * 3, [1.0] * 3])
-    grpo, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo", report.first_after)
+    grpo, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo", scores.first_after)
     np.testing.assert_allclose(grpo, [[0.7] * 3, [0.8] * 3])
     np.testing.assert_allclose(ppo, [[0.9] * 3, [1.0] * 3])
 
@@ -115,11 +115,11 @@ def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
         *rows_of("grpo", PLAIN, [70] * 3, seconds=(4, 9)),
         *rows_of("grpo", NORMAL, [6] * 3, seconds=(4, 10)),
     ]
-    runs = report.select(found, "test", "A")
-    _, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo")
+    runs = scores.select(found, "test", "A")
+    _, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo")
     # An evaluation at exactly that time counts
     np.testing.assert_allclose(ppo, [[0.0] * 3, [0.5] * 3])
-    _, ppo = report.scores_at_equal_seconds(runs, "grpo", "ppo", report.first_after)
+    _, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo", scores.first_after)
     np.testing.assert_allclose(ppo, [[0.4] * 3, [0.5] * 3])
     last, _ = report.tables_at_equal_seconds(runs)
     assert cells_of(last, "GRPO")["tasks not evaluated by then"] == "1 of 2"
@@ -128,18 +128,18 @@ def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
 def test_after_the_last_evaluation_it_is_the_end():
     row = {"seconds": [10.0, 20.0], "returns": [1.0, 2.0]}
     times = (5.0, 10.0, 15.0, 20.0, 25.0)
-    assert [report.last_by(row, at, -1.0) for at in times] == [-1.0, 1.0, 1.0, 2.0, 2.0]
-    assert [report.first_after(row, at, -1.0) for at in times] == [1.0, 1.0, 2.0, 2.0, 2.0]
+    assert [scores.last_by(row, at, -1.0) for at in times] == [-1.0, 1.0, 1.0, 2.0, 2.0]
+    assert [scores.first_after(row, at, -1.0) for at in times] == [1.0, 1.0, 2.0, 2.0, 2.0]
 
 
 def test_ppo_norm_is_ppo_where_nothing_is_normalised():
     ppo = [*rows_of("ppo", PLAIN, [10, 20, 30]), *rows_of("ppo", NORMAL, [0, 0, 10])]
-    runs = report.select([*ppo, *rows_of("ppo-norm", NORMAL, [8, 9, 10])], "test", "A")
-    assert report.final_returns(runs.of["ppo-norm"]["Plain-v0"]).tolist() == [10, 20, 30]
-    assert report.final_returns(runs.of["ppo-norm"]["Normal-v0"]).tolist() == [8, 9, 10]
+    runs = scores.select([*ppo, *rows_of("ppo-norm", NORMAL, [8, 9, 10])], "test", "A")
+    assert scores.final_returns(runs.of["ppo-norm"]["Plain-v0"]).tolist() == [10, 20, 30]
+    assert scores.final_returns(runs.of["ppo-norm"]["Normal-v0"]).tolist() == [8, 9, 10]
     assert report.counted(runs, "ppo-norm") == "6 of 6"
     # No stand-in where it would differ
-    assert "ppo-norm" not in report.select(ppo, "test", "A").of
+    assert "ppo-norm" not in scores.select(ppo, "test", "A").of
 
 
 def test_what_is_missing_is_said_and_left_out():
@@ -149,7 +149,7 @@ def test_what_is_missing_is_said_and_left_out():
         *rows_of("ppo", NORMAL, [5] * 4)[3:],  # a seed that the list does not have
         *rows_of("grpo", PLAIN, [20, 25]),
     ]
-    runs = report.select(found, "test", "A")
+    runs = scores.select(found, "test", "A")
     assert runs.common == [PLAIN]
     text = report.page(found, runs)
     assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
@@ -159,7 +159,7 @@ def test_what_is_missing_is_said_and_left_out():
     assert (row["PPO"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
     for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", NORMAL, [5])]):
-        text = report.page(some, report.select(some, "test", "A"))
+        text = report.page(some, scores.select(some, "test", "A"))
         assert "Nothing is compared yet" in text and "at equal seconds" not in text
 
 
@@ -177,13 +177,13 @@ def test_what_is_missing_is_said_and_left_out():
     ],
 )
 def test_words(difference, improvement, word):
-    assert report.Pair(Interval(*difference), Interval(*improvement)).word == word
+    assert scores.Pair(Interval(*difference), Interval(*improvement)).word == word
 
 
 def test_a_word_has_to_hold_with_the_next_evaluation_too():
-    above = report.Pair(Interval(0.2, 0.1, 0.3), Interval(0.6, 0.51, 0.7))
-    undecided = report.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
-    assert report.say([above, above]) == "above" and report.say([above, undecided]) == "undecided"
+    above = scores.Pair(Interval(0.2, 0.1, 0.3), Interval(0.6, 0.51, 0.7))
+    undecided = scores.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
+    assert scores.say([above, above]) == "above" and scores.say([above, undecided]) == "undecided"
     assert report.clause("grpo", above).startswith("GRPO is above PPO")
     assert report.clause("grpo", above, undecided).startswith("between GRPO and PPO it is undecided")
 
@@ -191,15 +191,15 @@ def test_a_word_has_to_hold_with_the_next_evaluation_too():
 def test_the_sentence_is_made_from_the_numbers():
     ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", NORMAL, [0, 1, 2], seconds=(50, 90))]
     ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", NORMAL, [7, 8, 9])]
-    runs = report.select([*ppo, *ours], "test", "A")
+    runs = scores.select([*ppo, *ours], "test", "A")
     steps, _, seconds = report.result(runs).partition("**At equal seconds**")
     assert "over 2 of 2 tasks: GRPO is above PPO, probability of improvement 1.00 (1.00 to 1.00)" in steps
     assert "GRPO is above PPO" in seconds
     same = [row | {"algo": "dapo", "design": "A"} for row in ppo]
-    text = report.result(report.select([*ppo, *same], "test", "A"))
+    text = report.result(scores.select([*ppo, *same], "test", "A"))
     assert "between DAPO and PPO it is undecided" in text
     equal = [*rows_of("ppo", PLAIN, [50, 51, 52]), *rows_of("dapo", PLAIN, [50, 51, 52])]
-    assert "DAPO and PPO are level" in report.result(report.select(equal, "test", "A"))
+    assert "DAPO and PPO are level" in report.result(scores.select(equal, "test", "A"))
 
 
 def test_less_than_half_of_what_ppo_gains_is_marked():
@@ -212,21 +212,21 @@ def test_less_than_half_of_what_ppo_gains_is_marked():
         *rows_of("ppo", NORMAL, [-9.2] * 3),
         *rows_of("grpo", NORMAL, [-10] * 3),
     ]
-    runs = report.select(found, "test", "A")
+    runs = scores.select(found, "test", "A")
     table = report.by_task(runs, report.mean_text, marks=True)
     row = cells_of(table, "Plain-v0")
     assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
     assert "†" not in cells_of(table, "Normal-v0")["GRPO"]
     found = [row for row in found if row["task"] == "Plain-v0"]
-    text = report.result(report.select(found, "test", "A"))
+    text = report.result(scores.select(found, "test", "A"))
     assert "On 1 task (Plain-v0) GRPO gains less than half" in text and "DAPO gains" not in text
 
 
 def test_seeds_one_by_one_only_if_they_are_few(monkeypatch):
     found = [*rows_of("ppo", PLAIN, [80, 70, 60]), *rows_of("grpo", PLAIN, [39] * 3)]
-    assert "80.0 / 70.0 / 60.0" in report.page(found, report.select(found, "test", "A"))
+    assert "80.0 / 70.0 / 60.0" in report.page(found, scores.select(found, "test", "A"))
     monkeypatch.setitem(SEEDS, "test", 5)
-    assert "/ 70.0 /" not in report.page(found, report.select(found, "test", "A"))
+    assert "/ 70.0 /" not in report.page(found, scores.select(found, "test", "A"))
 
 
 def test_all_designs_are_listed():
@@ -237,8 +237,8 @@ def test_all_designs_are_listed():
         *rows_of("grpo", PLAIN, [70, 80, 90], design="B", changes={"batch_size": 64}),
         *(row | {"list": "development"} for row in rows_of("grpo", PLAIN, [0], design="other")),
     ]
-    runs = report.select(found, "test", "B")
-    assert report.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
+    runs = scores.select(found, "test", "B")
+    assert scores.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
     text = report.page(found, runs)
     assert "Looks at this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
     table = report.table_of_designs(found, "test")
@@ -281,9 +281,9 @@ def test_rows_say_where_they_were_made_and_old_ones_are_readable():
     assert set(made) == {"commit", "machine", "versions"} and set(made["versions"]) == {"torch", "stable_baselines3"}
     assert json.loads(json.dumps(made)) == made
     old, new = rows_of("ppo", PLAIN, [1, 2, 3]), rows_of("grpo", PLAIN, [1, 2, 3], machine="Abacus", versions={"torch": "9.9"})
-    text = report.made(report.select(new, "test", "A"))
+    text = report.made(scores.select(new, "test", "A"))
     assert "Commits of the runs: abc." in text and "Machine: Abacus, torch 9.9." in text and "report made with" not in text
-    text = report.made(report.select([*old, *new], "test", "A"))
+    text = report.made(scores.select([*old, *new], "test", "A"))
     assert "Abacus" in text and f"Some of the runs have no note of their machine; report made with {made['machine']}" in text
-    text = report.made(report.select(old, "test", "A"))
+    text = report.made(scores.select(old, "test", "A"))
     assert "The runs have no note" in text and f"torch {made['versions']['torch']}" in text

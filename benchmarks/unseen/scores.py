@@ -1,0 +1,240 @@
+"""
+Scores of the runs on a list of tasks, and what may be said of them. What the rules of the lists leave open is fixed here:
+
+- A score is 0 at the return of a random policy and 1 at the reference of the task. For what is computed of several tasks it is
+  clipped to ``CLIP``: a single run that walks over the cliff in every step would otherwise be at -8.7. The probability of
+  improvement asks only which of two runs is higher, and takes the scores as they are.
+- Tasks are put together if every algorithm shown has a run there. Where a run is missing, the page says so.
+- Equal seconds, for two algorithms on a task: the time is what the faster of the two needs, median over its runs. Its runs
+  count with what they end with, those of the other with their last evaluation by then, or as a random policy if there is none
+  yet. From one evaluation to the next, steps double (the oldest rows: a fifth of a run), so that takes up to half of what the
+  slower one has done by then, and all of it if the other ends before its first evaluation. So it is also read at its next
+  evaluation, which gives it as much: what it had learned by then lies between the two, unless it forgets. A word is said only
+  if it holds both ways.
+- ``ppo-norm`` has PPO's runs where it is PPO.
+- "above" and "below": the interval of the probability of improvement excludes 0.5. "level": it does not, and the interval of
+  the difference of the IQMs lies within ``MARGIN``, fixed before any run on the test list. Otherwise "undecided".
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.unseen.run import OURS, PEERS, key
+from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from sb3_grpo.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
+
+CLIP = (-0.5, 1.1)
+# Of the IQM: what is within is called level
+MARGIN = 0.05
+
+Row = dict[str, Any]
+Scores = list[np.ndarray]  # (n,) for each task, normalised, not clipped
+Read = Callable[[Row, float, float], float]  # a run at a time
+
+
+class Runs(NamedTuple):
+    """
+    What is shown.
+
+    :param list: Name of the list
+    :param design: Of GRPO and DAPO
+    :param paper: Design that the runs of ``grpo-paper`` are of
+    :param of: The runs of each algorithm that has any, for each task
+    :param common: Tasks on which all of these have runs
+    """
+
+    list: str
+    design: str
+    paper: str
+    of: dict[str, dict[str, list[Row]]]
+    common: list[Task]
+
+
+class Pair(NamedTuple):
+    """
+    An algorithm against another.
+
+    :param difference: Its IQM minus the other's
+    :param improvement: Probability that one of its runs is above one of the other's on the same task, mean over the tasks
+    """
+
+    difference: Interval
+    improvement: Interval
+
+    @property
+    def word(self) -> str:
+        # A small difference that is there nearly everywhere is not level: the IQM leaves half of the runs out
+        if self.improvement.excludes(0.5):
+            return "above" if self.improvement.value > 0.5 else "below"
+        within = -MARGIN <= self.difference.low and self.difference.high <= MARGIN
+        return "level" if within else "undecided"
+
+
+def designs(found: Sequence[Row], name: str, algos: Sequence[str] = OURS) -> list[str]:
+    """
+    :param found: All rows
+    :param name: Of a list
+    :param algos: Of these algorithms
+    :return: The designs that the list was looked at with, in the order of the first look
+    """
+    return list(dict.fromkeys(row["design"] for row in found if row["list"] == name and row["algo"] in algos))
+
+
+def select(found: Sequence[Row], name: str, design: str) -> Runs:
+    """
+    :param found: All rows
+    :param name: Of a list
+    :param design: Of GRPO and DAPO
+    :return: What is shown of them
+    """
+    # The paper's settings need no runs of their own for each design
+    with_paper = designs(found, name, ["grpo-paper"])
+    paper = design if design in with_paper or not with_paper else with_paper[-1]
+    tasks = {task.env_id: task for task in LISTS[name]}
+    of: dict[str, dict[str, list[Row]]] = {algo: {env_id: [] for env_id in tasks} for algo in (*PEERS, *OURS)}
+    once = {key(row): row for row in found if row["task"] in tasks and row["seed"] < SEEDS[name]}
+    for row in sorted(once.values(), key=lambda row: row["seed"]):
+        wanted = paper if row["algo"] == "grpo-paper" else design
+        if row["list"] == name and row["design"] in ("", wanted):
+            of[row["algo"]][row["task"]].append(row)
+    of = {algo: runs for algo, runs in of.items() if any(runs.values())}
+    if "ppo-norm" in of and "ppo" in of:
+        of["ppo-norm"] |= {env_id: of["ppo"][env_id] for env_id, task in tasks.items() if not task.normalize}
+    common = [task for env_id, task in tasks.items() if of and all(runs[env_id] for runs in of.values())]
+    return Runs(name, design, paper, of, common)
+
+
+def final_returns(runs: Sequence[Row]) -> np.ndarray:
+    """
+    :param runs: Of an algorithm on a task
+    :return: (n,) what they end with
+    """
+    return np.array([run["returns"][-1] for run in runs])
+
+
+def scores(runs: Runs, algo: str) -> Scores:
+    """
+    :param runs: What is shown
+    :param algo: One of them
+    :return: What its runs end with, on the tasks that are put together
+    """
+    return [normalise(final_returns(runs.of[algo][task.env_id]), task.low, task.high) for task in runs.common]
+
+
+def median_seconds(runs: Sequence[Row]) -> float:
+    """
+    :param runs: Of an algorithm on a task
+    :return: What they take, median
+    """
+    return float(np.median([run["seconds"][-1] for run in runs]))
+
+
+def last_by(run: Row, seconds: float, low: float) -> float:
+    """
+    :param run: A row
+    :param seconds: After how many
+    :param low: Return of a random policy
+    :return: Return at the last evaluation by then
+    """
+    evaluations = zip(run["seconds"], run["returns"], strict=True)
+    return next((value for at, value in reversed(list(evaluations)) if at <= seconds), low)
+
+
+def first_after(run: Row, seconds: float, low: float) -> float:
+    """
+    :param run: A row
+    :param seconds: After how many
+    :param low: Return of a random policy, as ``last_by`` has it
+    :return: Return at the first evaluation that is not earlier, or else at the end
+    """
+    evaluations = zip(run["seconds"], run["returns"], strict=True)
+    return next((value for at, value in evaluations if at >= seconds), run["returns"][-1])
+
+
+def scores_at_equal_seconds(runs: Runs, first: str, second: str, read: Read = last_by) -> tuple[Scores, Scores]:
+    """
+    :param runs: What is shown
+    :param first: An algorithm
+    :param second: Another
+    :param read: How a run of the slower one is read
+    :return: Scores of both, when the faster one has ended
+    """
+    both: tuple[Scores, Scores] = ([], [])
+    for task in runs.common:
+        pair = [runs.of[algo][task.env_id] for algo in (first, second)]
+        needs = [median_seconds(of_one) for of_one in pair]
+        for part, of_one, needed in zip(both, pair, needs, strict=True):
+            # Half of the faster one's runs end a little after its median: they count as ended
+            ended = needed == min(needs)
+            values = final_returns(of_one) if ended else np.array([read(run, min(needs), task.low) for run in of_one])
+            part.append(normalise(values, task.low, task.high))
+    return both
+
+
+def too_early(runs: Runs, first: str, second: str) -> int:
+    """
+    :param runs: What is shown
+    :param first: An algorithm
+    :param second: Another
+    :return: On how many of the tasks the faster one has ended before a run of the other has been evaluated
+    """
+    n_tasks = 0
+    for task in runs.common:
+        faster, slower = sorted((runs.of[algo][task.env_id] for algo in (first, second)), key=median_seconds)
+        n_tasks += any(run["seconds"][0] > median_seconds(faster) for run in slower)
+    return n_tasks
+
+
+def clipped(samples: Scores) -> Scores:
+    """
+    :param samples: Scores
+    :return: Within ``CLIP``
+    """
+    return [np.clip(sample, *CLIP) for sample in samples]
+
+
+def gap_interval(samples: Scores) -> Interval:
+    """
+    :param samples: Scores
+    :return: How much they lack to 1 in the mean, nothing where they are above: ``rliable.metrics.aggregate_optimality_gap``
+    """
+    band = bootstrap(lambda *drawn: 1.0 - np.minimum(np.concatenate(drawn), 1.0).mean()[None], clipped(samples))
+    return Interval(*(float(part[0]) for part in band))
+
+
+def against(first: Scores, second: Scores) -> Pair:
+    """
+    :param first: Scores of an algorithm
+    :param second: Scores of another on the same tasks
+    :return: How they compare
+    """
+    n_tasks = len(first)
+
+    def statistics(*drawn: np.ndarray) -> np.ndarray:
+        xs, ys = drawn[:n_tasks], drawn[n_tasks:]
+        improvement = np.mean([probability_of_improvement(x, y) for x, y in zip(xs, ys, strict=True)])
+        middle_x, middle_y = (iqm(np.clip(np.concatenate(each), *CLIP)) for each in (xs, ys))
+        return np.array([middle_x - middle_y, improvement])
+
+    band = bootstrap(statistics, [*first, *second])
+    return Pair(*(Interval(*(float(part[i]) for part in band)) for i in range(2)))
+
+
+def at_equal_seconds(runs: Runs, algo: str) -> list[Pair]:
+    """
+    :param runs: What is shown
+    :param algo: One of them
+    :return: It and PPO, with the last evaluation of the slower one and with its next one
+    """
+    return [against(*scores_at_equal_seconds(runs, algo, "ppo", read)) for read in (last_by, first_after)]
+
+
+def say(pairs: Sequence[Pair]) -> str:
+    """
+    :param pairs: The same two algorithms in several ways
+    :return: What can be said of them if it holds in all of these
+    """
+    words = {pair.word for pair in pairs}
+    return words.pop() if len(words) == 1 else "undecided"
