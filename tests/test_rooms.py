@@ -14,7 +14,7 @@ FROM_THE_GROUND_UP = [
     ["envs"],
     ["console"],
     ["zoo"],
-    ["compare"],
+    ["compare", "lecture"],
     ["cli"],
 ]
 FLOORS = {room: floor for floor, rooms in enumerate(FROM_THE_GROUND_UP) for room in rooms}

@@ -1,0 +1,40 @@
+"""``python -m sb3_grpo lecture``: the lecture as one HTML file."""
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+from sb3_grpo.console import OK, UsageError, missing_extra, say
+
+
+def add_lecture(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: of the parser
+    """
+    parser = commands.add_parser(
+        "lecture",
+        help="write a page that teaches the policy gradient, TRPO, PPO, GRPO, DAPO and ProRL",
+        description="One HTML file with formulas, widgets and exercises. It needs no network.",
+    )
+    parser.add_argument("--output", type=Path, default=Path("lecture.html"), help="file to write (default: lecture.html)")
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.set_defaults(run=run_lecture)
+
+
+def run_lecture(args: argparse.Namespace) -> int:
+    """
+    :param args: of the command line
+    :return: the exit code
+    """
+    try:
+        from sb3_grpo.lecture.page import write_lecture
+    except ModuleNotFoundError as error:
+        raise missing_extra("lecture", f"The lecture ({error.name})") from error
+    try:
+        path = write_lecture(args.output)
+    except OSError as error:
+        raise UsageError(f"Cannot write {args.output}: {error}") from error
+    say("The lecture is in ", str(path))
+    if args.open:
+        webbrowser.open(path.resolve().as_uri())
+    return OK

@@ -1,0 +1,12 @@
+"""What the page computes itself, computed by the functions that training uses; and the numbers of the worked examples."""
+
+from typing import Any
+
+from sb3_grpo.lecture.arithmetic import clipping
+from sb3_grpo.lecture.golden import Grid
+
+TOPICS = (clipping,)
+# By the name of the function in assets/math
+GRIDS: dict[str, Grid] = {name: grid for topic in TOPICS for name, grid in topic.GRIDS.items()}
+# By the name in the chapters
+EXAMPLES: dict[str, Any] = {name: value for topic in TOPICS for name, value in topic.EXAMPLES.items()}

@@ -1,0 +1,42 @@
+"""The clipped objective."""
+
+from typing import Any
+
+import torch as th
+
+from sb3_grpo.common.losses import clipped_surrogate
+from sb3_grpo.lecture.golden import Grid, axis
+
+
+def clip(ratio: float, advantage: float, clip_low: float, clip_high: float) -> tuple[float, float]:
+    """
+    :param ratio: Probability of the action now over that at the time of sampling
+    :param advantage: Of the action
+    :param clip_low: How far the ratio may fall below 1
+    :param clip_high: How far the ratio may rise above 1
+    :return: Objective, to maximise, and its derivative with respect to the ratio
+    """
+    at = th.tensor([ratio], dtype=th.float64, requires_grad=True)
+    advantages = th.tensor([advantage], dtype=th.float64)
+    value = -clipped_surrogate(at.log(), advantages, clip_low, clip_high).sum()
+    value.backward()
+    assert at.grad is not None
+    return value.item(), at.grad.item()
+
+
+def objective(ratio: float, advantage: float, clip_low: float = 0.2, clip_high: float = 0.2) -> float:
+    """
+    :param ratio: Probability of the action now over that at the time of sampling
+    :param advantage: Of the action
+    :param clip_low: How far the ratio may fall below 1
+    :param clip_high: How far the ratio may rise above 1
+    :return: Objective, to maximise
+    """
+    return clip(ratio, advantage, clip_low, clip_high)[0]
+
+
+# Not at the edges of the clip ranges, where the derivative is anything between its sides
+GRIDS: dict[str, Grid] = {
+    "clip": (clip, (axis(0.05, 2.04, 80), (-2.1, -1.0, 0.0, 0.5, 1.43), (0.1, 0.2), (0.2, 0.28, 0.4))),
+}
+EXAMPLES: dict[str, Any] = {"objective": objective}

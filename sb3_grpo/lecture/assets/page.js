@@ -1,0 +1,75 @@
+// The page: widgets begin, the address is followed, symbols say what they mean, chapters become slides.
+const sections = [...document.querySelectorAll("[data-widget]")];
+sections.forEach(start);
+document.querySelectorAll(".exercise").forEach(judge);
+document.getElementById("demo-index").append(...sections.map((section) => el("li", {}, el("a", { href: `#${section.id}` }, section.getAttribute("aria-label")))));
+
+function follow() {
+  const [name, query] = decodeURI(location.hash.slice(1)).split("?");
+  const section = name && document.getElementById(name);
+  if (!section) return;
+  if (query && section.restore) section.restore(query);
+  if (presenting()) show(section.closest(".chapter"), section.closest(".part"));
+  section.scrollIntoView();
+}
+addEventListener("hashchange", follow);
+
+// What a symbol means, where the pointer or the focus is
+const meaning = document.getElementById("meaning");
+function explain(event) {
+  const symbol = event.target.closest && event.target.closest(".symbol");
+  if (!symbol) { meaning.hidden = true; return; }
+  const box = symbol.getBoundingClientRect();
+  meaning.innerHTML = symbol.dataset.meaning;
+  meaning.hidden = false;
+  const left = Math.min(box.left + scrollX, scrollX + document.documentElement.clientWidth - meaning.offsetWidth - 8);
+  meaning.style.left = `${Math.max(left, scrollX + 8)}px`;
+  meaning.style.top = `${box.bottom + scrollY + 6}px`;
+}
+for (const kind of ["mouseover", "focusin", "click"]) document.addEventListener(kind, explain);
+
+// Slides: one chapter, one part of it at a time
+const chapters = [...document.querySelectorAll(".chapter")];
+const presenting = () => document.body.classList.contains("presenting");
+const slides = chapters.flatMap((chapter) => {
+  const parts = [...chapter.querySelectorAll(":scope > .part")];
+  return parts.length ? parts.map((part) => [chapter, part]) : [[chapter, null]];
+});
+let shown = 0;
+function show(chapter, part) {
+  const at = slides.findIndex(([c, p]) => c === chapter && (!part || p === part));
+  shown = at < 0 ? 0 : at;
+  document.querySelectorAll(".shown").forEach((each) => each.classList.remove("shown"));
+  slides[shown].forEach((each) => each && each.classList.add("shown"));
+  scrollTo(0, 0);
+}
+function present(on) {
+  document.body.classList.toggle("presenting", on);
+  document.getElementById("present").setAttribute("aria-pressed", on);
+  const place = chapters.find((chapter) => chapter.getBoundingClientRect().bottom > 0);
+  if (on) show(place);
+}
+document.getElementById("present").addEventListener("click", () => present(!presenting()));
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+addEventListener("keydown", (event) => {
+  if (!presenting() || event.ctrlKey || event.altKey || event.metaKey) return;
+  const busy = event.target.closest && event.target.closest("input, select, textarea, [role=slider], summary");
+  if (event.key === "Escape") present(false);
+  else if (!busy && ["ArrowRight", "ArrowLeft"].includes(event.key)) {
+    const next = Math.min(Math.max(shown + (event.key === "ArrowRight" ? 1 : -1), 0), slides.length - 1);
+    show(...slides[next]);
+    event.preventDefault();
+  }
+});
+
+// The page's arithmetic against the package's
+const checks = Object.entries(DATA.golden).map(([name, golden]) => compare(name, golden));
+const nChecked = checks.reduce((sum, check) => sum + check.n, 0);
+const worst = Math.max(...checks.map((check) => check.worst));
+document.getElementById("checked").textContent = `${nChecked.toLocaleString("en")} values of the package's functions were compared with this page's arithmetic on your machine: the largest difference is ${worst.toExponential(1)}.`;
+window.lecture = { M, checks, WIDGETS };
+follow();

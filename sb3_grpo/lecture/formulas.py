@@ -1,0 +1,52 @@
+"""Formulas as MathML, whose symbols say what they are."""
+
+from html import escape
+
+import latex2mathml.converter
+
+
+def math(latex: str, display: bool = False) -> str:
+    """
+    :param latex: A formula
+    :param display: Whether it has a line of its own
+    :return: MathML, which browsers draw without a script and without a network
+    """
+    return latex2mathml.converter.convert(latex, display="block" if display else "inline")
+
+
+def _inside(latex: str) -> str:
+    """
+    :param latex: A formula
+    :return: MathML without its outermost tags
+    """
+    content = math(latex)
+    content = content[content.index("<mrow>") + len("<mrow>") :]
+    return content[: content.rindex("</mrow>")]
+
+
+def explained(latex: str, symbols: dict[str, str]) -> str:
+    """
+    :param latex: A formula
+    :param symbols: LaTeX of its symbols and what each means, in HTML. Longer ones first where one is part of another
+    :return: HTML: the formula, whose symbols can be pointed at and focused, and the list of their meanings
+    :raises ValueError: A symbol that the formula does not have
+    """
+    formula = math(latex, display=True)
+    marks = []
+    for number, symbol in enumerate(symbols):
+        inside = _inside(symbol)
+        if inside not in formula:
+            raise ValueError(f"The formula {latex} has no {symbol}.")
+        # A mark in place of the symbol: others must not be found within it
+        mark = f"\x00{number}\x00"
+        formula = formula.replace(inside, mark)
+        marks.append((mark, inside))
+    for (mark, inside), meaning in zip(marks, symbols.values(), strict=True):
+        first, rest = formula.split(mark, 1)
+        # Only the first one is a stop of the tab key
+        attributes = f'class="symbol" data-meaning="{escape(meaning)}"'
+        formula = f'{first}<mrow {attributes} tabindex="0">{inside}</mrow>' + rest.replace(
+            mark, f"<mrow {attributes}>{inside}</mrow>"
+        )
+    rows = "".join(f"<div><dt>{math(symbol)}</dt><dd>{meaning}</dd></div>" for symbol, meaning in symbols.items())
+    return f'<div class="formula"><div class="scroll">{formula}</div><dl class="symbols">{rows}</dl></div>'

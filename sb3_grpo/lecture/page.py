@@ -1,0 +1,193 @@
+"""The page: chapters in Markdown, widgets in JavaScript, and values of the package's functions, in one HTML file."""
+
+import base64
+import hashlib
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from mdit_py_plugins.attrs import attrs_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+import sb3_grpo
+from sb3_grpo.lecture.arithmetic import EXAMPLES, GRIDS
+from sb3_grpo.lecture.formulas import explained, math
+from sb3_grpo.lecture.golden import golden_values
+
+HERE = files("sb3_grpo.lecture")
+CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl")
+# In the order in which they need each other
+SCRIPTS = ("golden.js", "math", "ui.js", "widgets", "exercises.js", "page.js")
+
+
+def write_lecture(path: Path) -> Path:
+    """
+    :param path: Where to write the page, a file
+    :return: The same
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lecture_page(), encoding="utf-8")
+    return path
+
+
+def lecture_page() -> str:
+    """
+    :return: HTML
+    """
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    script = _script()
+    chapters = {name: _chapter(environment, name) for name in CHAPTERS}
+    return environment.from_string(_asset("page.html")).render(
+        version=sb3_grpo.__version__,
+        chapters=chapters,
+        titles={name: _title(name) for name in CHAPTERS},
+        style=_asset("page.css"),
+        script=script,
+        # Only this script may run, and nothing may be fetched
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        data=_data({"golden": golden_values(GRIDS), **_recorded()}),
+    )
+
+
+def _asset(name: str) -> str:
+    return (HERE / "assets" / name).read_text("utf-8")
+
+
+def _script() -> str:
+    parts = []
+    for name in SCRIPTS:
+        if name.endswith(".js"):
+            parts.append(_asset(name))
+        else:
+            parts += [
+                each.read_text("utf-8") for each in sorted((HERE / "assets" / name).iterdir(), key=lambda file: file.name)
+            ]
+    return "\n".join(['"use strict";', *parts])
+
+
+def _recorded() -> dict[str, Any]:
+    """
+    :return: What real runs left, by the name of its file
+    """
+    recorded = (each for each in (HERE / "data").iterdir() if each.name.endswith(".json"))
+    return {each.name.removesuffix(".json"): json.loads(each.read_text("utf-8")) for each in recorded}
+
+
+def _data(data: dict[str, Any]) -> str:
+    """
+    :param data: What the script reads
+    :return: JSON that cannot end the element it stands in
+    """
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _title(name: str) -> str:
+    """
+    :param name: Of a chapter
+    :return: Its first heading
+    """
+    return (HERE / "chapters" / f"{name}.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
+
+
+def _chapter(environment: jinja2.Environment, name: str) -> Markup:
+    """
+    :param environment: For the numbers in the text
+    :param name: Of a chapter
+    :return: HTML, each part in a section of its own
+    """
+    text = (HERE / "chapters" / f"{name}.md").read_text("utf-8")
+    text = environment.from_string(text).render(**EXAMPLES)
+    markdown = _markdown()
+    tokens = markdown.parse(text)
+    begins = [index for index, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"]
+    parts = [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
+    return Markup(
+        "".join(f'<section class="part">{markdown.renderer.render(part, markdown.options, {})}</section>' for part in parts)
+    )
+
+
+def _markdown() -> MarkdownIt:
+    """
+    :return: Markdown with formulas, and with blocks of this page's own
+    """
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    markdown.use(dollarmath_plugin, renderer=lambda latex, options: math(latex, options["display_mode"])).use(attrs_plugin)
+    rules: dict[str, Callable[..., str]] = markdown.renderer.rules  # type: ignore[attr-defined]
+    fence = rules["fence"]
+
+    def block(tokens: Any, index: int, options: Any, env: Any) -> str:
+        kind, _, name = tokens[index].info.strip().partition(" ")
+        if kind in BLOCKS:
+            return BLOCKS[kind](name, tokens[index].content)
+        return fence(tokens, index, options, env)
+
+    rules["fence"] = block
+    return markdown
+
+
+def _formula(_: str, content: str) -> str:
+    """
+    :param content: LaTeX, a line of dashes, and lines "symbol: meaning"
+    :return: HTML
+    """
+    latex, symbols = content.split("\n---\n")
+    meanings = (line.split(": ", 1) for line in symbols.strip().splitlines())
+    return explained(latex, {symbol: _markdown().renderInline(meaning) for symbol, meaning in meanings})
+
+
+def _exercise(name: str, content: str) -> str:
+    """
+    :param name: Of the exercise
+    :param content: Question, line of dashes, answer and tolerance, line of dashes, solution
+    :return: HTML
+    """
+    question, answer, solution = content.split("\n---\n")
+    value, tolerance = answer.split()
+    markdown = _markdown()
+    return (
+        f'<form class="exercise" id="exercise-{name}" data-answer="{float(value):.10g}" data-tolerance="{float(tolerance):g}">'
+        f'{markdown.render(question)}<label>Your answer <input inputmode="decimal" autocomplete="off" size="8"></label> '
+        "<button>Check</button> <output></output>"
+        f"<details><summary>Solution</summary>{markdown.render(solution)}</details></form>"
+    )
+
+
+def _widget(name: str, title: str) -> str:
+    """
+    :param name: Of the widget
+    :param title: Its heading
+    :return: HTML that the script fills
+    """
+    title = title.strip()
+    return f'<section class="widget" data-widget="{name}" id="{name}" aria-label="{title}"><h3>{title}</h3></section>'
+
+
+def _source(name: str, _: str) -> str:
+    """
+    :param name: ``module.function`` within the package
+    :return: HTML: where the function is, and its source
+    """
+    module, _, attribute = name.rpartition(".")
+    thing = getattr(importlib.import_module(f"sb3_grpo.{module}"), attribute)
+    where = f"sb3_grpo/{module.replace('.', '/')}.py, line {inspect.getsourcelines(thing)[1]}"
+    code = Markup.escape(inspect.getsource(thing).rstrip())
+    return (
+        f'<details class="source"><summary><code>{attribute}</code> in {where}</summary>'
+        f'<pre tabindex="0"><code>{code}</code></pre></details>'
+    )
+
+
+# Blocks of three backticks that are not code: what stands behind the kind, and the content
+BLOCKS: dict[str, Callable[[str, str], str]] = {
+    "formula": _formula,
+    "exercise": _exercise,
+    "widget": _widget,
+    "source": _source,
+}

@@ -1,0 +1,102 @@
+"""The page as a whole; what single widgets do is tested beside this file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sb3_grpo.cli.main import main
+from sb3_grpo.lecture.arithmetic import GRIDS
+from tests.lecture.conftest import Opened
+
+MAX_BYTES = 1_500_000
+
+
+def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "page.html"
+    assert main(["lecture", "--output", str(path)]) == 0
+    assert str(path) in capsys.readouterr().out
+    assert "<title>From the policy gradient to DAPO</title>" in path.read_text("utf-8")
+    assert path.stat().st_size < MAX_BYTES
+
+
+def test_arithmetic_is_that_of_the_package(opened: Any) -> None:
+    checks = opened.evaluate("window.lecture.checks")
+    assert {check["name"] for check in checks} == set(GRIDS)
+    assert all(check["worst"] < 1e-6 for check in checks), checks
+
+
+def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
+    opened = Opened(browser, lecture)
+    opened.page.mouse.wheel(0, 20_000)
+    assert opened.requests == [lecture.as_uri()]
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
+    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = Opened(browser, lecture, color_scheme=scheme).page
+    # The page's own policy lets no other script in
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(lecture.as_uri())
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []
+
+
+def test_every_widget_answers_to_the_keyboard_and_has_an_address(opened: Any) -> None:
+    for name in opened.evaluate("Object.keys(window.lecture.WIDGETS)"):
+        section = opened.locator(f"#{name}")
+        control = section.locator("input[type=range], select, input[type=checkbox], button").first
+        before = section.inner_html()
+        slider = section.locator("input[type=range]")
+        if slider.count():
+            slider.first.focus()
+            opened.keyboard.press("ArrowLeft")
+        else:
+            control.focus()
+            opened.keyboard.press("Space")
+        assert section.inner_html() != before, name
+        if slider.count():
+            assert f"#{name}?" in opened.url
+
+
+def test_address_restores_a_state(browser: Any, lecture: Path) -> None:
+    page = Opened(browser, lecture, "#clip?r=0.7&A=-2.1&low=0.2&high=0.2").page
+    assert "the objective is \u22121.68, its gradient zero" in page.locator("#clip").inner_text()
+
+
+def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
+    opened.locator("#present").click()
+    assert opened.locator(".part:visible").count() == 1
+    first = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
+    opened.keyboard.press("ArrowRight")
+    second = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
+    assert second == first + 1
+    opened.keyboard.press("Escape")
+    assert opened.locator(".part:visible").count() > 5
+
+
+def test_exercise_judges_an_answer(opened: Any) -> None:
+    exercise = opened.locator("#exercise-clip-negative")
+    exercise.locator("input").fill("-1.2")
+    exercise.locator("button").click()
+    assert "Not yet" in exercise.locator("output").inner_text()
+    exercise.locator("input").fill("\u22121,5")
+    exercise.locator("button").click()
+    assert "Right" in exercise.locator("output").inner_text()
+
+
+def test_symbols_say_what_they_mean(opened: Any) -> None:
+    opened.locator(".symbol").first.focus()
+    assert opened.locator("#meaning").is_visible()
+    opened.keyboard.press("Tab")
