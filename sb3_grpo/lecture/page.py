@@ -22,7 +22,7 @@ from sb3_grpo.lecture.formulas import explained, math
 from sb3_grpo.lecture.golden import golden_values
 
 HERE = files("sb3_grpo.lecture")
-CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl")
+CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl", "side_by_side", "mistakes")
 # In the order in which they need each other
 SCRIPTS = ("golden.js", "math", "ui.js", "widgets", "exercises.js", "page.js")
 

@@ -96,6 +96,20 @@ def test_exercise_judges_an_answer(opened: Any) -> None:
     assert "Right" in exercise.locator("output").inner_text()
 
 
+def test_results_are_a_line_that_makes_the_table_of_the_class(opened: Any) -> None:
+    n = opened.locator(".exercise").count()
+    opened.locator("#student").fill("Ada; L.")
+    exercise = opened.locator("#exercise-clip-negative")
+    exercise.locator("input").fill("-1.5")
+    exercise.locator("button").click()
+    line = opened.locator("#line").inner_text()
+    assert line == f"sb3-grpo lecture; Ada, L.; 1 of {n}; clip-negative"
+    failed, passed = line.replace("1 of", "0 of"), line.replace("Ada", "<b>Bob</b>").replace("1 of", f"{n} of")
+    opened.locator("#lines").fill(f"{failed}\nsomething else\n{passed}")
+    table = opened.locator("#class-table").inner_text()
+    assert "2 students, 1 passed." in table and "<b>Bob</b>, L." in table
+
+
 def test_symbols_say_what_they_mean(opened: Any) -> None:
     opened.locator(".symbol").first.focus()
     assert opened.locator("#meaning").is_visible()

@@ -1,16 +1,68 @@
-// Exercises judge themselves; what was right is kept in a line of text that can be handed in.
-const PASS = 0.6;
-const SOLVED = new Set();
+// Exercises judge themselves. What was right makes a line of text that a student hands in, and a lecturer collects.
+const PASS_MARK = 0.6;
+const EXERCISES = [...document.querySelectorAll(".exercise")];
+
+// Where a browser keeps nothing for a file, results last as long as the page
+const memory = {
+  read(key) { try { return localStorage.getItem(`sb3-grpo lecture ${key}`); } catch { return null; } },
+  write(key, value) { try { localStorage.setItem(`sb3-grpo lecture ${key}`, value); } catch { /* not kept */ } },
+};
+const solved = new Set((memory.read("solved") || "").split(" ").filter((id) => document.getElementById(id)));
+
+function parse(text) {
+  const number = text.trim().replace("\u2212", "-").replace(",", ".");
+  return number === "" ? NaN : Number(number);
+}
 
 function judge(form) {
   const output = form.querySelector("output"), input = form.querySelector("input");
+  if (solved.has(form.id)) { output.className = "good"; output.textContent = "Right, earlier."; }
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const value = Number(input.value.trim().replace("−", "-").replace(",", "."));
-    if (input.value.trim() === "" || !Number.isFinite(value)) { output.textContent = "A number, please, such as -1.06."; return; }
+    const value = parse(input.value);
+    if (!Number.isFinite(value)) { output.className = "bad"; output.textContent = "A number, please, such as \u22121.06."; return; }
     const right = Math.abs(value - Number(form.dataset.answer)) <= Number(form.dataset.tolerance);
     output.className = right ? "good" : "bad";
     output.textContent = right ? "Right." : "Not yet.";
-    if (right) SOLVED.add(form.id);
+    if (right) { solved.add(form.id); memory.write("solved", [...solved].join(" ")); report(); }
   });
+}
+
+// "sb3-grpo lecture; Ada; 3 of 8; clip-negative group-mean": everything that a table needs
+const LINE = /^sb3-grpo lecture; (.*); (\d+) of (\d+);(.*)$/;
+function line(name) {
+  const names = EXERCISES.map((form) => form.id).filter((id) => solved.has(id)).map((id) => id.replace("exercise-", ""));
+  return `sb3-grpo lecture; ${name.replaceAll(";", ",").trim() || "?"}; ${names.length} of ${EXERCISES.length}; ${names.join(" ")}`;
+}
+
+function report() {
+  const needed = Math.ceil(PASS_MARK * EXERCISES.length), n = EXERCISES.filter((form) => solved.has(form.id)).length;
+  document.getElementById("score").textContent = `${n} of ${EXERCISES.length} exercises are right; ${n >= needed ? "passed" : `${needed} pass`}.`;
+  document.getElementById("line").textContent = line(document.getElementById("student").value);
+}
+
+// The lecturer's side: lines in, a table out
+function collect(lines) {
+  const rows = lines.split("\n").map((each) => each.trim().match(LINE)).filter(Boolean);
+  const names = EXERCISES.map((form) => form.id.replace("exercise-", ""));
+  const right = (row, name) => row[4].trim().split(" ").includes(name);
+  const passed = (row) => +row[2] >= PASS_MARK * +row[3];
+  if (!rows.length) return el("p", { class: "note" }, "No lines yet.");
+  return el("div", {},
+    el("p", {}, `${rows.length} students, ${rows.filter(passed).length} passed.`),
+    el("table", {},
+      el("thead", {}, el("tr", {}, ["student", "right", "passed"].map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row[1]), el("td", {}, `${row[2]} of ${row[3]}`), el("td", {}, passed(row) ? "yes" : "no"))))),
+    el("table", {},
+      el("thead", {}, el("tr", {}, ["exercise", "students who solved it"].map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, names.map((name) => el("tr", {}, el("td", {}, name), el("td", {}, String(rows.filter((row) => right(row, name)).length)))))));
+}
+
+function startClass() {
+  const student = document.getElementById("student"), lines = document.getElementById("lines");
+  student.value = memory.read("student") || "";
+  student.addEventListener("input", () => { memory.write("student", student.value); report(); });
+  lines.addEventListener("input", () => document.getElementById("class-table").replaceChildren(collect(lines.value)));
+  document.getElementById("class-table").append(collect(""));
+  report();
 }

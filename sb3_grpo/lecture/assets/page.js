@@ -1,7 +1,8 @@
 // The page: widgets begin, the address is followed, symbols say what they mean, chapters become slides.
 const sections = [...document.querySelectorAll("[data-widget]")];
 sections.forEach(start);
-document.querySelectorAll(".exercise").forEach(judge);
+EXERCISES.forEach(judge);
+startClass();
 document.getElementById("demo-index").append(...sections.map((section) => el("li", {}, el("a", { href: `#${section.id}` }, section.getAttribute("aria-label")))));
 
 function follow() {
