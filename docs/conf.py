@@ -1,11 +1,13 @@
 """The documentation site: ``make docs``."""
 
+from pathlib import Path
 from typing import Any
 
-import latex2mathml.converter
 from docutils import nodes
 
 import sb3_grpo
+from sb3_grpo.lecture.formulas import math
+from sb3_grpo.lecture.page import write_lecture
 
 project = "sb3-grpo"
 author = copyright = "The sb3-grpo authors"
@@ -30,15 +32,25 @@ autodoc_inherit_docstrings = True
 def visit_math(translator: Any, node: nodes.Element) -> None:
     """MathML: every browser of today draws it, without a script and without a network."""
     is_block = isinstance(node, nodes.math_block)
-    mathml = latex2mathml.converter.convert(node.astext(), display="block" if is_block else "inline")
+    mathml = math(node.astext(), display=is_block)
     translator.body.append(f'<div class="math">{mathml}</div>' if is_block else mathml)
     raise nodes.SkipNode
+
+
+def add_lecture(app: Any, exception: Exception | None) -> None:
+    """
+    :param app: Sphinx
+    :param exception: What went wrong, if anything
+    """
+    if exception is None:
+        write_lecture(Path(app.outdir) / "lecture_page.html")
 
 
 def setup(app: Any) -> None:
     """
     :param app: Sphinx
     """
+    app.connect("build-finished", add_lecture)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
 
 
