@@ -1,0 +1,85 @@
+"""Groups: advantages, dead groups, and the noise of a mean over few members."""
+
+from collections.abc import Sequence
+from math import comb, sqrt
+from typing import Any
+
+import torch as th
+
+from sb3_grpo.common.advantages import SCALES, group_advantages
+from sb3_grpo.common.losses import step_weights
+from sb3_grpo.groups.group import live_groups
+from sb3_grpo.lecture.golden import Grid, axis
+
+
+def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float) -> list[float]:
+    """
+    :param size: Members of a group
+    :param ddof: 1 for the sample standard deviation, 0 for the population's
+    :param leave_one_out: Whether a member is left out of the mean that it is compared with
+    :param scale: Number of the standard deviation in ``SCALES``
+    :param rewards: Of all members, one group after the other
+    :return: Their advantages
+    """
+    table = th.tensor(rewards, dtype=th.float64).reshape(-1, size, 1)
+    mask = th.ones_like(table, dtype=th.bool)
+    return (
+        group_advantages(table, mask, kind="outcome", leave_one_out=bool(leave_one_out), scale=SCALES[scale], ddof=int(ddof))
+        .flatten()
+        .tolist()
+    )
+
+
+def live(size: int, *rewards: float) -> list[float]:
+    """
+    :param size: Members of a group
+    :param rewards: Of all members, one group after the other
+    :return: Of each group 1 if there is something to learn, 0 if it is dead
+    """
+    return live_groups(th.tensor(rewards, dtype=th.float64).reshape(-1, size)).double().tolist()
+
+
+def group_noise(success: float, size: int) -> tuple[float, float]:
+    """
+    :param success: Probability that an answer is right: its reward is 1, otherwise 0
+    :param size: Members of a group
+    :return: Standard deviation of the mean of a group, and the probability of a dead group: sums over how many are right
+    """
+    counts = range(size + 1)
+    table = th.tensor([[float(member < count) for member in range(size)] for count in counts], dtype=th.float64)
+    chances = [comb(size, count) * success**count * (1.0 - success) ** (size - count) for count in counts]
+    probability = th.tensor(chances, dtype=th.float64)
+    variance = (probability * (table.mean(1) - success).square()).sum()
+    return sqrt(variance.item()), probability[~live_groups(table)].sum().item()
+
+
+def advantages(rewards: Sequence[float], ddof: int = 1, scale: str = "group", leave_one_out: bool = False) -> list[float]:
+    """
+    :param rewards: Of one group
+    :param ddof: 1 for the sample standard deviation, 0 for the population's
+    :param scale: One of ``SCALES``
+    :param leave_one_out: Whether a member is left out of the mean that it is compared with
+    :return: Advantages
+    """
+    return group(len(rewards), ddof, leave_one_out, SCALES.index(scale), *rewards)
+
+
+def upweight(n_live: int, n_groups: int, size: int = 4) -> float:
+    """
+    :param n_live: Groups that are left
+    :param n_groups: Groups that were drawn
+    :param size: Members of a group, one step each
+    :return: How many times as much a step weighs once the dead groups are left out
+    """
+    left, all_steps = th.arange(n_live * size), th.arange(n_groups * size)
+    return (step_weights(left, len(left), "step")[0] / step_weights(all_steps, len(all_steps), "step")[0]).item()
+
+
+# Some of the groups of two and of three are dead
+REWARDS: tuple[tuple[float, ...], ...] = ((1.0, 3.8), (1.0,), (1.0, 6.1), (0.0,), (0.0, 2.5), (0.0,))
+GRIDS: dict[str, Grid] = {
+    "group": (group, ((2, 3, 6), (0, 1), (0, 1), (0, 1, 2), *REWARDS)),
+    "live": (live, ((2, 3, 6), *((0.0, 1.0),) * 6)),
+    "groupNoise": (group_noise, (axis(0.0, 1.0, 21), range(2, 34))),
+}
+EXAMPLES: dict[str, Any] = {"advantages": advantages, "group_noise": group_noise, "upweight": upweight}

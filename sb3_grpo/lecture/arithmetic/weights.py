@@ -1,0 +1,79 @@
+"""What DAPO changes: how much each step weighs, what becomes of long episodes, and its loss as verl writes it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch as th
+
+from sb3_grpo.common.losses import LOSS_WEIGHTS, step_weights
+from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.lecture.golden import Grid
+
+
+def loss_weights(mode: int, constant_length: float, limit: float, *lengths: float) -> list[float]:
+    """
+    :param mode: Number of the average in ``LOSS_WEIGHTS``
+    :param constant_length: What Dr. GRPO divides the sum over an episode by
+    :param limit: Longer episodes are left out
+    :param lengths: Of the episodes, in steps
+    :return: Of each episode the weight of one step
+    """
+    n_steps = th.tensor(lengths, dtype=th.long)
+    episode = th.repeat_interleave(th.arange(len(lengths)), n_steps)
+    kept = (n_steps <= limit)[episode]
+    weights = step_weights(episode, len(lengths), LOSS_WEIGHTS[mode], kept, constant_length)
+    return weights[n_steps.cumsum(0) - 1].double().tolist()
+
+
+def overlong(length: float, max_length: float, cache_length: float) -> list[float]:
+    """
+    :param length: Of an episode, in steps
+    :param max_length: From which on the penalty is full
+    :param cache_length: Over which it grows
+    :return: The soft punishment
+    """
+    lengths = th.tensor([length], dtype=th.float64)
+    return soft_overlong_penalty(lengths, int(max_length), int(cache_length)).tolist()
+
+
+def step_weight(mode: str, lengths: Sequence[int], episode: int = 0, constant_length: float = 10.0) -> float:
+    """
+    :param mode: One of ``LOSS_WEIGHTS``
+    :param lengths: Of the episodes, in steps
+    :param episode: Which of them
+    :param constant_length: What Dr. GRPO divides the sum over an episode by
+    :return: The weight of one of its steps
+    """
+    return loss_weights(LOSS_WEIGHTS.index(mode), constant_length, max(lengths), *lengths)[episode]
+
+
+def penalty(length: float, max_length: int = 20480, cache_length: int = 4096) -> float:
+    """
+    :param length: Of an episode, in steps
+    :param max_length: From which on the penalty is full
+    :param cache_length: Over which it grows
+    :return: The soft punishment
+    """
+    return overlong(length, max_length, cache_length)[0]
+
+
+def verl(ratio: float, advantage: float, cliprange_low: float = 0.2, cliprange_high: float = 0.28) -> float:
+    """
+    :param ratio: Probability ratio of a step
+    :param advantage: Of the step
+    :param cliprange_low: How far the ratio may fall below 1
+    :param cliprange_high: How far the ratio may rise above 1
+    :return: Its loss, by the lines of verl
+    """
+    ratios, advantages = th.tensor([ratio], dtype=th.float64), th.tensor([advantage], dtype=th.float64)
+    pg_losses1 = -advantages * ratios
+    pg_losses2 = -advantages * th.clamp(ratios, 1 - cliprange_low, 1 + cliprange_high)
+    return th.maximum(pg_losses1, pg_losses2).item()
+
+
+LENGTHS = (0, 8192, 12288, 16383, 16384, 16385, 17408, 18432, 19456, 20479, 20480, 20481, 24576)
+GRIDS: dict[str, Grid] = {
+    "lossWeights": (loss_weights, ((0, 1, 2), (10, 16), (4, 12), (1, 2, 9), (4, 5), (3, 10, 12), (2, 20))),
+    "overlong": (overlong, (LENGTHS, (8192, 16384, 20480), (1, 1024, 4096, 8192))),
+}
+EXAMPLES: dict[str, Any] = {"step_weight": step_weight, "penalty": penalty, "verl": verl}

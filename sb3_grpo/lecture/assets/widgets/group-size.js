@@ -1,0 +1,36 @@
+widget("group-size", {
+  state: { p: 0.5, G: 4 },
+  guess: {
+    question: "The baseline is a mean over G = 4 members. How many members does it take to halve its noise?",
+    options: ["8", "16", "64"],
+    right: 1,
+    because: "The noise of a mean falls with the square root of its members: half the noise costs four times the episodes.",
+    state: { G: 16 },
+  },
+  examples: {
+    "p = 0.5, G = 4": { p: 0.5, G: 4 },
+    "p = 0.5, G = 16": { p: 0.5, G: 16 },
+    "hard question: p = 0.05, G = 16": { p: 0.05, G: 16 },
+    "nearly solved: p = 0.95, G = 8": { p: 0.95, G: 8 },
+  },
+  controls: [
+    range("p", "Probability p of a right answer", 0, 1, 0.01),
+    range("G", "Members of a group G", 2, 64, 1, 0),
+  ],
+  draw({ p, G }) {
+    const [noise, dead] = M.groupNoise(p, G), sizes = Array.from({ length: 63 }, (_, i) => i + 2);
+    const says = `With p = ${fmt(p)} and G = ${G} the baseline is ${fmt(p)} ± ${fmt(noise, 3)}, and ${fmt(100 * dead, 1)}% of the groups are dead: ${dead > 0.999 ? "nothing will ever be learned" : `on average it takes ${fmt(1 / (1 - dead), 1)} groups to get one live one`}.`;
+    const picture = (values, at, yLabel, className, top) => {
+      const p = plot({ x: [0, 64], y: [0, top], label: `${yLabel}: ${fmt(at, 3)} with G = ${G}`, xLabel: "members of a group G", yLabel, width: 340, height: 230 });
+      p.line(values, className);
+      p.vertical(G, "grey");
+      p.dot(G, at, className, 7);
+      return p.root;
+    };
+    return [
+      el("p", { class: "says", "aria-live": "polite" }, says),
+      el("div", { class: "pictures" },
+        el("figure", {}, picture(sizes.map((size) => [size, M.groupNoise(p, size)[0]]), noise, "noise of the baseline", "blue", 0.4), el("figcaption", {}, "Standard deviation of the mean of a group: √(p (1 − p) / G).")),
+        el("figure", {}, picture(sizes.map((size) => [size, M.groupNoise(p, size)[1]]), dead, "share of dead groups", "orange", 1), el("figcaption", {}, "All right or all wrong: pᴳ + (1 − p)ᴳ.")))];
+  },
+});

@@ -1,0 +1,88 @@
+const KL_ACTIONS = ["A", "B", "C"], KL_NAMES = ["k1", "k2", "k3"];
+const near = (one, other) => one.every((value, i) => Math.abs(value - other[i]) < 1e-9);
+
+// Whose gradient it is
+function whoseGradient(gradient, forward, backward) {
+  if (near(gradient, forward)) return "yes";
+  if (near(gradient, [0, 0, 0])) return "zero";
+  return near(gradient, backward) ? "KL(ref ‖ policy)" : "no";
+}
+const PLAIN_SAYS = {
+  yes: "so has it as it stands, because the policy itself acted",
+  zero: "as it stands its gradient is zero",
+  "KL(ref ‖ policy)": "as it stands it has that of KL(reference ‖ policy)",
+  no: "as it stands it has the gradient of neither divergence",
+};
+
+// Bars for three actions, of several kinds side by side
+function actionBars(series, [low, high], label) {
+  const width = 340, height = 200, left = 42, bottom = 26, each = (width - left) / KL_ACTIONS.length;
+  const Y = (value) => 8 + ((high - value) / (high - low)) * (height - bottom - 8);
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  for (const at of ticks([low, high])) {
+    root.append(svg("path", { class: at === 0 ? "axis" : "grid", d: `M${left} ${Y(at)}H${width}` }));
+    root.append(svg("text", { x: left - 6, y: Y(at) + 4, "text-anchor": "end", class: "soft" }, String(at).replace("-", "−")));
+  }
+  const wide = (each * 0.8) / series.length;
+  KL_ACTIONS.forEach((name, action) => {
+    const begin = left + action * each;
+    series.forEach(([className, values], which) => root.append(svg("rect", { x: begin + each * 0.1 + which * wide, width: wide * 0.9, y: Y(Math.max(values[action], 0)), height: Math.max(Math.abs(Y(values[action]) - Y(0)), 1), class: `fill-${className}` })));
+    root.append(svg("text", { x: begin + each / 2, y: height - 6, "text-anchor": "middle" }, `action ${name}`));
+  });
+  return root;
+}
+
+function klTables(values, gradients, forward, backward) {
+  const cells = (numbers, digits = 3) => numbers.map((value) => el("td", {}, fmt(value, digits)));
+  const head = (names) => el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col" }, name))));
+  const row = (name, ...rest) => el("tr", {}, el("th", { scope: "row" }, name), rest);
+  return el("div", { class: "pictures" },
+    el("table", {}, head(["As a value", ...KL_ACTIONS, "mean", "noise"]), el("tbody", {}, KL_NAMES.map((name, i) => row(name, cells(values.slice(1 + 5 * i, 6 + 5 * i), 2))))),
+    el("table", {}, head(["As a loss", ...KL_ACTIONS, "of the KL?"]), el("tbody", {},
+      row("exact", cells(forward), el("td", {}, "yes")),
+      KL_NAMES.map((name, i) => row(`w ${name}`, cells(gradients[2 + i]), el("td", {}, whoseGradient(gradients[2 + i], forward, backward)))),
+      KL_NAMES.map((name, i) => row(name, cells(gradients[5 + i]), el("td", {}, whoseGradient(gradients[5 + i], forward, backward)))))));
+}
+
+widget("kl", {
+  state: { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k3" },
+  guess: {
+    question: "k3 is an unbiased estimate of KL(policy ‖ reference). You put it into the loss as it stands. Whose gradient do you follow?",
+    options: ["That of KL(policy ‖ reference)", "That of KL(reference ‖ policy)", "None: it is zero"],
+    right: 1,
+    because: "The average of the values is right, that of their gradients is not: the samples depend on the policy as well, and the gradient of k3 alone does not see that.",
+  },
+  examples: {
+    "the policy has nearly lost C": { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k3" },
+    "k1 as it stands": { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k1" },
+    "k2 as it stands": { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k2" },
+    "k2, an earlier policy acted": { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0.4, show: "k2" },
+    "policy = reference": { a: 40, b: 30, c: 30, ra: 40, rb: 30, rc: 30, stale: 0, show: "k3" },
+  },
+  controls: [
+    choice("show", "Estimate", { k1: "k1", k2: "k2", k3: "k3" }),
+    ...["a", "b", "c"].map((key, i) => range(key, `Policy, share of ${KL_ACTIONS[i]}`, 1, 100, 1, 0)),
+    ...["ra", "rb", "rc"].map((key, i) => range(key, `Reference, share of ${KL_ACTIONS[i]}`, 1, 100, 1, 0)),
+    range("stale", "Who acted: 0 the policy, 1 the reference", 0, 1, 0.1, 1),
+  ],
+  draw({ a, b, c, ra, rb, rc, stale, show }) {
+    const weights = [a, b, c, ra, rb, rc].map((weight) => Math.max(weight, 0.01));
+    const values = M.klValues(...weights), flat = M.klGradients(stale, ...weights);
+    const gradients = Array.from({ length: 8 }, (_, i) => flat.slice(3 * i, 3 * i + 3)), [forward, backward] = gradients;
+    const which = Math.max(KL_NAMES.indexOf(show), 0), weighted = gradients[2 + which], plain = gradients[5 + which];
+    const p = [a, b, c].map((weight) => weight / (a + b + c)), ref = [ra, rb, rc].map((weight) => weight / (ra + rb + rc));
+    const name = KL_NAMES[which], agree = near(forward, [0, 0, 0]);
+    const whose = agree ? "Policy and reference agree: no gradient." : `As a loss with the ratio, ${name} has the gradient of the KL; ${PLAIN_SAYS[whoseGradient(plain, forward, backward)]}.`;
+    const says = `KL(policy ‖ reference) = ${fmt(values[0], 3)} nats. ${name} estimates ${fmt(values[4 + 5 * which], 3)} on average. ${whose}`;
+    const reach = Math.max(...[forward, weighted, plain].flat().map(Math.abs), 0.05) * 1.1;
+    const push = (gradient) => gradient.map((value) => -value), words = (numbers) => numbers.map((value) => fmt(value)).join(", ");
+    return [
+      el("p", { class: "says", "aria-live": "polite" }, says),
+      el("div", { class: "pictures" },
+        el("figure", {}, actionBars([["blue", p], ["grey", ref]], [0, 1], `Policy ${words(p)}; reference ${words(ref)}`), el("figcaption", {}, "Probabilities. Blue: the policy. Grey: the reference.")),
+        el("figure", {}, actionBars([["blue", push(forward)], ["green", push(weighted)], ["orange", push(plain)]], [-reach, reach], `Push on the logits: exact ${words(push(forward))}; ${name} with the ratio ${words(push(weighted))}; as it stands ${words(push(plain))}`), el("figcaption", {}, `Where a gradient step pushes the logits. Blue: exact. Green: ${name} with the ratio. Orange: ${name} as it stands.`))),
+      klTables(values, gradients, forward, backward),
+      el("p", { class: "note" }, "Mean and noise (standard deviation): over actions of the policy. Gradients: by the logits of A, B and C, expected over the actions of whoever acted; w is the ratio of the policy to whoever acted."),
+    ];
+  },
+});

@@ -1,0 +1,41 @@
+widget("overlong", {
+  state: { length: 18432, max: 20480, cache: 4096 },
+  guess: {
+    question: "DAPO's paper: L max = 20,480, L cache = 4,096. A right answer (reward 1) takes 18,432 tokens. What is its reward?",
+    options: ["1", "0.5", "−1"],
+    right: 1,
+    because: "The punishment begins at 20,480 − 4,096 = 16,384 tokens and is half grown at 18,432: 1 − 0.5.",
+  },
+  examples: {
+    "the paper's limits": { length: 18432, max: 20480, cache: 4096 },
+    "cut off": { length: 20480, max: 20480, cache: 4096 },
+    "short enough": { length: 12288, max: 20480, cache: 4096 },
+    "nearly a hard edge": { length: 18432, max: 20480, cache: 256 },
+  },
+  controls: [
+    range("length", "Length of the episode", 0, 24576, 256, 0),
+    range("max", "L max: the penalty is full", 4096, 24576, 256, 0),
+    range("cache", "L cache: it grows over", 256, 16384, 256, 0),
+  ],
+  draw({ length, max, cache: wanted }) {
+    const cache = Math.min(wanted, max), from = max - cache, [penalty] = M.overlong(length, max, cache);
+    const region = penalty === 0 ? "short enough" : penalty === -1 ? "the full penalty" : "within the margin";
+    const says = `${length.toLocaleString("en")} steps: penalty ${fmt(penalty)} (${region}). A right answer is worth ${fmt(1 + penalty)}, a wrong one ${fmt(-1 + penalty)}. The penalty begins at ${from.toLocaleString("en")}.`;
+    const p = plot({ x: [0, 24576], y: [-1.2, 0.2], label: says, xLabel: "length of the episode in steps", yLabel: "" });
+    p.vertical(from, "grey"); p.vertical(max, "grey");
+    p.line([0, from, max, 24576].map((at) => [at, M.overlong(at, max, cache)[0]]), "blue");
+    p.dot(length, penalty, penalty === 0 ? "green" : "orange", 8);
+    // The soft punishment and the filter on the same five answers. What reaches the limit is cut off
+    const lengths = [8192, 15000, 17408, 18432, 20480], all = M.lossWeights(1, 1, Infinity, ...lengths), filtered = M.lossWeights(1, 1, max - 1, ...lengths);
+    return el("div", { class: "pictures" },
+      el("figure", {}, p.root, el("figcaption", {}, "The penalty by length. Dashed: L max − L cache, and L max.")),
+      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
+        el("table", {},
+          el("thead", {}, el("tr", {}, ["Five right answers", "Soft: reward", "Filter: share of the loss"].map((head) => el("th", { scope: "col" }, head)))),
+          el("tbody", {}, lengths.map((each, i) => el("tr", { class: filtered[i] ? "" : "dead" },
+            el("th", { scope: "row" }, each.toLocaleString("en"), each >= max ? " (cut off)" : ""),
+            el("td", {}, fmt(1 + M.overlong(each, max, cache)[0])),
+            el("td", {}, filtered[i] ? `${fmt(100 * filtered[i] * each, 0)}% (was ${fmt(100 * all[i] * each, 0)}%)` : "none: left out"))))),
+        el("p", { class: "note" }, "The filter leaves out what the limit cut off; here that is every answer of L max steps or more.")));
+  },
+});

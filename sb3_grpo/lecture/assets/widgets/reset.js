@@ -1,0 +1,32 @@
+widget("reset", {
+  state: { p: 0.1, beta: 0.5, resets: 3 },
+  guess: {
+    question: "An answer is right with probability 0.1; the reward is 1, β = 0.5. Train to the end with the first reference. How often is it right?",
+    options: ["Always", "Less than half of the time", "Still 0.1 of the time"],
+    right: 1,
+    because: "0.45: there the penalty takes as much as another step would bring. A new reference lets the policy go on from there.",
+  },
+  examples: {
+    "β = 0.5": { p: 0.1, beta: 0.5, resets: 3 },
+    "β = 1": { p: 0.1, beta: 1, resets: 3 },
+    "β = 0.1": { p: 0.1, beta: 0.1, resets: 3 },
+    "never reset": { p: 0.1, beta: 0.5, resets: 0 },
+  },
+  controls: [
+    range("p", "Probability of a right answer at first", 0.01, 0.99, 0.01),
+    range("beta", "KL coefficient β", 0.1, 2, 0.05),
+    range("resets", "Resets of the reference", 0, 8, 1, 0),
+  ],
+  draw({ p, beta, resets }) {
+    const stops = Array.from({ length: resets + 1 }, (_, n) => M.reset(p, beta, n)), [end, kl] = stops.at(-1);
+    const says = `With the first reference the best policy is right with probability ${fmt(stops[0][0])}. ${resets === 0 ? "There it stays." : `After ${resets} reset${resets === 1 ? "" : "s"} it is ${fmt(end, 3)}, and ${fmt(kl, 3)} nats from its last reference.`}`;
+    const drawing = plot({ x: [0, 9], y: [0, 1], label: says, xLabel: "references so far", yLabel: "probability of a right answer", height: 260 });
+    const levels = [p, ...stops.map(([each]) => each)];
+    drawing.line([[0, stops[0][0]], [9, stops[0][0]]], "grey dashed");
+    drawing.line(levels.map((level, n) => [n, level]), "blue");
+    levels.forEach((level, n) => drawing.dot(n, level, n === 0 ? "grey" : "blue", 6));
+    return el("div", { class: "pictures" },
+      el("figure", {}, drawing.root, el("figcaption", {}, "Each dot: the best policy with that reference, which then becomes the next. Dashed: the limit without resets.")),
+      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says)));
+  },
+});
