@@ -118,7 +118,7 @@ def _markdown() -> MarkdownIt:
     :return: Markdown with formulas, and with blocks of this page's own
     """
     markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
-    markdown.use(dollarmath_plugin, renderer=lambda latex, options: math(latex, options["display_mode"])).use(attrs_plugin)
+    markdown.use(dollarmath_plugin, renderer=lambda latex, options: _math(latex, options["display_mode"])).use(attrs_plugin)
     rules: dict[str, Callable[..., str]] = markdown.renderer.rules  # type: ignore[attr-defined]
     fence = rules["fence"]
 
@@ -130,6 +130,16 @@ def _markdown() -> MarkdownIt:
 
     rules["fence"] = block
     return markdown
+
+
+def _math(latex: str, display: bool) -> str:
+    """
+    :param latex: A formula
+    :param display: Whether it has a line of its own
+    :return: HTML: on a line of its own it scrolls, also by keyboard, where the screen is too narrow
+    """
+    formula = math(latex, display)
+    return f'<div class="scroll" tabindex="0">{formula}</div>' if display else formula
 
 
 def _formula(_: str, content: str) -> str:
