@@ -35,8 +35,17 @@ def objective(ratio: float, advantage: float, clip_low: float = 0.2, clip_high: 
     return clip(ratio, advantage, clip_low, clip_high)[0]
 
 
+def slope(ratio: float, advantage: float) -> float:
+    """
+    :param ratio: Probability of the action now over that at the time of sampling
+    :param advantage: Of the action
+    :return: Derivative of the objective with respect to the ratio, with PPO's clip range
+    """
+    return clip(ratio, advantage, 0.2, 0.2)[1]
+
+
 # Not at the edges of the clip ranges, where the derivative is anything between its sides
 GRIDS: dict[str, Grid] = {
     "clip": (clip, (axis(0.05, 2.04, 80), (-2.1, -1.0, 0.0, 0.5, 1.43), (0.1, 0.2), (0.2, 0.28, 0.4))),
 }
-EXAMPLES: dict[str, Any] = {"objective": objective}
+EXAMPLES: dict[str, Any] = {"objective": objective, "slope": slope}

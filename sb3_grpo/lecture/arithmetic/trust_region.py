@@ -1,0 +1,288 @@
+"""
+Steps of the vanilla, the natural and the clipped gradient on two states (after Kakade, A natural policy gradient, 2001).
+
+In the first state "stay" pays 1, in the second 2; "go" changes the state and pays nothing. The parameters are the logits of
+"stay" in either state, and episodes begin in the first.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.distributions import CategoricalDistribution
+
+from sb3_grpo.common.baselines import td_residuals
+from sb3_grpo.common.kl import adapt_kl_coef, exact_kl
+from sb3_grpo.common.losses import clipped_surrogate
+from sb3_grpo.lecture.golden import Grid, axis
+
+GAMMA = 0.9
+PAYS = (1.0, 2.0)
+# Beyond, a probability is 0 or 1 for all that a picture shows
+REACH = 6.0
+N_EPOCHS = 10
+Point = tuple[float, float]
+
+
+class Facts(NamedTuple):
+    """
+    What is true of a policy.
+
+    :param stay: (2,) probability to stay
+    :param values: (2,)
+    :param visits: (2,) discounted number of visits, 1 / (1 - gamma) in sum
+    :param advantages: (2, 2) of staying and of going
+    """
+
+    stay: np.ndarray
+    values: np.ndarray
+    visits: np.ndarray
+    advantages: np.ndarray
+
+
+def facts(theta: Point) -> Facts:
+    """
+    :param theta: Logits
+    :return: What is true of the policy
+    """
+    stay = 1 / (1 + np.exp(-np.asarray(theta)))
+    moves = np.array([[stay[0], 1 - stay[0]], [1 - stay[1], stay[1]]])
+    system = np.eye(2) - GAMMA * moves
+    values = np.linalg.solve(system, stay * PAYS)
+    visits = np.linalg.solve(system.T, np.array([1.0, 0.0]))
+    # One step from each state by each action, then the value of where it leads
+    rewards = th.tensor([[[PAYS[0]], [0.0]], [[PAYS[1]], [0.0]]], dtype=th.float64)
+    here = th.tensor(values)[:, None, None].expand(2, 2, 1)
+    after = th.tensor(np.array([values, values[::-1]]).T.copy())
+    advantages = td_residuals(rewards, here, th.ones(2, 2, 1, dtype=th.bool), GAMMA, after)[..., 0]
+    return Facts(stay, values, visits, advantages.numpy())
+
+
+def _distribution(theta: th.Tensor) -> CategoricalDistribution:
+    """
+    :param theta: (2,) logits
+    :return: Of staying and going in both states
+    """
+    return CategoricalDistribution(2).proba_distribution(th.stack([theta, th.zeros_like(theta)], 1))
+
+
+def _kls(theta: th.Tensor, new: th.Tensor) -> th.Tensor:
+    """
+    :param theta: (2,) logits of the old policy
+    :param new: (2,) of the new one
+    :return: (2,) KL of the old from the new policy in each state
+    """
+    return exact_kl(_distribution(theta), _distribution(new))
+
+
+def _surrogate(theta: th.Tensor, new: th.Tensor, epsilon: float) -> th.Tensor:
+    """
+    :param theta: (2,) logits of the old policy
+    :param new: (2,) of the new one
+    :param epsilon: Clip range
+    :return: What PPO maximises, as an expectation: over the visits and the actions of the old policy
+    """
+    of = facts((theta[0].item(), theta[1].item()))
+    old, now = (th.stack([each.sigmoid(), (-each).sigmoid()], 1) for each in (theta, new))
+    weights = th.tensor(of.visits)[:, None] * old
+    losses = clipped_surrogate((now.log() - old.log()).flatten(), th.tensor(of.advantages).flatten(), epsilon, epsilon)
+    return -(weights.flatten() * losses).sum()
+
+
+def gradient(theta: Point) -> np.ndarray:
+    """
+    :param theta: Logits
+    :return: (2,) of the expected return, by the clipped surrogate at ratio 1
+    """
+    old = th.tensor(theta, dtype=th.float64)
+    new = old.clone().requires_grad_()
+    _surrogate(old, new, 0.2).backward()
+    assert new.grad is not None
+    return new.grad.numpy()
+
+
+def fisher(theta: Point) -> np.ndarray:
+    """
+    :param theta: Logits
+    :return: (2, 2) Hessian of the mean KL at the policy itself, over normalised visits
+    """
+    old, weights = th.tensor(theta, dtype=th.float64), th.tensor((1 - GAMMA) * facts(theta).visits)
+    hessian: Any = th.autograd.functional.hessian(lambda new: (weights * _kls(old, new)).sum(), old)
+    return hessian.numpy()
+
+
+def natural_direction(gradient: np.ndarray, fisher: np.ndarray, delta: float) -> np.ndarray:
+    """
+    Largest linear gain within a quadratic KL: ``alpha F^-1 g`` with ``alpha = sqrt(2 delta / g' F^-1 g)``.
+
+    :param gradient: (d,)
+    :param fisher: (d, d)
+    :param delta: How far to go, in nats
+    :return: (d,) the step
+    """
+    direction = np.linalg.solve(fisher, gradient)
+    return np.sqrt(2 * delta / (gradient @ direction)) * direction
+
+
+def _within(theta: np.ndarray) -> Point:
+    """
+    :param theta: Logits
+    :return: The same within the picture
+    """
+    first, second = np.clip(theta, -REACH, REACH).tolist()
+    return first, second
+
+
+def natural_step(first: float, second: float, delta: float) -> Point:
+    """
+    :param first: Logit in the first state
+    :param second: Logit in the second state
+    :param delta: KL of a step, to second order
+    :return: Logits after it
+    """
+    theta = first, second
+    return _within(theta + natural_direction(gradient(theta), fisher(theta), delta))
+
+
+def vanilla_step(first: float, second: float, rate: float) -> Point:
+    """
+    :param first: Logit in the first state
+    :param second: Logit in the second state
+    :param rate: Learning rate
+    :return: Logits after a step along the gradient
+    """
+    return _within((first, second) + rate * gradient((first, second)))
+
+
+def clipped_step(first: float, second: float, rate: float, epsilon: float) -> Point:
+    """
+    :param first: Logit in the first state
+    :param second: Logit in the second state
+    :param rate: Learning rate of all epochs together
+    :param epsilon: Clip range
+    :return: Logits after ten epochs on the clipped surrogate, each with a tenth of the learning rate
+    """
+    old = th.tensor([first, second], dtype=th.float64)
+    new = old.clone()
+    for _ in range(N_EPOCHS):
+        new = new.detach().requires_grad_()
+        _surrogate(old, new, epsilon).backward()
+        assert new.grad is not None
+        new = new + rate / N_EPOCHS * new.grad
+    return _within(new.detach().numpy())
+
+
+def two_states(first: float, second: float) -> list[float]:
+    """
+    :param first: Logit in the first state
+    :param second: Logit in the second state
+    :return: Return, visits of both states, advantages (stay, go in the first; in the second), gradient, Fisher's diagonal
+    """
+    of = facts((first, second))
+    diagonal = np.diag(fisher((first, second)))
+    return [of.values[0].item(), *of.visits, *of.advantages.flatten(), *gradient((first, second)), *diagonal]
+
+
+def step_facts(first: float, second: float, new_first: float, new_second: float) -> list[float]:
+    """
+    :param first: Logit in the first state
+    :param second: Logit in the second state
+    :param new_first: After the step
+    :param new_second: After the step
+    :return: Mean KL, largest KL, what the surrogate expects of the return, what theory promises at least, and the return
+    """
+    old, new = th.tensor([first, second], dtype=th.float64), th.tensor([new_first, new_second], dtype=th.float64)
+    of, kls = facts((first, second)), _kls(old, new)
+    # Without a clip range that is ever reached
+    expected = of.values[0] + _surrogate(old, new, 1e9).item()
+    worst = 4 * np.abs(of.advantages).max() * GAMMA / (1 - GAMMA) ** 2 * kls.max().item()
+    mean = ((1 - GAMMA) * of.visits) @ kls.numpy()
+    return [mean, kls.max().item(), expected, expected - worst, facts((new_first, new_second)).values[0]]
+
+
+def gained(old: Point, new: Point) -> float:
+    """
+    :param old: Logits
+    :param new: Logits of another policy
+    :return: Its advantages over the old one in the states that it visits itself: the performance difference lemma
+    """
+    of, after = facts(old), facts(new)
+    actions = np.stack([after.stay, 1 - after.stay], 1)
+    return float(after.visits @ (actions * of.advantages).sum(1))
+
+
+def mixture(theta: Point, share: float) -> tuple[float, float, float]:
+    """
+    :param theta: Logits of a policy
+    :param share: Of the greedy policy in the mixture with it
+    :return: Return of the mixture, what the surrogate expects of it, and what Kakade and Langford promise at least
+    """
+    of = facts(theta)
+    greedy = of.advantages.argmax(1) == 0
+    stay = (1 - share) * of.stay + share * greedy
+    new = float(np.log(stay[0] / (1 - stay[0]))), float(np.log(stay[1] / (1 - stay[1])))
+    best = of.advantages.max(1)
+    expected = of.values[0] + share * of.visits @ best
+    promised = expected - 2 * np.abs(best).max() * GAMMA / (1 - GAMMA) ** 2 * share**2
+    return facts(new).values[0].item(), expected.item(), promised.item()
+
+
+def promised_delta(theta: Point) -> float:
+    """
+    :param theta: Logits
+    :return: Largest KL of a natural step for which theory promises that it does no harm
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        step = theta + natural_direction(gradient(theta), fisher(theta), middle)
+        _, _, _, promised, _ = step_facts(*theta, *_within(step))
+        low, high = (middle, high) if promised >= facts(theta).values[0] else (low, middle)
+    return low
+
+
+def updates(theta: Point, step: Any, n: int) -> Point:
+    """
+    :param theta: Logits
+    :param step: From logits to logits
+    :param n: How many steps
+    :return: Logits after them
+    """
+    for _ in range(n):
+        theta = step(*theta)
+    return theta
+
+
+def adapted(kl: float, kl_target: float = 0.01, kl_coef: float = 0.04) -> float:
+    """
+    :param kl: Measured after an update
+    :param kl_target: Aimed at
+    :param kl_coef: Before
+    :return: Coefficient of the penalty afterwards
+    """
+    return adapt_kl_coef(kl_coef, kl, kl_target)
+
+
+_AT = (-5.0, -2.5, -1.5, -0.4, 0.5, 1.0, 2.5, 5.0)
+_SHORT = (-4.0, -1.5, 0.5, 3.0)
+GRIDS: dict[str, Grid] = {
+    "twoStates": (two_states, (axis(-6, 6, 12), axis(-6, 6, 12))),
+    "naturalStep": (natural_step, (_AT, _AT, (0.001, 0.02, 0.2))),
+    "vanillaStep": (vanilla_step, (_AT, _AT, (0.1, 1.0, 5.0))),
+    "clippedStep": (clipped_step, (_SHORT, _AT, (0.1, 1.0, 5.0), (0.1, 0.2, 0.3))),
+    "stepFacts": (step_facts, (_SHORT, _SHORT, _SHORT, (-5.0, -1.5, 0.4, 3.0))),
+}
+EXAMPLES: dict[str, Any] = {
+    "facts": facts,
+    "gained": gained,
+    "mixture": mixture,
+    "step_facts": step_facts,
+    "natural_step": natural_step,
+    "natural_direction": natural_direction,
+    "vanilla_step": vanilla_step,
+    "clipped_step": clipped_step,
+    "promised_delta": promised_delta,
+    "updates": updates,
+    "adapted": adapted,
+    "array": np.array,
+}

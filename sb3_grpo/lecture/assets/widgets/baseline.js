@@ -1,0 +1,40 @@
+widget("baseline", {
+  state: { p: 0.2, r: 10, o: 2, b: 3.6 },
+  guess: {
+    question: "“Canberra” is drawn with probability 0.2 and pays 10, “Sydney” pays 2: 3.6 on average. Which baseline leaves the least noise in the gradient?",
+    options: ["None, 0", "The average, 3.6", "A larger one, 8.4"],
+    right: 2,
+    state: { p: 0.2, r: 10, o: 2, b: 8.4 },
+    because: "The best baseline weighs each reward with the squared score, and rare actions have the larger scores. The average is nearly always a good choice and needs no scores, so everybody takes that.",
+  },
+  examples: {
+    "no baseline": { p: 0.2, r: 10, o: 2, b: 0 },
+    "average reward": { p: 0.2, r: 10, o: 2, b: 3.6 },
+    "least noise": { p: 0.2, r: 10, o: 2, b: 8.4 },
+    "too large": { p: 0.2, r: 10, o: 2, b: 12 },
+  },
+  controls: [
+    range("b", "Baseline b", 0, 12, 0.1, 1),
+    range("p", "Probability of “Canberra”", 0.05, 0.95, 0.01),
+    range("r", "Reward of “Canberra”", -10, 10, 0.5, 1),
+    range("o", "Reward of “Sydney”", -10, 10, 0.5, 1),
+  ],
+  draw({ p, r, o, b }) {
+    const [first, second, mean, noise, best] = M.oneAction(p, r, o, b);
+    const says = `Baseline ${fmt(b, 1)}: the expected gradient is ${fmt(mean)}, as with every baseline; one sample is off by ${fmt(noise)} (standard deviation).`;
+    const at = Array.from({ length: 121 }, (_, i) => i / 10);
+    const noises = at.map((x) => [x, M.oneAction(p, r, o, x)[3]]);
+    const top = 1.1 * Math.max(1, mean, ...noises.map(([, y]) => y));
+    const plane = plot({ x: [0, 12], y: [Math.min(0, 1.1 * mean), top], label: says, xLabel: "baseline b", yLabel: "gradient" });
+    plane.line(at.map((x) => [x, mean]), "blue dashed");
+    plane.line(noises, "orange");
+    if (best >= 0 && best <= 12) plane.vertical(best, "grey");
+    plane.dot(b, noise, "orange", 8);
+    const row = (name, share, reward, adds) => el("tr", {}, el("th", { scope: "row" }, name), [fmt(share), fmt(reward, 1), fmt(reward - b, 1), fmt(adds)].map((cell) => el("td", {}, cell)));
+    return el("div", { class: "pictures" },
+      el("figure", {}, plane.root, el("figcaption", {}, "Orange: standard deviation of one sample’s gradient. Blue, dashed: its expectation. Grey: where the noise is least.")),
+      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
+        el("table", {}, el("thead", {}, el("tr", {}, ["action", "π", "R", "R − b", "adds to the gradient"].map((head) => el("th", { scope: "col" }, head)))),
+          el("tbody", {}, row("Canberra", p, r, first), row("Sydney", 1 - p, o, second)))));
+  },
+});

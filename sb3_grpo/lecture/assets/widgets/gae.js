@@ -1,0 +1,63 @@
+// Share of the gradient's length that an estimate may be off, for the column of episodes
+const GAE_TARGET = 0.3;
+
+widget("gae", {
+  state: { lambda: 0.8, error: 0.5, n: 16 },
+  guess: {
+    question: "The critic is half wrong, and an update has 16 episodes. Which λ gives the gradient with the smallest error?",
+    options: ["0: trust the critic at once", "Something in between", "1: never trust it"],
+    right: 1,
+    because: "At λ = 0 the critic’s error goes into the gradient whole and no number of episodes takes it out. At λ = 1 it is gone, and the noise of ten steps is in its place.",
+  },
+  examples: {
+    "critic half wrong": { lambda: 0.8, error: 0.5, n: 16 },
+    "critic exact": { lambda: 0.4, error: 0, n: 16 },
+    "critic knows nothing": { lambda: 0.9, error: 1, n: 16 },
+    "PPO’s λ = 0.95": { lambda: 0.95, error: 0.5, n: 16 },
+    "64 episodes": { lambda: 0.9, error: 0.5, n: 64 },
+  },
+  controls: [
+    range("lambda", "λ", 0, 1, 0.01),
+    range("error", "Error of the critic (0 exact, 1 knows nothing)", 0, 1.4, 0.05),
+    range("n", "Episodes of an update", 4, 128, 4, 0),
+  ],
+  draw({ lambda, error, n }) {
+    const parts = ([bias, noise]) => ({ bias: bias ** 2, noise: noise ** 2 / n, sum: bias ** 2 + noise ** 2 / n });
+    const at = Array.from({ length: 51 }, (_, i) => i / 50);
+    const curve = at.map((x) => ({ x, ...parts(M.gaeError(x, error)) }));
+    const best = curve.reduce((a, b) => (b.sum < a.sum ? b : a));
+    const group = parts(M.groupError(4, 1)), here = parts(M.gaeError(lambda, error));
+    const off = (part) => `${fmt(100 * Math.sqrt(part.sum), 0)}%`;
+    const says = `λ = ${fmt(lambda)}: the gradient is off by ${off(here)} of its length (bias ${fmt(100 * Math.sqrt(here.bias), 0)}%, noise ${fmt(100 * Math.sqrt(here.noise), 0)}%). The best is λ = ${fmt(best.x)} with ${off(best)}; groups of four without a critic: ${off(group)}.`;
+    const top = 1.08 * Math.max(...curve.map((each) => each.sum), group.sum);
+    const plane = plot({ x: [0, 1], y: [0, top], label: says, xLabel: "λ", yLabel: "squared error" });
+    plane.line(curve.map((each) => [each.x, group.sum]), "pink dashed");
+    plane.line(curve.map((each) => [each.x, each.bias]), "orange");
+    plane.line(curve.map((each) => [each.x, each.noise]), "blue");
+    plane.line(curve.map((each) => [each.x, each.sum]), "green");
+    plane.text(0.01, group.sum + 0.015 * top, "groups of four", { class: "soft" });
+    plane.vertical(best.x, "grey");
+    plane.dot(lambda, here.sum, "green", 8);
+    return el("div", { class: "pictures" },
+      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, in squared lengths of the true one. Orange: bias. Blue: noise. Green: both. Grey: the best λ.")),
+      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says), estimatorTable(lambda, error, n)));
+  },
+});
+
+function estimatorTable(lambda, error, n) {
+  const rows = {
+    "Monte Carlo": M.plainError(),
+    "4 in a group, mean of all": M.groupError(4, 0),
+    "4 in a group, mean of others": M.groupError(4, 1),
+    "Monte Carlo − critic (λ = 1)": M.gaeError(1, error),
+    "A3C(0): 1 step (λ = 0)": M.kStepError(0, error),
+    "A3C(2): 3 steps": M.kStepError(2, error),
+    [`GAE(${fmt(lambda)})`]: M.gaeError(lambda, error),
+  };
+  const cells = ([bias, noise]) => [
+    fmt(bias), fmt(noise / Math.sqrt(n)), fmt(Math.sqrt(bias ** 2 + noise ** 2 / n)),
+    bias < GAE_TARGET ? fmt(Math.ceil(noise ** 2 / (GAE_TARGET ** 2 - bias ** 2) - 1e-9), 0) : "never",
+  ];
+  return el("table", {}, el("thead", {}, el("tr", {}, ["estimate", "bias", "noise", "error", "episodes for 0.3"].map((head) => el("th", { scope: "col" }, head)))),
+    el("tbody", {}, Object.entries(rows).map(([name, row]) => el("tr", {}, el("th", { scope: "row" }, name), cells(row).map((cell) => el("td", {}, cell))))));
+}

@@ -1,0 +1,130 @@
+// Logits beyond are not shown
+const REACH = 6;
+
+// Expected return over the plane of both parameters, in shades: cells of one shade are one path
+const REGION_SHADES = (() => {
+  const size = 0.25, shades = 12, cells = Array.from({ length: shades }, () => []);
+  for (let a = -REACH; a < REACH; a += size) {
+    for (let b = -REACH; b < REACH; b += size) {
+      cells[Math.min(Math.floor((M.twoStates(a + size / 2, b + size / 2)[0] / 18) * shades), shades - 1)].push([a, b]);
+    }
+  }
+  return { size, cells };
+})();
+
+function shade({ root, X, Y }) {
+  const { size, cells } = REGION_SHADES;
+  cells.forEach((list, i) => root.prepend(svg("path", { class: "fill-grey", opacity: ((0.75 * i) / cells.length).toFixed(2),
+    d: list.map(([a, b]) => `M${X(a).toFixed(1)} ${Y(b).toFixed(1)}H${X(a + size).toFixed(1)}V${Y(b + size).toFixed(1)}H${X(a).toFixed(1)}Z`).join("") })));
+}
+
+// Where a step of each direction reaches the KL: exactly, and to second order
+function contours([a, b], delta) {
+  const fisher = M.twoStates(a, b).slice(-2);
+  const around = Array.from({ length: 73 }, (_, i) => [Math.cos((i * Math.PI) / 36), Math.sin((i * Math.PI) / 36)]);
+  const exact = around.map(([x, y]) => {
+    let low = 0, high = 40;
+    for (let i = 0; i < 40; i++) {
+      const r = (low + high) / 2;
+      if (M.stepFacts(a, b, a + r * x, b + r * y)[0] < delta) low = r; else high = r;
+    }
+    return [a + low * x, b + low * y];
+  });
+  const quadratic = around.map(([x, y]) => {
+    const r = Math.sqrt((2 * delta) / (fisher[0] * x * x + fisher[1] * y * y));
+    return [a + r * x, b + r * y];
+  });
+  return { exact, quadratic };
+}
+
+const REGION_METHODS = {
+  vanilla: { colour: "orange", step: ({ rate }) => ([a, b]) => M.vanillaStep(a, b, rate) },
+  natural: { colour: "green", step: ({ delta }) => ([a, b]) => M.naturalStep(a, b, delta) },
+  clipped: { colour: "pink", step: ({ rate, eps }) => ([a, b]) => M.clippedStep(a, b, rate, eps) },
+};
+
+widget("trust-region", {
+  state: { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
+  guess: {
+    question: "Staying in the first state pays 1, in the second 2; going over costs a step. Three learners begin with an even chance to go. Who is still in the first state after 20 updates?",
+    options: ["All of them", "Vanilla gradient only", "Nobody"],
+    right: 1,
+    because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, and its gradient vanishes. A natural step counts in probabilities, weighted by visits, and moves both.",
+  },
+  examples: {
+    "η = 1": { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
+    "η = 0.25: first step as short as the natural one": { a: 0, b: -2, n: 20, delta: 0.02, rate: 0.25, eps: 0.2 },
+    "one update": { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
+    "η = 4: the surrogate errs": { a: 0.5, b: -1, n: 1, delta: 0.02, rate: 4, eps: 0.2 },
+  },
+  controls: [
+    range("n", "Updates", 1, 40, 1, 0),
+    range("delta", "δ: KL of a natural step", 0.001, 0.1, 0.001, 3),
+    range("rate", "η: learning rate, vanilla and clipped", 0.05, 5, 0.05),
+    range("eps", "ε: clip range", 0.05, 0.5, 0.05),
+    range("a", "Start: logit of staying, first state", -3, 3, 0.1, 1),
+    range("b", "Start: logit of staying, second state", -3, 3, 0.1, 1),
+  ],
+  draw(state) {
+    const start = [state.a, state.b];
+    const runs = Object.entries(REGION_METHODS).map(([name, { colour, step }]) => {
+      const path = [start], next = step(state);
+      for (let i = 0; i < state.n; i++) path.push(next(path[i]));
+      return { name, colour, path, first: M.stepFacts(...start, ...path[1]), end: M.twoStates(...path[state.n])[0] };
+    });
+    const says = `The return is ${fmt(M.twoStates(...start)[0])} at first. After ${state.n} update${state.n > 1 ? "s" : ""}: ${runs.map(({ name, end }) => `${name} ${fmt(end)}`).join(", ")}. Always staying in the first state gives 10, going over and staying there 18.`;
+    return [
+      el("p", { class: "says", "aria-live": "polite" }, says),
+      el("div", { class: "pictures" }, regionPlane(runs, says), regionFirstStep(start, runs, state)),
+      regionTable(start, runs, state.n),
+    ];
+  },
+});
+
+function regionPlane(runs, label) {
+  const plane = plot({ x: [-REACH, REACH], y: [-REACH, REACH], height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
+  shade(plane);
+  for (const { path, colour } of runs) plane.line(path, colour);
+  for (const { name, path, colour } of runs) {
+    for (const point of path) plane.dot(...point, colour, point === path[path.length - 1] ? 8 : 3);
+    nameEnd(plane, name, path[path.length - 1], 0);
+  }
+  return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Grey: expected return, the darker the higher. Logits are kept within ±6."));
+}
+
+// Beside the last point, on the side where there is room
+function nameEnd(plane, name, [a, b], middle) {
+  const left = a > middle, atTop = plane.Y(b) < 40;
+  plane.text(a, b, name, { dx: left ? -10 : 10, dy: atTop ? 22 : -10, "text-anchor": left ? "end" : "start" });
+}
+
+function regionFirstStep([a, b], runs, { delta }) {
+  const { exact, quadratic } = contours([a, b], delta);
+  const ends = runs.map(({ path }) => path[1]);
+  const span = (axis) => {
+    const values = [...exact, ...quadratic, ...ends].map((point) => point[axis]);
+    const low = Math.min(...values), high = Math.max(...values), margin = 0.06 * (high - low);
+    return [low - margin, high + margin];
+  };
+  const label = `The first step. ${runs.map(({ name, first }) => `${name}: mean KL ${fmt(first[0], 3)}`).join(", ")}; allowed ${fmt(delta, 3)}.`;
+  const plane = plot({ x: span(0), y: span(1), height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
+  plane.line(exact, "blue");
+  plane.line(quadratic, "grey dashed");
+  for (const { name, path, colour } of runs) {
+    plane.line(path.slice(0, 2), colour);
+    plane.dot(...path[1], colour, 7);
+    nameEnd(plane, name, path[1], (span(0)[0] + span(0)[1]) / 2);
+  }
+  plane.dot(a, b, "grey", 5);
+  return el("figure", {}, plane.root, el("figcaption", {}, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the same to second order, an ellipse whose axes are Fisher’s.`));
+}
+
+function regionTable(start, runs, n) {
+  const percent = (logit) => `${fmt(100 / (1 + Math.exp(-logit)), 0)}%`;
+  const heads = ["first step", "stays in 1st", "stays in 2nd", "mean KL", "surrogate expects", "theory promises", "return", n > 1 ? `after ${n} updates` : null];
+  const row = (name, [a, b], ...cells) => el("tr", {}, el("th", { scope: "row" }, name),
+    [percent(a), percent(b), ...cells].slice(0, heads.filter(Boolean).length - 1).map((cell) => el("td", {}, cell)));
+  return el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => head && el("th", { scope: "col" }, head)))),
+    el("tbody", {}, row("before", start, "", "", "", fmt(M.twoStates(...start)[0]), ""),
+      runs.map(({ name, path, first: [kl, , expected, promised, value], end }) => row(name, path[1], fmt(kl, 3), fmt(expected), `≥ ${fmt(promised, 1)}`, fmt(value), fmt(end)))));
+}
