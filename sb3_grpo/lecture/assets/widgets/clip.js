@@ -22,9 +22,9 @@ widget("clip", {
   draw({ r, A, low, high }) {
     const [value, slope] = M.clip(r, A, low, high);
     const cases = {
-      "A > 0, r rises": [A > 0 && r >= 1, "encouraged, until 1 + ε"],
+      "A > 0, r rises": [A > 0 && r >= 1, `encouraged, until 1 + ε = ${fmt(1 + high)}`],
       "A > 0, r falls": [A > 0 && r < 1, "the wrong way: corrected without limit"],
-      "A < 0, r falls": [A < 0 && r <= 1, "encouraged, until 1 − ε"],
+      "A < 0, r falls": [A < 0 && r <= 1, `encouraged, until 1 − ε = ${fmt(1 - low)}`],
       "A < 0, r rises": [A < 0 && r > 1, "the wrong way: corrected without limit"],
     };
     const says = `r = ${fmt(r)} and A = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
@@ -34,9 +34,14 @@ widget("clip", {
     p.line(at.map((x) => [x, x * A]), "grey dashed");
     p.vertical(1 - low, "grey"); p.vertical(1 + high, "grey");
     p.line(at.map((x) => [x, M.clip(x, A, low, high)[0]]), "blue");
+    // Where an ascent would push the ratio
+    if (slope !== 0) {
+      const push = Math.sign(slope), x = p.X(r) + 12 * push, y = p.Y(value);
+      p.root.append(svg("path", { class: "line green", d: `M${x} ${y}h${26 * push}m${-7 * push} -6l${7 * push} 6l${-7 * push} 6` }));
+    }
     p.dot(r, value, slope === 0 ? "orange" : "green", 8);
     return el("div", { class: "pictures" },
-      el("figure", {}, p.root, el("figcaption", {}, "Blue: what is maximised. Dashed: without the clip, and the edges 1 − ε and 1 + ε.")),
+      el("figure", {}, p.root, el("figcaption", {}, "Blue: what is maximised. Dashed: without the clip, and the edges 1 − ε and 1 + ε. The arrow: where the gradient pushes the ratio.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
         el("table", {}, el("tbody", {}, Object.entries(cases).map(([name, [here, what]]) =>
           el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row" }, here ? "▸ " : "", name), el("td", {}, what)))))));
