@@ -89,7 +89,7 @@ function regionPlane(runs, label) {
     for (const point of path) plane.dot(...point, colour, point === path[path.length - 1] ? 8 : 3);
     nameEnd(plane, name, path[path.length - 1], 0);
   }
-  return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Grey: expected return, the darker the higher. Logits are kept within ±6."));
+  return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Shade: expected return, the stronger the higher. Logits are kept within ±6."));
 }
 
 // Beside the last point, on the side where there is room
