@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
@@ -24,6 +25,8 @@ TASKS = {"CartPole-v1": (30_000, [16, 16]), "Pendulum-v1": (60_000, [32, 32]), "
 SEED = 0
 N_EPISODES, FIRST_EVALUATION_SEED = 100, 10_000
 DIGITS = 5
+# Pushes of CartPole in m/s, to either side, after so many steps, and how many of them an episode has
+PUSHES, PUSH_EVERY, N_PUSHES = (0.6, 1.2, 1.8), 100, 3
 
 
 def layers_of(model: DAPO) -> list[nn.Linear]:
@@ -65,6 +68,27 @@ def judged(model: DAPO, env_id: str) -> dict[str, Any]:
     return {"mean": round(float(np.mean(returns)), 1), "std": round(float(np.std(returns)), 1), "weights": weights}
 
 
+def survival(policy: Any, push: float) -> float:
+    """
+    :param policy: Of CartPole, anything with ``predict``
+    :param push: What the speed of the cart changes by, to either side
+    :return: Share of the episodes in which the pole never falls
+    """
+    env: Any = gym.make("CartPole-v1").unwrapped
+    generator, survived = np.random.default_rng(SEED), 0
+    for seed in range(FIRST_EVALUATION_SEED, FIRST_EVALUATION_SEED + N_EPISODES):
+        observation, _ = env.reset(seed=seed)
+        for step in range(PUSH_EVERY * (N_PUSHES + 1)):
+            if step and step % PUSH_EVERY == 0:
+                env.state[1] += push * generator.choice([-1, 1])
+                observation = np.array(env.state, np.float32)
+            observation, _, fallen, _, _ = env.step(int(policy.predict(observation, deterministic=True)[0]))
+            if fallen:
+                break
+        survived += not fallen
+    return survived / N_EPISODES
+
+
 def train(env_id: str, timesteps: int, net_arch: list[int]) -> dict[str, Any]:
     """
     :param env_id: The task
@@ -79,8 +103,10 @@ def train(env_id: str, timesteps: int, net_arch: list[int]) -> dict[str, Any]:
     def new_model() -> DAPO:
         return DAPO(env=env, policy_kwargs=policy_kwargs, seed=SEED, device="cpu", **settings)
 
-    untrained = judged(new_model(), env_id)
-    trained = judged(new_model().learn(timesteps), env_id)
+    untrained, model = judged(new_model(), env_id), new_model().learn(timesteps)
+    trained = judged(model, env_id)
+    if env_id == "CartPole-v1":
+        trained["survives"] = {str(push): survival(model, push) for push in PUSHES}
     sizes = [layer.in_features for layer in layers_of(new_model())] + [layers_of(new_model())[-1].out_features]
     env.close()
     return {"env": env_id, "steps": timesteps, "sizes": sizes, "untrained": untrained, "trained": trained}

@@ -22,9 +22,11 @@ from sb3_grpo.lecture.formulas import explained, math
 from sb3_grpo.lecture.golden import golden_values
 
 HERE = files("sb3_grpo.lecture")
-CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl", "side_by_side", "mistakes")
+CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl", "side_by_side", "mistakes", "agents")
+# What is learned in the page, and played
+LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
 # In the order in which they need each other
-SCRIPTS = ("golden.js", "math", "ui.js", "widgets", "exercises.js", "page.js")
+SCRIPTS = ("golden.js", *LEARNING, "math", "ui.js", "widgets", "exercises.js", "page.js")
 
 
 def write_lecture(path: Path) -> Path:

@@ -47,3 +47,18 @@ def opened(browser: "playwright.Browser", lecture: Path) -> "Iterator[playwright
     yield opened.page
     assert opened.complaints == []
     opened.page.close()
+
+
+def until(page: "playwright.Page", expression: str, seconds: float = 30) -> None:
+    """
+    Wait as ``wait_for_function`` does, which the page's policy forbids.
+
+    :param page: A page
+    :param expression: JavaScript
+    :param seconds: How long it may take until it is true
+    """
+    for _ in range(int(seconds / 0.05)):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"Still not true: {expression}")

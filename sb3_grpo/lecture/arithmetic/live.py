@@ -1,7 +1,9 @@
 """Learning in the page: advantages, and updates of PPO, GRPO and DAPO on random batches, by SB3, torch and this package."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from sb3_grpo.lecture.golden import Grid
 
 ALGORITHMS = ("PPO", "GRPO", "DAPO")
 HIDDEN = (3, 2)
+# Steps of a run in the page
+BUDGET = 60_000
 LEARNING_RATE, CLIP_LOW, ENT_COEF, VF_COEF, MAX_GRAD_NORM = 0.1, 0.2, 0.01, 0.5, 0.5
 
 
@@ -244,9 +248,32 @@ def learn(algorithm: int, seed: int) -> list[float]:
         return [*losses, *first.tolist(), *weights.tolist()]
 
 
+def entropy(probability: float) -> float:
+    """
+    :param probability: Of one of two actions
+    :return: Entropy of the policy, in nats
+    """
+    return th.distributions.Bernoulli(th.tensor(probability, dtype=th.float64)).entropy().item()
+
+
+def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
+    """
+    :param learning_rate: Of one of the recorded examples
+    :param clip: Whether the ratio is clipped there
+    :param algorithm: PPO, GRPO or DAPO
+    :return: The last returns of the three seeds, in words
+    """
+    examples = json.loads((files("sb3_grpo.lecture") / "data" / "live.json").read_text("utf-8"))
+    settings = learning_rate, clip
+    runs = next(each["runs"] for each in examples if (each["state"]["lr"], each["state"]["clip"]) == settings)
+    within = ([point for point in run["points"] if point[0] <= BUDGET] for run in runs if run["algorithm"] == algorithm)
+    first, second, third = (f"{points[-1][1]:.0f}" for points in within)
+    return f"{first}, {second} and {third}"
+
+
 GRIDS: dict[str, Grid] = {
-    "groupAdvantages": (advantages, (range(6), (0, 1), (0.9, 1.0), (0, 1))),
-    "gae": (gae, (range(5), (0.9, 0.99), (0.0, 0.95, 1.0))),
+    "sampledAdvantages": (advantages, (range(6), (0, 1), (0.9, 1.0), (0, 1))),
+    "sampledGae": (gae, (range(5), (0.9, 0.99), (0.0, 0.95, 1.0))),
     "learn": (learn, ((0, 1, 2), range(4))),
 }
-EXAMPLES: dict[str, Callable[..., Any]] = {}
+EXAMPLES: dict[str, Callable[..., Any]] = {"recorded": recorded, "entropy": entropy}

@@ -37,7 +37,9 @@ def random_episode(name: str) -> Callable[..., list[float]]:
         chance = Chance(seed)
         env.state = np.array(_start(name, chance))
         for _ in range(steps):
-            action = np.array([chance.uniform(-2.5, 2.5)], np.float32) if name == "pendulum" else chance.below(env.action_space.n)
+            action = (
+                np.array([chance.uniform(-2.5, 2.5)], np.float32) if name == "pendulum" else chance.below(env.action_space.n)
+            )
             observation, reward, terminated, _, _ = env.step(action)
             if terminated:
                 break

@@ -6,21 +6,21 @@ function randomGroups(random) {
   return [group(() => random.uniform(-1, 1)), group(() => random.uniform(-1, 1)), [[1, 1], [1, 1], [1, 1]]];
 }
 
-M.groupAdvantages = (seed, kind, gamma, scale) => {
+M.sampledAdvantages = (seed, kind, gamma, scale) => {
   const settings = { kind: ["outcome", "return_to_go"][kind], gamma, scale: ["group", "batch"][scale] };
   return groupAdvantages(randomGroups(chance(seed)), settings).flat(2);
 };
 
-M.gae = (seed, gamma, lambda) => {
+M.sampledGae = (seed, gamma, lambda) => {
   const random = chance(seed), list = (n, draw) => Array.from({ length: n }, draw);
   const rewards = list(12, () => random.uniform(-1, 1)), values = list(13, () => random.uniform(-2, 2)), ends = list(12, () => random.below(4) === 0);
-  return gae(rewards, values, ends, gamma, lambda);
+  return gaeOfSteps(rewards, values, ends, gamma, lambda);
 };
 
 // Three steps of Adam on two minibatches: the losses, the gradient of the first, and the weights after the third.
 // Ten times the ordinary learning rate, so that the ratios leave the clip range
 M.learn = (algorithm, seed) => {
-  const name = ["PPO", "GRPO", "DAPO"][algorithm], settings = { ...TRAINING, ...ALGORITHMS[name], lr: 0.1, entCoef: 0.01 };
+  const name = ["PPO", "GRPO", "DAPO"][algorithm], settings = { ...TRAINING, ...LIVE_ALGORITHMS[name], lr: 0.1, entCoef: 0.01 };
   const random = chance(seed), all = randomGroups(random), groups = settings.dropDead ? all.filter((group) => !isDead(group)) : all;
   const lengths = groups.flat().map((rewards) => rewards.length), n = lengths.reduce((sum, length) => sum + length, 0);
   const list = (draw) => Array.from({ length: n }, draw);

@@ -8,25 +8,25 @@ function returnsToGo(rewards, gamma) {
   return sums;
 }
 
-const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const allEqual = (values) => values.every((value) => value === values[0]);
+const meanOf = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const allSame = (values) => values.every((value) => value === values[0]);
 // Whether the members of a group all came to the same: DAPO leaves it out
-const isDead = (group) => allEqual(group.map((rewards) => rewards.reduce((sum, reward) => sum + reward, 0)));
+const isDead = (group) => allSame(group.map((rewards) => rewards.reduce((sum, reward) => sum + reward, 0)));
 // How far each is from the mean; exactly 0 where all are equal
-const deviations = (values) => { const mean = allEqual(values) ? values[0] : average(values); return values.map((value) => value - mean); };
+const fromTheMean = (values) => { const mean = allSame(values) ? values[0] : meanOf(values); return values.map((value) => value - mean); };
 
 // What each member of a group did better than the others: rewards of its members in, one number for each step out
 function groupDeviations(group, kind, gamma) {
   const returns = group.map((rewards) => returnsToGo(rewards, gamma));
   if (kind === "outcome") {
-    const better = deviations(returns.map((values) => values[0]));
+    const better = fromTheMean(returns.map((values) => values[0]));
     return { advantages: group.map((rewards, i) => rewards.map(() => better[i])), counted: better };
   }
   // Return to go: at each step, against the members that are still alive
   const advantages = returns.map((values) => values.slice());
   for (let t = 0; t < Math.max(...returns.map((values) => values.length)); t++) {
     const alive = returns.map((_, i) => i).filter((i) => t < returns[i].length);
-    deviations(alive.map((i) => returns[i][t])).forEach((value, k) => { advantages[alive[k]][t] = value; });
+    fromTheMean(alive.map((i) => returns[i][t])).forEach((value, k) => { advantages[alive[k]][t] = value; });
   }
   return { advantages, counted: advantages.flat() };
 }
@@ -43,7 +43,7 @@ function groupAdvantages(groups, { kind, gamma, scale }) {
 }
 
 // Generalised advantage estimates of one environment's steps, across episodes. values has one more entry: that after the last step
-function gae(rewards, values, ends, gamma, lambda) {
+function gaeOfSteps(rewards, values, ends, gamma, lambda) {
   const advantages = new Array(rewards.length);
   let sum = 0;
   for (let t = rewards.length - 1; t >= 0; t--) {
@@ -139,8 +139,8 @@ function improve(model, optimizer, batch, steps, nMinibatches, settings, gradien
   let advantages = steps.map((i) => batch.advantages[i]), weights;
   if (model.critic) {
     // SB3's PPO: advantages are standardised in each minibatch, and all steps weigh the same
-    const by = Math.sqrt(deviations(advantages).reduce((sum, value) => sum + value * value, 0) / (advantages.length - 1)) + 1e-8;
-    advantages = deviations(advantages).map((value) => value / by);
+    const by = Math.sqrt(fromTheMean(advantages).reduce((sum, value) => sum + value * value, 0) / (advantages.length - 1)) + 1e-8;
+    advantages = fromTheMean(advantages).map((value) => value / by);
     weights = steps.map(() => 1 / steps.length);
   } else weights = steps.map((i) => nMinibatches * batch.weights[i]);
   const loss = lossAndGradient(model, batch, steps, advantages, weights, settings, gradient);

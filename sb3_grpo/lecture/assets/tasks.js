@@ -51,18 +51,3 @@ function acrobotSlope([a, b, v, w], torque) {
   const lower = (torque + (d2 / d1) * phi1 - 0.5 * v * v * sin - phi2) / (0.25 + 1 - (d2 * d2) / d1);
   return [v, w, -(d2 * lower + phi1) / d1, lower];
 }
-
-// The last step of an episode of random actions: observation, reward, whether it ended
-function randomEpisode(task, seed, steps, draw) {
-  const random = chance(seed);
-  let state = task.start(random), last;
-  for (let t = 0; t < steps; t++) {
-    last = task.step(state, draw(random));
-    state = last.state;
-    if (last.ended) break;
-  }
-  return [...task.observe(state), last.reward, +last.ended];
-}
-M.cartpole = (seed, steps) => randomEpisode(Tasks.cartpole, seed, steps, (random) => random.below(2));
-M.pendulum = (seed, steps) => randomEpisode(Tasks.pendulum, seed, steps, (random) => Math.fround(random.uniform(-2.5, 2.5)));
-M.acrobot = (seed, steps) => randomEpisode(Tasks.acrobot, seed, steps, (random) => random.below(3));

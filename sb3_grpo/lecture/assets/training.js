@@ -1,12 +1,12 @@
 // An agent that learns CartPole, in small slices: a generator that can be left at each yield.
-const LIMIT = 500;
-const ALGORITHMS = {
+const TIME_LIMIT = 500;
+const LIVE_ALGORITHMS = {
   PPO: { critic: true, clipHigh: 0.2, klCoef: 0 },
   GRPO: { average: "episode", clipHigh: 0.2, klCoef: 0.04, dropDead: false },
   DAPO: { average: "step", clipHigh: 0.28, klCoef: 0, dropDead: true },
 };
 const TRAINING = {
-  hidden: [32], lr: 0.01, clip: true, kind: "return_to_go", groupSize: 8, budget: 60000,
+  hidden: [16], lr: 0.01, clip: true, kind: "return_to_go", groupSize: 8, budget: 60000,
   nGroups: 2, rounds: 4, nEnvs: 8, nSteps: 128, epochs: 10, batch: 256, gamma: 0.99, lambda: 0.95,
   clipLow: 0.2, entCoef: 0, vfCoef: 0.5,
 };
@@ -26,7 +26,7 @@ function act(model, state, batch, random) {
 
 function* playEpisode(model, state, random) {
   const episode = { observations: [], actions: [], oldLogs: [], entropies: [], rewards: [] };
-  for (let t = 0, ended = false; t < LIMIT && !ended; t++) {
+  for (let t = 0, ended = false; t < TIME_LIMIT && !ended; t++) {
     ({ state, ended } = act(model, state, episode, random));
     episode.rewards.push(1);
     if (t % 128 === 127) yield;
@@ -36,7 +36,7 @@ function* playEpisode(model, state, random) {
 
 // Groups that each begin in one state. DAPO leaves out those whose members all did the same, and draws others
 function* collectGroups(run) {
-  const { settings, random } = run, live = [];
+  const { settings, random } = run, live = [], entropies = [];
   let nDead = 0, nGroups = 0;
   for (let round = 0; round < (settings.dropDead ? settings.rounds : 1) && live.length < settings.nGroups; round++) {
     for (let missing = settings.nGroups - live.length; missing > 0; missing--) {
@@ -44,6 +44,7 @@ function* collectGroups(run) {
       for (let i = 0; i < settings.groupSize; i++) { group.push(yield* playEpisode(run.model, start, random)); yield; }
       const rewards = group.map((episode) => episode.rewards), dead = isDead(rewards);
       run.ended(rewards.map((each) => each.length));
+      entropies.push(...group.map((episode) => meanOf(episode.entropies)));
       nGroups++;
       nDead += dead;
       if (!dead || !settings.dropDead) live.push(group);
@@ -53,7 +54,7 @@ function* collectGroups(run) {
   // The papers do not discount
   const advantages = groupAdvantages(groups, { kind: settings.kind, gamma: settings.kind === "outcome" ? 1 : settings.gamma, scale: settings.kind === "outcome" ? "group" : "batch" });
   const all = (name) => live.flatMap((group) => group.flatMap((episode) => episode[name]));
-  const batch = { observations: all("observations"), actions: all("actions"), oldLogs: all("oldLogs"), entropies: all("entropies"), dead: nDead / nGroups };
+  const batch = { observations: all("observations"), actions: all("actions"), oldLogs: all("oldLogs"), entropies, dead: nDead / nGroups };
   return { ...batch, advantages: advantages.flat(2), weights: stepWeights(groups.flat().map((rewards) => rewards.length), settings.average) };
 }
 
@@ -66,7 +67,7 @@ function* collectSteps(run) {
     const rewards = [], values = [], ends = [];
     for (let step = 0; step < nSteps; step++) {
       values.push(model.value(Tasks.cartpole.observe(env.state)));
-      const { state, ended } = act(model, env.state, batch, random), isLate = ++env.t === LIMIT;
+      const { state, ended } = act(model, env.state, batch, random), isLate = ++env.t === TIME_LIMIT;
       // As in SB3: where the limit cut an episode off, the critic says what would have come
       rewards.push(1 + (isLate && !ended ? gamma * model.value(Tasks.cartpole.observe(state)) : 0));
       ends.push(ended || isLate);
@@ -74,7 +75,7 @@ function* collectSteps(run) {
       if (ended || isLate) { run.ended([env.t]); env.state = Tasks.cartpole.start(random); env.t = 0; }
     }
     values.push(model.value(Tasks.cartpole.observe(env.state)));
-    const advantages = gae(rewards, values, ends, gamma, lambda);
+    const advantages = gaeOfSteps(rewards, values, ends, gamma, lambda);
     batch.advantages.push(...advantages);
     batch.returns.push(...advantages.map((value, t) => value + values[t]));
     yield;
@@ -96,7 +97,7 @@ function minibatches(order, size) {
 
 // points of the curve: steps so far, mean return of the last episodes, entropy, share of dead groups
 function makeRun(algorithm, seed, given) {
-  const settings = { ...TRAINING, ...ALGORITHMS[algorithm], ...given };
+  const settings = { ...TRAINING, ...LIVE_ALGORITHMS[algorithm], ...given };
   if (!settings.clip) settings.clipLow = settings.clipHigh = Infinity;
   const run = { algorithm, seed, settings, steps: 0, lengths: [], points: [], done: false };
   run.model = makeModel(settings.hidden, chance(seed), settings.critic);
@@ -115,8 +116,7 @@ function* slices(run) {
     const batch = yield* settings.critic ? collectSteps(run) : collectGroups(run);
     run.steps += settings.critic ? batch.actions.length : run.lengths.slice(before).reduce((sum, length) => sum + length, 0);
     run.lengths = run.lengths.slice(-32);
-    if (batch.actions.length) run.entropy = average(batch.entropies);
-    run.points.push([run.steps, average(run.lengths.length ? run.lengths : [0]), run.entropy ?? 0, batch.dead]);
+    run.points.push([run.steps, meanOf(run.lengths.length ? run.lengths : [0]), meanOf(batch.entropies), batch.dead]);
     // Nothing to learn from: all groups are dead
     if (!batch.actions.length) { yield; continue; }
     if (start) batch.refLogs = batch.observations.map((observation, i) => start.logs(observation)[batch.actions[i]]);

@@ -1,0 +1,54 @@
+"""
+The recording that the lecture shows before a visitor trains. ``python -m benchmarks.lecture_live``.
+
+Chromium runs the page's own code for each example of the widget, and the learning curves, thinned, are written to
+``sb3_grpo/lecture/data/live.json``.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from sb3_grpo.lecture.page import write_lecture
+
+TARGET = Path(__file__).parents[1] / "sb3_grpo" / "lecture" / "data" / "live.json"
+MAX_POINTS = 40
+WIDGET = "window.lecture.WIDGETS.live"
+
+
+def thinned(run: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param run: Algorithm, seed, and points of a learning curve
+    :return: The same with at most as many points as can be told apart, the last one among them
+    """
+    points = run["points"]
+    stride = -(-len(points) // MAX_POINTS)
+    kept = points[::-1][::stride][::-1]
+    return {**run, "points": [[steps, *(each if each is None else round(each, 2) for each in rest)] for steps, *rest in kept]}
+
+
+def main() -> None:
+    """Record, write."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
+        page_file = write_lecture(Path(folder) / "lecture.html")
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(0)
+        page.goto(page_file.as_uri())
+        recorded = []
+        for label, state in page.evaluate(f"{WIDGET}.examples").items():
+            runs = page.evaluate(f"(state) => {WIDGET}.record(state)", state)
+            recorded.append({"state": state, "runs": [thinned(run) for run in runs]})
+            last = {(run["algorithm"], run["seed"]): round(run["points"][-1][1]) for run in runs}
+            print(f"{label}: {last}")
+        browser.close()
+    TARGET.write_text(json.dumps(recorded, separators=(",", ":")) + "\n", encoding="utf-8")
+    print(f"{TARGET}: {TARGET.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

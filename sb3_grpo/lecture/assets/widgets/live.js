@@ -1,0 +1,155 @@
+// PPO, GRPO and DAPO learn CartPole side by side, three seeds each, between the frames of the page.
+const LIVE_COLOURS = { PPO: "blue", GRPO: "orange", DAPO: "green" };
+const LIVE_SLICE = 12; // ms of a frame
+const LIVE_REDRAW = 200; // ms
+// What the points of a curve are, after the steps
+const LIVE_MEASURES = { return: 1, entropy: 2, dead: 3 };
+let live = null;
+
+// The settings of a run in the form that training takes
+const liveSettings = ({ lr, clip, kind, groupSize }) => ({
+  lr: Math.min(Math.max(+lr || 0.01, 1e-4), 1), clip: !!clip, kind: kind === "outcome" ? kind : "return_to_go",
+  groupSize: Math.min(Math.max(Math.round(+groupSize) || 8, 2), 32),
+});
+const liveKey = (state) => JSON.stringify([state.seed, liveSettings(state)]);
+const liveRuns = (state, given) => Object.keys(LIVE_ALGORITHMS).flatMap((name) => [0, 1, 2].map((i) => makeRun(name, state.seed + i, { ...liveSettings(state), ...given })));
+
+// A run is asked for its next slice where it is least far
+function liveAdvance(runs, milliseconds) {
+  const end = performance.now() + milliseconds;
+  while (performance.now() < end) {
+    const open = runs.filter((run) => !run.done);
+    if (!open.length) return;
+    open.reduce((least, run) => (run.steps < least.steps ? run : least)).slices.next();
+  }
+}
+
+// The value of a measure after so many steps: that of the last point before them
+function liveAt(points, steps, measure) {
+  const before = points.filter((point) => point[0] <= steps).at(-1);
+  return before ? before[measure] : NaN;
+}
+// Mean over the seeds, as far as all of them have come
+function liveMean(curves, measure) {
+  const reached = liveSteps(curves);
+  const at = Array.from({ length: 61 }, (_, i) => (i * TRAINING.budget) / 60).filter((steps) => steps <= reached);
+  return at.map((steps) => [steps / 1000, meanOf(curves.map((points) => liveAt(points, steps, measure)))]).filter(([, value]) => Number.isFinite(value));
+}
+// The last update may end after the budget: what counts is what was there within it
+const liveLast = (curves, measure) => meanOf(curves.map((points) => liveAt(points, TRAINING.budget, measure)));
+const liveSteps = (curves) => Math.min(TRAINING.budget, ...curves.map((points) => (points.length ? points.at(-1)[0] : 0)));
+
+function livePlot(curves, measure, options) {
+  const p = plot({ x: [0, TRAINING.budget / 1000], xLabel: "steps, in thousands", ...options });
+  for (const [name, runs] of Object.entries(curves)) {
+    const inside = (points) => points.filter((point) => point[0] <= TRAINING.budget && point[measure] !== null);
+    for (const points of runs) p.line(inside(points).map((point) => [point[0] / 1000, point[measure]]), `${LIVE_COLOURS[name]} thin`);
+    p.line(liveMean(runs, measure), LIVE_COLOURS[name]);
+  }
+  return p.root;
+}
+
+function liveSays(curves) {
+  const names = Object.keys(curves).filter((name) => Number.isFinite(liveLast(curves[name], LIVE_MEASURES.return)));
+  if (!names.length) return "Nothing has been trained with these settings yet.";
+  const of = (measure, digits) => names.map((name) => `${name} ${fmt(liveLast(curves[name], measure), digits)}`).join(", ");
+  return `Mean return of three seeds, of at most 500: ${of(LIVE_MEASURES.return, 0)}. Entropy: ${of(LIVE_MEASURES.entropy, 2)}.`;
+}
+
+function liveTable(curves) {
+  const cell = (value, digits) => (Number.isFinite(value) ? fmt(value, digits) : "–");
+  const row = (name) => {
+    const recent = curves[name].flatMap((points) => points.filter((point) => point[0] <= TRAINING.budget).slice(-5).map((point) => point[3])).filter((dead) => dead !== null);
+    return el("tr", {}, el("th", { scope: "row", class: "narrow" }, el("span", { class: `key key-${LIVE_COLOURS[name]}` }), name),
+      [fmt(liveSteps(curves[name]) / 1000, 0), cell(liveLast(curves[name], 1), 0), cell(liveLast(curves[name], 2), 2), cell(recent.length ? 100 * meanOf(recent) : NaN, 0)].map((text) => el("td", {}, text)));
+  };
+  return el("table", {}, el("thead", {}, el("tr", {}, ["", "steps, k", "return", "entropy", "dead, %"].map((text) => el("th", { scope: "col" }, text)))),
+    el("tbody", {}, Object.keys(curves).map(row)));
+}
+
+function livePicture(curves) {
+  const says = liveSays(curves);
+  const small = (measure, of, options) => livePlot(of, measure, { height: 180, ...options });
+  return [
+    el("div", { class: "pictures" },
+      el("figure", {}, livePlot(curves, 1, { y: [0, 500], label: says, yLabel: "return", height: 360 }), el("figcaption", {}, "Return of the last 32 episodes. Thick: mean of three seeds, thin: each of them.")),
+      el("div", {},
+        el("figure", {}, small(2, curves, { y: [0, 0.7], label: `Entropy. ${says}`, yLabel: "entropy" }), el("figcaption", {}, "Entropy of the policy: 0.69 is a coin, 0 always the same action.")),
+        el("figure", {}, small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), el("figcaption", {}, "Share of dead groups, whose members all came to the same.")))),
+    liveTable(curves),
+  ];
+}
+
+function liveCurves(runs) {
+  const curves = {};
+  for (const run of runs) (curves[run.algorithm] ||= []).push(run.points);
+  return curves;
+}
+
+widget("live", {
+  state: { seed: 1, lr: "0.01", clip: 1, kind: "return_to_go", groupSize: "8" },
+  guess: {
+    question: "Ten times the learning rate, and no clip. What becomes of the policy?",
+    options: ["It learns ten times as fast", "It becomes certain too early", "It stays a coin"],
+    right: 1,
+    state: { seed: 1, lr: "0.1", clip: 0, kind: "return_to_go", groupSize: "8" },
+    because: "PPO's and DAPO's entropy falls to nearly 0 with the first updates; GRPO's KL term pulls it back, again and again. A policy that always does the same makes groups whose members all come to the same: there is nothing to compare.",
+  },
+  examples: {
+    "As it should be": { seed: 1, lr: "0.01", clip: 1, kind: "return_to_go", groupSize: "8" },
+    "Ten times the learning rate": { seed: 1, lr: "0.1", clip: 1, kind: "return_to_go", groupSize: "8" },
+    "Too greedy: ten times, no clip": { seed: 1, lr: "0.1", clip: 0, kind: "return_to_go", groupSize: "8" },
+    "Far too greedy: thirty times": { seed: 1, lr: "0.3", clip: 0, kind: "return_to_go", groupSize: "8" },
+    "Only the outcome, as in the papers": { seed: 1, lr: "0.01", clip: 1, kind: "outcome", groupSize: "8" },
+  },
+  controls: [
+    range("seed", "First of the three seeds", 0, 60, 1, 0),
+    choice("lr", "Learning rate", { 0.003: "0.003", 0.01: "0.01", 0.03: "0.03", 0.1: "0.1", 0.3: "0.3" }),
+    choice("kind", "Groups compare", { return_to_go: "returns to go", outcome: "only the outcome" }),
+    choice("groupSize", "Members of a group", { 2: "2", 4: "4", 8: "8", 16: "16" }),
+    tick("clip", "Clip the ratio"),
+  ],
+  runs: () => (live ? live.runs : []),
+  // The same code, without the page: for the recording
+  record: (state, given) => {
+    const runs = liveRuns(state, given);
+    for (const run of runs) for (const _ of run.slices);
+    return runs.map(({ algorithm, seed, points }) => ({ algorithm, seed, points }));
+  },
+  draw(state) {
+    const key = liveKey(state);
+    if (live && live.key !== key) { live.playing = false; live = null; }
+    const recorded = DATA.live.find((each) => liveKey(each.state) === key);
+    const figures = el("div", {}), status = el("p", { class: "says", "aria-live": "polite" });
+    const train = el("button", { type: "button", onclick: () => toggle() }), reset = el("button", { type: "button", onclick: () => again() }, "Start over");
+    const show = () => figures.replaceChildren(...livePicture(liveCurves(live ? live.runs : recorded ? recorded.runs : liveRuns(state))));
+    const tell = (what) => { status.textContent = what; train.textContent = live && live.playing ? "Pause" : live && live.runs.some((run) => run.steps) && !live.over ? "Go on" : "Train"; };
+    const said = () => liveSays(liveCurves(live.runs));
+
+    function frame(now) {
+      if (!this.playing || !figures.isConnected) { this.playing = false; return; }
+      const began = performance.now();
+      liveAdvance(this.runs, LIVE_SLICE);
+      this.spent += performance.now() - began;
+      this.over = this.runs.every((run) => run.done);
+      if (now - this.drawn > LIVE_REDRAW || this.over) { this.drawn = now; show(); }
+      if (this.over) { this.playing = false; tell(`Trained in ${fmt(this.spent / 1000, 1)} s on this machine. ${said()}`); } else requestAnimationFrame(this.frame);
+    }
+    function toggle() {
+      if (live && live.playing) { live.playing = false; tell(`Paused. ${said()}`); show(); return; }
+      if (!live || live.over) { live = { key, runs: liveRuns(state), spent: 0, drawn: 0, over: false }; live.frame = frame.bind(live); }
+      live.playing = true;
+      tell("Training: nine agents take turns between the frames of this page.");
+      show();
+      requestAnimationFrame(live.frame);
+    }
+    function again() { if (live) live.playing = false; live = null; begin(); }
+    function begin() {
+      show();
+      if (live) tell(said());
+      else tell(recorded ? `This is a recording of the code of this page; press Train to see it live. ${liveSays(liveCurves(recorded.runs))}` : "There is no recording of these settings: press Train.");
+    }
+    begin();
+    return [el("div", { class: "row" }, train, reset), status, figures];
+  },
+});
