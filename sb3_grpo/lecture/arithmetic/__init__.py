@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sb3_grpo.lecture.arithmetic import clipping
+from sb3_grpo.lecture.arithmetic import clipping, loops
 from sb3_grpo.lecture.golden import Grid
 
-TOPICS = (clipping,)
+TOPICS = (clipping, loops)
 # By the name of the function in assets/math
 GRIDS: dict[str, Grid] = {name: grid for topic in TOPICS for name, grid in topic.GRIDS.items()}
 # By the name in the chapters
