@@ -63,11 +63,24 @@ def policy_losses(
     )
 
 
+def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> tuple[th.Tensor, th.Tensor]:
+    """
+    Which steps have their gradient cut off, below (A < 0, r < 1 - clip_low) and above (A > 0, r > 1 + clip_high).
+
+    :param ratio: (N,)
+    :param advantages: (N,)
+    :param clip_low: as in :func:`clipped_surrogate`
+    :param clip_high: as in :func:`clipped_surrogate`
+    :return: (N,) bool each, cut off below, cut off above
+    """
+    return (advantages < 0) & (ratio < 1.0 - clip_low), (advantages > 0) & (ratio > 1.0 + clip_high)
+
+
 def clip_fractions(
     ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float, weights: th.Tensor
 ) -> tuple[th.Tensor, th.Tensor]:
     """
-    Fractions of the steps whose gradient is cut off, below (A < 0, r < 1 - clip_low) and above (A > 0, r > 1 + clip_high).
+    Fractions of the steps whose gradient is cut off, below and above, see :func:`cut_off`.
 
     Unlike the fraction of ratios outside of the interval, this leaves out those on the side where clipping does nothing.
 
@@ -80,8 +93,7 @@ def clip_fractions(
     """
     weights = weights.to(ratio.dtype)
     total = weights.sum().clamp(min=th.finfo(ratio.dtype).tiny)
-    below = (advantages < 0) & (ratio < 1.0 - clip_low)
-    above = (advantages > 0) & (ratio > 1.0 + clip_high)
+    below, above = cut_off(ratio, advantages, clip_low, clip_high)
     return (weights * below).sum() / total, (weights * above).sum() / total
 
 

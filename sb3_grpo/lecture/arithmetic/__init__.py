@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sb3_grpo.lecture.arithmetic import clipping, divergence, estimators, groups, live, notes, play, trust_region, weights
+from sb3_grpo.lecture.arithmetic import clipping, divergence, estimators, groups, live, loops, notes, play, trust_region, weights
 from sb3_grpo.lecture.golden import Grid
 
-TOPICS = (clipping, groups, weights, divergence, notes, estimators, trust_region, live, play)
+TOPICS = (clipping, groups, weights, divergence, notes, estimators, trust_region, live, play, loops)
 # By the name of the function in assets/math
 GRIDS: dict[str, Grid] = {name: grid for topic in TOPICS for name, grid in topic.GRIDS.items()}
 # By the name in the chapters

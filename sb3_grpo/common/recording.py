@@ -1,0 +1,275 @@
+"""One update of a training, recorded while it happens and without changing it: for the callback ``RecordUpdate``."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+
+from sb3_grpo.common.losses import cut_off
+from sb3_grpo.text.tokens import TokenSpace, token_lengths
+from sb3_grpo.utils.plugins import name_of
+
+# Longer observations are not written down
+MAX_NUMBERS = 16
+# What a reader needs to compute the numbers again, of those that the algorithm has
+SETTINGS = (
+    "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale std_ddof "
+    "leave_one_out loss_average ratio_level policy_loss ent_coef vf_coef max_grad_norm target_kl kl_coef kl_estimator "
+    "gradient_accumulation_steps"
+).split()
+
+
+class Evaluation(NamedTuple):
+    """
+    What a policy says of all steps of a rollout.
+
+    :param log_prob: (N,) log probabilities of the actions
+    :param entropy: (N,) of its distributions, ``None`` where it has no closed form
+    :param values: (N,) of its critic, ``None`` without one
+    """
+
+    log_prob: th.Tensor
+    entropy: th.Tensor | None = None
+    values: th.Tensor | None = None
+
+
+class UpdateRecorder(ABC):
+    """
+    Listens to one update. It is told which steps a part of the update learns from by the method that is called for them,
+    and after each step of the optimizer it asks the policy for the probabilities of all actions.
+
+    :param model: About to update its policy
+    :param source: The object whose method is listened to
+    :param method: Name of that method
+    """
+
+    def __init__(self, model: Any, source: Any, method: str):
+        self.model = model
+        self.timesteps = model.num_timesteps
+        self.optimizer_steps: list[dict[str, Any]] = []
+        # Minibatches that the optimizer has still to take a step for
+        self.coming: deque[Any] = deque()
+        self.latest: Evaluation | None = None
+        # Taken before the first step: buffers are emptied, and coefficients adapted, before anybody asks
+        self._begun: dict[str, Any] = {}
+        self._source, self._method = source, method
+        self._original: Callable[..., Any] = getattr(source, method)
+        # On the object, not on its class: other models are not listened to
+        vars(source)[method] = self._overheard
+        self._hooks = [
+            model.policy.optimizer.register_step_pre_hook(self._before_step),
+            model.policy.optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        vars(self._source).pop(self._method, None)
+
+    def _overheard(self, *args: Any) -> Any:
+        if self._is_over():
+            return self._original(*args)
+        try:
+            with self._looking():
+                self.hear(*args)
+                if self.latest is None:
+                    self.latest = self.evaluate()
+                    self._begun = {**self._settings(), **self.rollout()}
+            return self._original(*args)
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_over(self) -> bool:
+        """
+        :return: Whether this is a later update: the recorded one was interrupted, and nobody has said so
+        """
+        if self.model.num_timesteps != self.timesteps:
+            self.close()
+            return True
+        return False
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._is_over() and self.coming:
+            with self._looking():
+                self.optimizer_steps.append(self.describe(self.coming.popleft()))
+
+    def _after_step(self, *_: Any) -> None:
+        if not self._is_over():
+            with self._looking():
+                self.latest = self.evaluate()
+            self.optimizer_steps[-1]["log_prob"] = numbers(self.latest.log_prob)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """What is computed inside leaves no trace in the training: no gradients, random numbers or batch statistics."""
+        policy = self.model.policy
+        training = policy.training
+        policy.set_training_mode(False)
+        try:
+            with th.no_grad(), th.random.fork_rng([policy.device] if policy.device.type == "cuda" else []):
+                yield
+        finally:
+            policy.set_training_mode(training)
+
+    def record(self) -> dict[str, Any]:
+        """
+        :return: The update, in what JSON has
+        """
+        stopped_early = bool(self.coming) or self.optimizer_steps[-1]["epoch"] < self.model.n_epochs
+        return {**self._begun, "optimizer_steps": self.optimizer_steps, "stopped_early": stopped_early}
+
+    def _settings(self) -> dict[str, Any]:
+        """
+        :return: What the numbers come from
+        """
+        model = self.model
+        settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
+        low, high = self.clip_range()
+        return {
+            "algorithm": type(model).__name__,
+            "num_timesteps": self.timesteps,
+            "settings": {name: name_of(value) if callable(value) else value for name, value in settings.items()}
+            | {"learning_rate": model.policy.optimizer.param_groups[0]["lr"], "clip_low": low, "clip_high": high},
+        }
+
+    def actions(self, actions: np.ndarray) -> dict[str, list[Any]]:
+        """
+        :param actions: (N, \\*action_shape)
+        :return: The actions, and what they say where they are tokens. The token that ends a text says nothing
+        """
+        columns: dict[str, list[Any]] = {"action": actions.tolist()}
+        if isinstance(self.model.observation_space, TokenSpace):
+            tokenizer = self.model.observation_space.tokenizer
+            columns["token"] = [tokenizer.decode([token]) for token in columns["action"]]
+        return columns
+
+    @abstractmethod
+    def hear(self, *args: Any) -> None:
+        """
+        :param args: Of the method that is listened to, which is about to be called
+        """
+
+    @abstractmethod
+    def evaluate(self) -> Evaluation:
+        """
+        :return: What the present policy says of all steps
+        """
+
+    @abstractmethod
+    def describe(self, coming: Any) -> dict[str, Any]:
+        """
+        :param coming: What the optimizer takes a step for
+        :return: What there is to say of it
+        """
+
+    @abstractmethod
+    def clip_range(self) -> tuple[float, float]:
+        """
+        :return: How far the ratio may fall below 1, and rise above
+        """
+
+    @abstractmethod
+    def rollout(self) -> dict[str, Any]:
+        """
+        :return: Groups, episodes and steps
+        """
+
+
+def numbers(tensor: th.Tensor) -> list[float]:
+    """
+    :param tensor: (N,)
+    :return: The same
+    """
+    return tensor.detach().cpu().flatten().tolist()
+
+
+def place(epoch: int, number: int, steps: th.Tensor) -> dict[str, Any]:
+    """
+    :param epoch: From 0
+    :param number: Of the step of the optimizer within the epoch, from 0
+    :param steps: (M,) those that it learns from
+    :return: The same, counted from 1
+    """
+    return {"epoch": epoch + 1, "minibatch": number + 1, "steps": steps.tolist()}
+
+
+def judged(steps: th.Tensor, advantages: th.Tensor, ratio: th.Tensor, low: float, high: float) -> dict[str, Any]:
+    """
+    :param steps: (M,) of a minibatch
+    :param advantages: (M,) as the loss takes them
+    :param ratio: (M,) before the step of the optimizer
+    :param low: How far the ratio may fall below 1
+    :param high: How far the ratio may rise above 1
+    :return: The same, and the steps whose gradient is cut off
+    """
+    below, above = cut_off(ratio, advantages, low, high)
+    return {
+        "advantage": numbers(advantages),
+        "ratio": numbers(ratio),
+        "below": steps[below].tolist(),
+        "above": steps[above].tolist(),
+    }
+
+
+def described(space: spaces.Space, observations: Any, n_steps: int) -> list[Any]:
+    """
+    :param space: Of the observations
+    :param observations: Of all steps
+    :param n_steps: How many there are
+    :return: Each as a list of numbers, ``None`` if these are too many, or a text, or a dictionary
+    """
+    if isinstance(space, TokenSpace) or not isinstance(observations, th.Tensor) or observations[0].numel() > MAX_NUMBERS:
+        return [None] * n_steps
+    return observations.reshape(n_steps, -1).tolist()
+
+
+def prompt_of(space: spaces.Space, observations: Any, step: int) -> dict[str, str]:
+    """
+    :param space: Of the observations
+    :param observations: Of all steps
+    :param step: The first one of an episode
+    :return: What it has to answer, if observations are texts
+    """
+    if not isinstance(space, TokenSpace):
+        return {}
+    if isinstance(observations, th.Tensor):
+        row = observations[step].long().cpu().numpy()
+        return {"prompt": space.tokenizer.decode(row[: token_lengths(row)].tolist())}
+    row = observations.texts[observations.text[step]]
+    return {"prompt": space.tokenizer.decode(row[: observations.last[step] + 1].tolist())}
+
+
+def with_rewards(episodes: list[dict[str, Any]], rewards: np.ndarray) -> list[dict[str, Any]]:
+    """
+    :param episodes: With their first steps and lengths
+    :param rewards: (N,) of all steps
+    :return: The same, with the sums of their rewards
+    """
+    return [
+        {**each, "reward": float(rewards[each["first"] : each["first"] + each["n_steps"]].sum(dtype=np.float64))}
+        for each in episodes
+    ]
+
+
+def consecutive(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """
+    :param lengths: Steps of episodes
+    :param batch_size: How many steps belong together at the most, if it is more than one episode
+    :return: Episodes that follow each other
+    """
+    part: list[int] = []
+    n_steps = 0
+    for index, length in enumerate(lengths):
+        if part and n_steps + length > batch_size:
+            yield part
+            part, n_steps = [], 0
+        part.append(index)
+        n_steps += length
+    yield part
