@@ -145,7 +145,8 @@ def list_pages() -> None:
     """The list of pages at the end of the first one."""
     index = PAGES / "index.md"
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
-    names = "\n".join((*COMPARISONS, *(f"unseen_{name}" for name in unseen_lists()), "speed", "text", "starts"))
+    unseen = [f"unseen_{name}" for name in unseen_lists()]
+    names = "\n".join((*COMPARISONS, *unseen, "published", "speed", "text", "starts"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 
 
@@ -157,7 +158,8 @@ def unseen_lists() -> list[str]:
 
 
 def main() -> None:
-    # It takes from here
+    # They take from here
+    from benchmarks import published
     from benchmarks.unseen import report
     from benchmarks.unseen.run import rows
 
@@ -170,6 +172,7 @@ def main() -> None:
         write_page(name, title)
     for name in unseen_lists():
         report.write_page(rows(), name)
+    published.write_page()
     write_index()
 
 

@@ -371,6 +371,15 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
     )
 
 
+def design_of_page(name: str, pages: Path = PAGES) -> str:
+    """
+    :param name: Of a list that has a page
+    :param pages: Where it is
+    :return: Design that it shows
+    """
+    return (pages / f"unseen_{name}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix(_BEGIN)
+
+
 def write_page(found: Sequence[Row], name: str, design: str | None = None, pages: Path = PAGES, images: Path = IMAGES) -> None:
     """
     :param found: All rows
@@ -381,7 +390,7 @@ def write_page(found: Sequence[Row], name: str, design: str | None = None, pages
     """
     looks, path = designs(found, name), pages / f"unseen_{name}.md"
     if design is None and path.exists():
-        design = path.read_text(encoding="utf-8").splitlines()[0].removeprefix(_BEGIN)
+        design = design_of_page(name, pages)
     if not looks or design not in (None, *looks):
         raise SystemExit(f"No runs of {design or 'ours'} on the list {name}. Designs: {', '.join(looks) or 'none'}")
     runs = select(found, name, design or looks[-1])
