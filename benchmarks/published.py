@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.pages import COMPARISONS, PAGES, READINGS, RESULTS, unseen_lists
 from benchmarks.tables import markdown
-from benchmarks.unseen.report import LABELS, design_of_page
+from benchmarks.unseen.report import LABELS, design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
 from benchmarks.unseen.tasks import LISTS, SEEDS
@@ -98,7 +98,7 @@ def default_lines() -> list[Line]:
     """
     lines = []
     for name in unseen_lists():
-        runs = select(rows(), name, design_of_page(name))
+        runs = select(rows(), name, design_of(PAGES / f"unseen_{name}.md"))
         who = _here("defaults", f"unseen_{name}", SEEDS[name])
         for task in LISTS[name]:
             found = {LABELS[algo]: of_one[task.env_id] for algo, of_one in runs.of.items() if of_one[task.env_id]}
