@@ -99,16 +99,19 @@ def default_lines() -> list[Line]:
     lines = []
     for name in unseen_lists():
         runs = select(rows(), name, design_of(PAGES / f"unseen_{name}.md"))
-        who = _here("defaults", f"unseen_{name}", SEEDS[name])
         for task in LISTS[name]:
             found = {LABELS[algo]: of_one[task.env_id] for algo, of_one in runs.of.items() if of_one[task.env_id]}
+            found = {algorithm: of_one for algorithm, of_one in found.items() if algorithm in ALGORITHMS}
             texts = {algorithm: interval_text(iqm_interval([final_returns(of_one)])) for algorithm, of_one in found.items()}
+            # Where runs are missing
+            fewest = min(map(len, found.values()), default=SEEDS[name])
+            who = _here("defaults", f"unseen_{name}", *sorted({fewest, SEEDS[name]}))
             lines.append(Line(task.env_id, who, task.timesteps, texts))
     return lines
 
 
-def _here(settings: str, page: str, n_seeds: int) -> str:
-    return f"**here**, [{settings}]({page}.md), {n_seeds} seeds"
+def _here(settings: str, page: str, *n_seeds: int) -> str:
+    return f"**here**, [{settings}]({page}.md), {' to '.join(map(str, n_seeds))} seeds"
 
 
 def table(ours: Sequence[Line], theirs: Sequence[Line]) -> str:

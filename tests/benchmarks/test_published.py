@@ -1,5 +1,6 @@
 """What others publish, and the page that puts our results beside it."""
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,6 @@ from benchmarks import published
 from benchmarks.pages import COMPARISONS, PAGES, RESULTS
 from benchmarks.published import Line
 from benchmarks.unseen.tasks import LISTS
-from sb3_grpo.compare.results import collect
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def rows():
 
 def test_every_figure_has_a_source_and_a_task_of_ours(rows):
     ours = {task.env_id for tasks in LISTS.values() for task in tasks}
-    ours |= {env for name in COMPARISONS for env in collect(RESULTS / name).envs}
+    ours |= {env for name in COMPARISONS for env in json.loads((RESULTS / name / "experiment.json").read_text())["timesteps"]}
     for row in rows:
         assert row["task"] in ours and row["algorithm"] in ("PPO", "TRPO", "A2C", "REINFORCE")
         # As it was when it was read
@@ -66,3 +66,16 @@ def test_lines_have_the_steps_the_version_and_the_spread():
         "|  | [Abacus](https://x.example/a), v3 | 1M | 2,609 ± 701 | 12.3 |  |",
     ]
     assert published.table(ours[1:], lines) == ""
+
+
+def test_fewer_runs_than_seeds_are_told(monkeypatch):
+    same = {"list": "development", "task": "Reacher-v5", "returns": [-9.0, -5.0]}
+    found = [same | {"algo": "ppo", "design": "", "seed": seed} for seed in range(3)]
+    found += [same | {"algo": "ppo-norm", "design": "", "seed": 0}]
+    found += [same | {"algo": "grpo", "design": published.design_of(PAGES / "unseen_development.md"), "seed": 0}]
+    monkeypatch.setattr(published, "unseen_lists", lambda: ["development"])
+    for rows, seeds in ((found, "1 to 3 seeds"), (found[:-1], "3 seeds")):
+        monkeypatch.setattr(published, "rows", lambda rows=rows: rows)
+        line = next(line for line in published.default_lines() if line.task == "Reacher-v5")
+        assert line.who == f"**here**, [defaults](unseen_development.md), {seeds}"
+        assert line.returns["PPO"].startswith("-5.00") and ("GRPO" in line.returns) == (len(rows) == 5)
