@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -162,6 +163,29 @@ def origin() -> dict[str, Any]:
     here = machine()
     versions = {package: here["versions"][package] for package in ("torch", "stable_baselines3")}
     return {"commit": here["commit"], "machine": here["cpu"], "versions": versions}
+
+
+def origins(found: Sequence[dict[str, Any]]) -> str:
+    """
+    :param found: Runs
+    :return: Where they were made, in words
+    """
+    from benchmarks.common import machine
+
+    text = f"Commits of the runs: {', '.join(dict.fromkeys(row['commit'] for row in found))}. "
+    text += "All of them: `benchmarks/results/unseen.jsonl`."
+    places = dict.fromkeys(_place(row["machine"], row["versions"]) for row in found if "versions" in row)
+    if places:
+        text += f" Machine: {'; '.join(places)}."
+    if any("versions" not in row for row in found):
+        here = machine()
+        place = _place(here["cpu"], {name: here["versions"][name] for name in ("torch", "stable_baselines3")})
+        text += f" {'Some of the' if places else 'The'} runs have no note of their machine; report made with {place}."
+    return text
+
+
+def _place(cpu: str, versions: dict[str, str]) -> str:
+    return ", ".join([cpu, *(f"{package} {version}" for package, version in versions.items())])
 
 
 def main() -> None:
