@@ -68,7 +68,9 @@ class Part(NamedTuple):
 PARTS = {
     "unrelated": Part({"unrelated_starts": True}, "unrelated starts", "GRPO without shared starts"),
     "whole_groups": Part({"n_groups": 4}, "whole groups", "GRPO with whole groups"),
-    "return_to_go": Part({"advantage": "return_to_go", "loss_average": "step"}, "no regression", "GRPO without the regression"),
+    "return_to_go": Part(
+        {"advantage": "return_to_go", "loss_average": "step"}, "no regression", "GRPO without the regression"
+    ),
 }
 LABELS = {DEFAULTS: "defaults", **{design: part.label for design, part in PARTS.items()}, PAPER: "GRPO-paper"}
 PHRASES = {DEFAULTS: "GRPO", **{design: part.phrase for design, part in PARTS.items()}, PAPER: "GRPO as in the paper"}
