@@ -74,7 +74,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
-        batch_size: int,
+        batch_size: int | None,
         gamma: float,
         ent_coef: float,
         max_grad_norm: float,

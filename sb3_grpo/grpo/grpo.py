@@ -78,7 +78,7 @@ class GRPO(OnGroupAlgorithm):
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
-    :param batch_size: Minibatch size, in steps
+    :param batch_size: Minibatch size, in steps. ``None``: all steps of the update at once
     :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of this many minibatches:
         for networks whose memory has no room for larger minibatches
     :param n_epochs: Number of epochs when optimizing the surrogate loss
@@ -211,7 +211,7 @@ class GRPO(OnGroupAlgorithm):
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
-        batch_size: int = 256,
+        batch_size: int | None = 256,
         gradient_accumulation_steps: int = 1,
         n_epochs: int = 10,
         gamma: float = 0.99,

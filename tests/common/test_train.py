@@ -109,6 +109,15 @@ def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: str, ba
     th.testing.assert_close(total, gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("whole_episodes", [False, True])
+def test_without_a_batch_size_there_is_one_minibatch(whole_episodes: bool) -> None:
+    episode, kept = th.arange(10).repeat_interleave(3), th.arange(0, 30, 2)
+    (part,) = minibatches(episode, kept, None, whole_episodes)
+    assert part.n_minibatches == 1 and part.steps.sort().values.equal(kept)
+    model = collected(batch_size=None, n_epochs=2, loss_average="episode")
+    assert [len(each["steps"]) for each in model.minibatches] == 2 * [len(model.batch.rows)]
+
+
 def test_minibatch_sizes_are_nearly_equal() -> None:
     episode = th.zeros(103, dtype=th.long)
     sizes = [len(piece.steps) for piece in minibatches(episode, th.arange(103), 25)]
