@@ -3,8 +3,8 @@ Algorithms by the names of their papers: keyword arguments, ``GRPO("MlpPolicy", 
 
 Each dictionary says what an algorithm fixes, and where its paper says so. It is complete: :class:`DAPO` with a preset is the
 same as :class:`GRPO` with it. The papers train language models. What belongs to these is left to you: learning rates, the
-number of prompts in an update (``n_groups``), lengths of answers, sampling temperatures. Minibatches are sized in steps here
-(``batch_size``), so how many there are is left to you, too. "Control" marks what does not carry over to control tasks.
+number of prompts in an update (``n_groups``), lengths of answers. Minibatches are sized in steps here (``batch_size``), so how
+many there are is left to you, too. Sampling has no temperature here. "Control" marks what does not carry over to control tasks.
 
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
 [DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864.
@@ -69,8 +69,9 @@ GRPO_PAPER: dict[str, Any] = {
     "batch_size": None,
 }
 
-# GRPO with process supervision, [DeepSeekMath] sec. 4.1.3: rewards at the ends of reasoning steps, normalised over all of the
-# group, and summed from each token on. Control: without any signal where all rewards are the same
+# GRPO with process supervision, [DeepSeekMath] sec. 4.1.3: the rewards of reasoning steps, normalised over those of the group
+# and summed from each token on. Here every token or step of an environment has a reward, and all are normalised, zeros as well.
+# Control: without any signal where all rewards are the same
 GRPO_PAPER_PROCESS: dict[str, Any] = {**GRPO_PAPER, "advantage": "process"}
 
 # [Dr. GRPO]. The published script also has 128 prompts in an update, learning rate 1e-6, temperature 1

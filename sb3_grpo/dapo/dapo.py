@@ -18,6 +18,7 @@ class DAPO(GRPO):
     The KL divergence from a reference policy is off in both. Overlong filtering and the soft overlong penalty
     (``overlong_filter``, ``overlong_penalty``) are off by default, because in control tasks an episode
     that the time limit cuts off is often among the best (CartPole), or every episode is (Pendulum).
+    The settings of the paper are a preset: ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)

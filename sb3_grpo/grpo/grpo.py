@@ -69,8 +69,8 @@ class GRPO(OnGroupAlgorithm):
 
     PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
     and what is better than the mean of the group is reinforced (by default after a regression has taken out of the returns
-    what the states explain). The defaults were chosen for control tasks. The settings of the paper are
-    ``advantage="outcome", advantage_scale="group", gamma=1.0, loss_average="episode", kl_coef=0.04, kl_estimator="k3_plain"``.
+    what the states explain). The defaults were chosen for control tasks. The settings of the paper are a preset:
+    ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
 
     **The update**
 
