@@ -128,7 +128,7 @@ DAPO_PAPER: dict[str, Any] = {
     "clip_range": 0.2,  # sec. 4.1, eq. 10: clip-higher
     "clip_range_high": 0.28,
     "dynamic_sampling": True,  # eq. 11
-    "max_sampling_rounds": 10,  # the paper draws until the batch is full; its published settings end after 10 rounds
+    "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None), which a solved control task never meets
     "loss_average": "step",  # eq. 12: 1 / sum_i |o_i|
     "overlong_penalty": 1.0,  # eq. 13. Control: without effect, as episodes are shorter than 16,384 steps
     "overlong_max_length": 20_480,  # sec. 4.1: 16,384 and a cache of 4,096 tokens

@@ -41,6 +41,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
+# With max_sampling_rounds=None: after so many steps of a rollout without a live group, it will not come
+MAX_DEAD_STEPS = 1_000_000
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -79,7 +81,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         ent_coef: float,
         max_grad_norm: float,
         dynamic_sampling: bool,
-        max_sampling_rounds: int,
+        max_sampling_rounds: int | None,
         common_noise: bool,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
@@ -444,6 +446,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 if queue.n_sampling_rounds > n_rounds:
                     # Of the dead groups only the outcomes are needed any more
                     self._keep_open_groups()
+            if not ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
+                self._check_live(n_steps * env.num_envs)
             if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
                 self._evaluate_log_probs()
             self._last_obs = new_obs  # type: ignore[assignment]
@@ -462,6 +466,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _check_live(self, n_steps: int) -> None:
+        """
+        :param n_steps: Steps of this rollout
+        :raises ValueError: if groups are drawn without a limit, and none of them was live
+        """
+        if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
+            return
+        raise ValueError(
+            f"{n_steps:,} steps have brought no live group: in each group all members had the same outcome. The task is "
+            "solved, or no member ever succeeds, and max_sampling_rounds=None draws groups until enough are live. With a "
+            "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
+        )
 
     def _evaluate_log_probs(self) -> None:
         """Make the log probabilities of the actions sampled so far. To be called before the policy may change."""

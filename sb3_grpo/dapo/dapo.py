@@ -29,7 +29,7 @@ class DAPO(GRPO):
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place. With ``n_steps``
         their steps do not count: the rollout goes on until there are enough others
     :param max_sampling_rounds: How many times at the most groups are drawn for an update; with ``n_steps``, how many times as
-        long the rollout is at the most
+        long the rollout is at the most. ``None``: there is no limit
     :param kwargs: See :class:`GRPO`
     """
 
@@ -42,7 +42,7 @@ class DAPO(GRPO):
         clip_range_high: float | Schedule | None = 0.28,
         loss_average: str = "step",
         dynamic_sampling: bool = True,
-        max_sampling_rounds: int = 4,
+        max_sampling_rounds: int | None = 4,
         **kwargs: Any,
     ):
         super().__init__(

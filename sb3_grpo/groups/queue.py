@@ -34,7 +34,7 @@ class GroupSettings(NamedTuple):
     :param group_size: Episodes per group
     :param n_groups: Groups per update; without meaning with ``n_steps``
     :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
-        1: dead groups are not replaced.
+        1: dead groups are not replaced. ``None``: there is no limit
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
@@ -44,7 +44,7 @@ class GroupSettings(NamedTuple):
 
     group_size: int
     n_groups: int
-    max_sampling_rounds: int
+    max_sampling_rounds: int | None
     sampler: StartSampler | None
     common_noise: bool
     horizon: int | None = None
@@ -261,6 +261,13 @@ class GroupQueue:
                 group.replaced = not is_live
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
+
+    def has_live_group(self) -> bool:
+        """
+        :return: Whether one of the groups that are complete is live
+        """
+        complete = [group for group in self.groups if group.complete]
+        return bool(complete) and bool(live_groups(outcomes(complete)).any())
 
     def open_tickets(self) -> list[int]:
         """

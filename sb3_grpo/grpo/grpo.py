@@ -101,7 +101,8 @@ class GRPO(OnGroupAlgorithm):
         With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
-        times as long the rollout is at the most
+        times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps
+        without a live group
     :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
@@ -236,7 +237,7 @@ class GRPO(OnGroupAlgorithm):
         kl_target: float | None = None,
         ref_update_interval: int | None = None,
         dynamic_sampling: bool = False,
-        max_sampling_rounds: int = 1,
+        max_sampling_rounds: int | None = 1,
         upweight_live: bool = True,
         overlong_filter: bool = False,
         overlong_penalty: float = 0.0,

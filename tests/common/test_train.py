@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from toy_envs import TINY, ToyEnv, observations_of
 
+from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
@@ -188,6 +189,31 @@ def test_dead_groups_and_upweight_live() -> None:
     assert weights.sum() == pytest.approx(1.0)
     model.upweight_live = False
     th.testing.assert_close(model._weights(model.batch)[0], weights * n_live / 8)
+
+
+@pytest.mark.parametrize("unit", ["n_groups", "n_steps"])
+def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 300)
+    size = {"n_groups": 6} if unit == "n_groups" else {"n_groups": None, "n_steps": 16}
+
+    def make(**kwargs: Any) -> Any:
+        env = make_group_env(functools.partial(ToyEnv, **kwargs), 2)
+        return make_model(DAPO, env=env, group_size=2, max_sampling_rounds=None, gamma=1.0, **size)
+
+    # Some groups are live: any number of rounds, until there are enough
+    model = make(length=1).learn(1)
+    assert model._sampling_rounds > 1
+    if unit == "n_groups":
+        assert len(model.batch.lengths) == 6
+        model.n_groups = 400
+        assert len(model.learn(1).batch.lengths) == 400 and model.num_timesteps > 2 * 300, "live groups are there"
+    # None is
+    model = make(length=1, reward=1.0)
+    with pytest.raises(ValueError, match="300 steps have brought no live group.* such as max_sampling_rounds=4"):
+        model.learn(1)
+    assert model.num_timesteps == 300
+    model.dynamic_sampling = False
+    assert model.learn(1).num_timesteps < 300
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 8])
