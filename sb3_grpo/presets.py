@@ -4,7 +4,7 @@ Algorithms by the names of their papers: keyword arguments, ``GRPO("MlpPolicy", 
 Each dictionary says what an algorithm fixes, and where its paper says so. It is complete: :class:`DAPO` with a preset is the
 same as :class:`GRPO` with it. The papers train language models. What belongs to these is left to you: learning rates, the
 number of prompts in an update (``n_groups``), lengths of answers. Minibatches are sized in steps here (``batch_size``), so how
-many there are is left to you, too. Sampling has no temperature here. "Control" marks what does not carry over to control tasks.
+many there are is left to you, too. Sampling has no temperature here. "Control" marks what does not carry over to control.
 
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
 [DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864.
@@ -70,7 +70,7 @@ GRPO_PAPER: dict[str, Any] = {
 }
 
 # GRPO with process supervision, [DeepSeekMath] sec. 4.1.3: the rewards of reasoning steps, normalised over those of the group
-# and summed from each token on. Here every token or step of an environment has a reward, and all are normalised, zeros as well.
+# and summed from each token on. Here every token or step of an environment has a reward, and zeros are normalised as well.
 # Control: without any signal where all rewards are the same
 GRPO_PAPER_PROCESS: dict[str, Any] = {**GRPO_PAPER, "advantage": "process"}
 

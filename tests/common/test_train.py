@@ -209,7 +209,7 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
         assert len(model.learn(1).batch.lengths) == 400 and model.num_timesteps > 2 * 300, "live groups are there"
     # None is
     model = make(length=1, reward=1.0)
-    with pytest.raises(ValueError, match="300 steps have brought no live group.* such as max_sampling_rounds=4"):
+    with pytest.raises(ValueError, match=r"300 steps have brought no live group.* such as max_sampling_rounds=4"):
         model.learn(1)
     assert model.num_timesteps == 300
     model.dynamic_sampling = False
