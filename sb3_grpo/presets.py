@@ -30,6 +30,7 @@ _WITHOUT: dict[str, Any] = {
     "ref_update_interval": None,
     "dynamic_sampling": False,
     "max_sampling_rounds": 1,
+    "group_metric": "return",
     "upweight_live": True,
     "overlong_filter": False,
     "overlong_penalty": 0.0,
@@ -128,6 +129,7 @@ DAPO_PAPER: dict[str, Any] = {
     "clip_range": 0.2,  # sec. 4.1, eq. 10: clip-higher
     "clip_range_high": 0.28,
     "dynamic_sampling": True,  # eq. 11
+    "group_metric": "return",  # the number of right answers: with rewards of 1 and -1 it is the same
     "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None), which a solved control task never meets
     "loss_average": "step",  # eq. 12: 1 / sum_i |o_i|
     "overlong_penalty": 1.0,  # eq. 13. Control: without effect, as episodes are shorter than 16,384 steps

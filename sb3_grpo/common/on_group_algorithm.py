@@ -27,8 +27,8 @@ from sb3_grpo.common.policies import (
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
-from sb3_grpo.groups.group import Group, live_groups, outcomes
-from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
+from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
+from sb3_grpo.groups.queue import NO_EPISODE, RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
@@ -82,6 +82,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         max_grad_norm: float,
         dynamic_sampling: bool,
         max_sampling_rounds: int | None,
+        group_metric: str,
         common_noise: bool,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
@@ -131,6 +132,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
+        self.group_metric = group_metric
         self.common_noise = common_noise
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
@@ -209,6 +211,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon}.")
         if self.unrelated_starts:
             raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.group_metric != RETURN:
+            raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
         if self.vine_share > 0.0:
             raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
 
@@ -371,6 +375,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             common_noise=self.common_noise,
             horizon=self.horizon,
             n_steps=self.n_steps,
+            metric=self.group_metric,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -517,7 +522,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         groups = self.collector.take(self._last_obs)
         kept = groups
         if self.dynamic_sampling and self.n_steps is None:
-            kept = [group for group, is_live in zip(groups, live_groups(outcomes(groups)).tolist(), strict=True) if is_live]
+            kept = [group for group, is_live in zip(groups, live_groups(metrics(groups)).tolist(), strict=True) if is_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
@@ -537,7 +542,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - live_groups(raw_outcomes).double().mean().item())
+        self.logger.record("group/dead_fraction", 1.0 - live_groups(metrics(groups)).double().mean().item())
         if self.n_steps is None:
             n_stale = sum(episode.n_before for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))

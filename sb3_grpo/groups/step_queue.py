@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.group import Group, live_groups, metrics
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 
 
@@ -59,7 +59,7 @@ class StepQueue(GroupQueue):
         group, episode = self._members[ticket]
         # What a time limit cuts off could have gone on
         episode.next_observation = info["terminal_observation"] if truncated else None
-        if group.complete and not live_groups(outcomes([group]))[0]:
+        if group.complete and not live_groups(metrics([group]))[0]:
             self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
 
     def ready(self) -> bool:

@@ -34,6 +34,7 @@ from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_withi
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.groups.queue import RETURN
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
@@ -103,6 +104,8 @@ class GRPO(OnGroupAlgorithm):
         After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
         times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps
         without a live group
+    :param group_metric: What the members of a group must differ in for it to be live: ``"return"``, the raw outcome, or a key
+        of the info of an episode's last step, such as ``"is_success"``
     :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
@@ -238,6 +241,7 @@ class GRPO(OnGroupAlgorithm):
         ref_update_interval: int | None = None,
         dynamic_sampling: bool = False,
         max_sampling_rounds: int | None = 1,
+        group_metric: str = RETURN,
         upweight_live: bool = True,
         overlong_filter: bool = False,
         overlong_penalty: float = 0.0,
@@ -272,6 +276,7 @@ class GRPO(OnGroupAlgorithm):
             max_grad_norm=max_grad_norm,
             dynamic_sampling=dynamic_sampling,
             max_sampling_rounds=max_sampling_rounds,
+            group_metric=group_metric,
             common_noise=common_noise,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,

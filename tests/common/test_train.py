@@ -191,6 +191,35 @@ def test_dead_groups_and_upweight_live() -> None:
     th.testing.assert_close(model._weights(model.batch)[0], weights * n_live / 8)
 
 
+class Partial(ToyEnv):
+    """Rewards for each right action; the episode is a success if its last one is right."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated, {**info, "is_success": action == 1}
+
+
+def test_groups_are_dead_by_a_metric_of_their_own() -> None:
+    def run(metric: str) -> Any:
+        env = make_group_env(Partial, 2)
+        model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=20, group_metric=metric, gamma=1.0)
+        return model.learn(1)
+
+    # Four actions: the returns of two members are equal in 70 of 256 cases, their last actions in half of all
+    model = run("is_success")
+    batch = model.batch
+    last = batch.pad(batch.actions[batch.rows].flatten().float()).gather(-1, batch.lengths[..., None] - 1)[..., 0]
+    assert len(last) == 6 and (last[:, 0] != last[:, 1]).all()
+    rewards = run("return").batch.rewards.sum(-1)
+    assert (rewards[:, 0] != rewards[:, 1]).all()
+    with pytest.raises(
+        ValueError, match=r"group_metric='acc': the info of an episode's last step has no such key, only .*is_s"
+    ):
+        run("acc")
+    with pytest.raises(ValueError, match=r"group_metric='acc' is of whole episodes"):
+        make_model(env=make_group_env(Partial, 2), horizon=2, group_metric="acc")
+
+
 @pytest.mark.parametrize("unit", ["n_groups", "n_steps"])
 def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 300)
