@@ -366,7 +366,8 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
         f"*undecided*. Intervals are stratified bootstraps over the seeds, not corrected for the number of comparisons. "
         f"Everybody learns with the defaults of the class; GRPO and DAPO are of the design {runs.design} (designs that "
         f"this list was looked at with: {len(looks)}). PPO-norm: PPO in a `VecNormalize` on the tasks where the RL Zoo "
-        f"normalises, PPO's runs elsewhere. GRPO-paper: the settings of the GRPO paper{paper}.\n"
+        f"normalises, PPO's runs elsewhere. GRPO-paper: the preset grpo-paper with our group size, epochs and "
+        f"minibatches{paper}.\n"
     )
 
 
