@@ -3,7 +3,7 @@ The pages of results and the picture of the README: ``python -m benchmarks.pages
 
 Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and
 writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained. The pages of the unseen tasks are made again
-once ``python -m benchmarks.unseen.report`` has made them.
+once ``python -m benchmarks.unseen.report`` and ``python -m benchmarks.unseen.ablation`` have made them.
 """
 
 import warnings
@@ -145,7 +145,8 @@ def list_pages() -> None:
     """The list of pages at the end of the first one."""
     index = PAGES / "index.md"
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
-    names = "\n".join((*COMPARISONS, *(f"unseen_{name}" for name in unseen_lists()), "speed", "text", "starts"))
+    made = [name for name in (*(f"unseen_{name}" for name in LISTS), "ablation") if (PAGES / f"{name}.md").exists()]
+    names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 
 
@@ -157,8 +158,9 @@ def unseen_lists() -> list[str]:
 
 
 def main() -> None:
-    # It takes from here
-    from benchmarks.unseen import report
+    # They take from here
+    from benchmarks import published
+    from benchmarks.unseen import ablation, report
     from benchmarks.unseen.run import rows
 
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # intervals of too few seeds
@@ -170,6 +172,9 @@ def main() -> None:
         write_page(name, title)
     for name in unseen_lists():
         report.write_page(rows(), name)
+    if (PAGES / "ablation.md").exists():
+        ablation.write_page(rows())
+    published.write_page()
     write_index()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
+from sb3_grpo import presets
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.check_starts import check_starts
@@ -26,4 +27,5 @@ __all__ = [
     "capture_starts",
     "check_starts",
     "make_group_env",
+    "presets",
 ]

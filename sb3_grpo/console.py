@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_grpo import DAPO, GRPO
+from sb3_grpo import DAPO, GRPO, presets
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.utils.machine import describe_machine, versions
@@ -101,6 +101,30 @@ def valid_seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
     return int(text)
+
+
+def add_preset(parser: argparse.ArgumentParser, ours: str) -> None:
+    """
+    :param parser: where to add the option
+    :param ours: what the settings are called without it
+    """
+    parser.add_argument(
+        "--preset",
+        choices=presets.PRESETS,
+        metavar="NAME",
+        help=f"the settings of a paper instead of {ours}: {', '.join(presets.PRESETS)}",
+    )
+
+
+def title(algorithm: type[GRPO], preset: str | None, ours: str, task: str) -> str:
+    """
+    :param algorithm: the algorithm
+    :param preset: name of the preset, if there is one
+    :param ours: what the settings are called without
+    :param task: what is learned
+    :return: what to call a training and its results
+    """
+    return f"{algorithm.__name__} ({preset or ours}) on {task}"
 
 
 def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
@@ -211,17 +235,17 @@ def _new_run(folder: Path, name: str) -> Path:
     return folder / f"{name}_{number}"
 
 
-def announce(model: GRPO, task: str, policy: str) -> None:
+def announce(model: GRPO, title: str, policy: str) -> None:
     """
     Say what will be trained.
 
     :param model: the model
-    :param task: what it will learn
+    :param title: see :func:`title`
     :param policy: the policy as users call it
     """
     threads = th.get_num_threads()
     say(
-        Text(f"{type(model).__name__} on {task}", "bold"),
+        Text(title, "bold"),
         f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device} ({threads} thread{'s' if threads > 1 else ''})",
     )
 

@@ -8,7 +8,7 @@ were too coarse; seconds of the processor instead of the clock; evaluations afte
 every fifth, because at equal seconds PPO is read early. None after a run on the test list:
 
 - Everybody learns with the defaults of the class, as in ``PPO("MlpPolicy", env)``. ``ppo-norm`` is PPO in a ``VecNormalize``
-  on the tasks where the RL Zoo normalises, and PPO elsewhere. ``grpo-paper`` has the settings of the GRPO paper.
+  on the tasks where the RL Zoo normalises, and PPO elsewhere. ``grpo-paper`` is the preset, with our sizes.
 - Budgets, evaluations and the scale of each task are those of ``tasks.py``. Development: 3 seeds. Test: 5 seeds. ``long``:
   four tasks on which the former defaults had failed, with larger budgets, 5 seeds.
 - The score of a run is the mean return of 100 deterministic episodes after training, on a scale from a random policy (0) to

@@ -7,17 +7,16 @@ in ``docs/images``. Nothing is trained. ``scores.py`` says what the figures are.
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.common import machine
 from benchmarks.pages import IMAGES, PAGES, fold, list_pages
 from benchmarks.tables import markdown
-from benchmarks.unseen.run import OURS, PEERS, rows
+from benchmarks.unseen.run import OURS, origins, rows
 from benchmarks.unseen.scores import (
     CLIP,
     MARGIN,
@@ -25,6 +24,7 @@ from benchmarks.unseen.scores import (
     Row,
     Runs,
     against,
+    all_rows,
     at_equal_seconds,
     clipped,
     designs,
@@ -58,7 +58,7 @@ TITLES = {
     "long": "Tasks on which the former defaults had failed",
 }
 # A comment in Markdown: a page that is made again has the same design, whatever was tried since
-_BEGIN = "% Design: "
+BEGIN = "% Design: "
 LABELS = {
     "ppo": "PPO",
     "ppo-norm": "PPO-norm",
@@ -136,11 +136,12 @@ def behind(runs: Runs, algo: str) -> list[Task]:
     return tasks
 
 
-def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False) -> str:
+def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False, labels: Mapping[str, str] = LABELS) -> str:
     """
     :param runs: What is shown
     :param cell: What to write of the runs of an algorithm on a task
     :param marks: Whether to mark where ours are behind PPO
+    :param labels: Of the columns
     :return: A row for each task, a column for each algorithm
     """
     marked = {algo: behind(runs, algo) if marks and algo in OURS else [] for algo in runs.of}
@@ -151,7 +152,7 @@ def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False) -
             for algo, of_one in runs.of.items()
         ]
         lines.append([f"{task.env_id}, {task.timesteps // 1000}k", number(task.low), number(task.high), *cells])
-    return markdown(["task", "random", "reference", *(LABELS[algo] for algo in runs.of)], lines)
+    return markdown(["task", "random", "reference", *(labels[algo] for algo in runs.of)], lines)
 
 
 def mean_text(runs: list[Row]) -> str:
@@ -206,8 +207,8 @@ def result(runs: Runs) -> str:
         return "Nothing is compared yet: there is no task with runs of PPO and of every other algorithm shown."
     steps, seconds, behind_on = [], [], []
     for algo in ours:
-        steps.append(clause(algo, against(scores(runs, algo), scores(runs, "ppo"))))
-        seconds.append(clause(algo, *at_equal_seconds(runs, algo)))
+        steps.append(clause(LABELS[algo], against(scores(runs, algo), scores(runs, "ppo"))))
+        seconds.append(clause(LABELS[algo], *at_equal_seconds(runs, algo)))
         tasks = behind(runs, algo)
         if tasks:
             names = ", ".join(task.env_id for task in tasks)
@@ -219,34 +220,36 @@ def result(runs: Runs) -> str:
     return " ".join(begun + behind_on)
 
 
-def clause(algo: str, *pairs: Pair) -> str:
+def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
     """
-    :param algo: An algorithm
-    :param pairs: It and PPO, with the slower one read at its last evaluation, and at its next one if that is another matter
+    :param label: Of an algorithm
+    :param pairs: It and the other, with the slower one read at its last evaluation, and at its next one if that is another
+        matter
+    :param other: Label of the other
     :return: What can be said of the two, and the numbers
     """
-    label = LABELS[algo]
-    says = {word: f"{label} is {word} PPO" for word in ("above", "below")}
-    says |= {"level": f"{label} and PPO are level", "undecided": f"between {label} and PPO it is undecided"}
+    says = {word: f"{label} is {word} {other}" for word in ("above", "below")}
+    says |= {"level": f"{label} and {other} are level", "undecided": f"between {label} and {other} it is undecided"}
     text = says[say(pairs)]
     if not all(pair.improvement.known for pair in pairs):
-        text = f"of {label} and PPO there are too few seeds to say"
-    first, *others = pairs
+        text = f"of {label} and {other} there are too few seeds to say"
+    first, *following = pairs
     text += f", probability of improvement {_text(first.improvement)}, difference of the IQMs {_text(first.difference)}"
-    for other in others:
-        text += f", with the slower one's next evaluation {_text(other.improvement)} and {_text(other.difference)}"
+    for pair in following:
+        text += f", with the slower one's next evaluation {_text(pair.improvement)} and {_text(pair.difference)}"
     return text
 
 
-def completeness(runs: Runs) -> str:
+def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
     """
     :param runs: What is shown
+    :param labels: Of all that is to be shown
     :return: What is missing, nothing if nothing is
     """
     tasks, all_runs = LISTS[runs.list], len(LISTS[runs.list]) * SEEDS[runs.list]
     short = [algo for algo in runs.of if sum(map(len, runs.of[algo].values())) < all_runs]
-    said = [f"{LABELS[algo]} {counted(runs, algo)} runs" for algo in short]
-    said += [f"{LABELS[algo]} 0 of {all_runs} runs" for algo in (*PEERS, *OURS) if algo not in runs.of]
+    said = [f"{labels[algo]} {counted(runs, algo)} runs" for algo in short]
+    said += [f"{label} 0 of {all_runs} runs" for algo, label in labels.items() if algo not in runs.of]
     left_out = [task.env_id for task in tasks if task not in runs.common]
     text = f"**Not complete:** {', '.join(said)}. " if said else ""
     if left_out:
@@ -254,10 +257,11 @@ def completeness(runs: Runs) -> str:
     return text.strip()
 
 
-def draw_profile(runs: Runs, path: Path) -> None:
+def draw_profile(runs: Runs, path: Path, labels: Mapping[str, str] = LABELS) -> None:
     """
     :param runs: What is shown
     :param path: Where to save, an SVG
+    :param labels: Of the curves
     """
     look, thresholds = styles(list(runs.of)), np.linspace(*CLIP, 161)
     # Text as text, and the same file for the same data
@@ -267,7 +271,7 @@ def draw_profile(runs: Runs, path: Path) -> None:
             band, style = performance_profile(clipped(scores(runs, algo)), thresholds), look[algo]
             width = 2.0 if algo in ("ppo", "grpo", "dapo") else 1.2
             axes.plot(
-                thresholds, band.value, color=style.colour, linestyle=style.linestyle, label=LABELS[algo], linewidth=width
+                thresholds, band.value, color=style.colour, linestyle=style.linestyle, label=labels[algo], linewidth=width
             )
             axes.fill_between(thresholds, band.low, band.high, color=style.colour, alpha=0.1, linewidth=0)
         for at in (0.0, 1.0):
@@ -285,25 +289,10 @@ def made(runs: Runs) -> str:
     :param runs: What is shown
     :return: Commands, commits, machines and versions
     """
-    shown = [row for of_one in runs.of.values() for of_task in of_one.values() for row in of_task]
-    commits = ", ".join(dict.fromkeys(row["commit"] for row in shown))
-    text = (
+    return (
         f"`python -m benchmarks.unseen.run {runs.list}` with the design {runs.design}, then "
-        f"`python -m benchmarks.unseen.report {runs.list} --design {runs.design}`. Commits of the runs: {commits}. "
-        "All of them: `benchmarks/results/unseen.jsonl`."
+        f"`python -m benchmarks.unseen.report {runs.list} --design {runs.design}`. {origins(all_rows(runs))}"
     )
-    places = dict.fromkeys(_place(row["machine"], row["versions"]) for row in shown if "versions" in row)
-    if places:
-        text += f" Machine: {'; '.join(places)}."
-    if any("versions" not in row for row in shown):
-        here = machine()
-        place = _place(here["cpu"], {name: here["versions"][name] for name in ("torch", "stable_baselines3")})
-        text += f" {'Some of the' if places else 'The'} runs have no note of their machine; report made with {place}."
-    return text
-
-
-def _place(cpu: str, versions: dict[str, str]) -> str:
-    return ", ".join([cpu, *(f"{package} {version}" for package, version in versions.items())])
 
 
 def page(found: Sequence[Row], runs: Runs) -> str:
@@ -314,13 +303,11 @@ def page(found: Sequence[Row], runs: Runs) -> str:
     """
     name, n_seeds = runs.list, SEEDS[runs.list]
     looks = designs(found, name)
-    parts = [f"{_BEGIN}{runs.design}\n", f"# {TITLES[name]}\n"]
+    parts = [f"{BEGIN}{runs.design}\n", f"# {TITLES[name]}\n"]
     if runs.common:
         parts += [
             f"![Performance profiles](../images/unseen_{name}.svg){{.picture}}\n",
-            f"*Share of the runs whose normalised score is above τ, and its 95% bootstrap interval; {n_seeds} seeds on "
-            f"{len(runs.common)} of {_tasks(len(LISTS[name]))}. A score is (return - random) / (reference - random), clipped "
-            f"to {CLIP[0]} and {CLIP[1]}.*\n",
+            caption(runs),
         ]
     parts += [result(runs) + "\n", completeness(runs) + "\n", _how_to_read(runs, looks)]
     if runs.common:
@@ -354,6 +341,18 @@ def page(found: Sequence[Row], runs: Runs) -> str:
     return "\n".join(part for part in parts if part.strip())
 
 
+def caption(runs: Runs) -> str:
+    """
+    :param runs: What is shown
+    :return: What stands below the profiles
+    """
+    return (
+        f"*Share of the runs whose normalised score is above τ, and its 95% bootstrap interval; {SEEDS[runs.list]} seeds on "
+        f"{len(runs.common)} of {_tasks(len(LISTS[runs.list]))}. A score is (return - random) / (reference - random), clipped "
+        f"to {CLIP[0]} and {CLIP[1]}.*\n"
+    )
+
+
 def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
     """
     :param runs: What is shown
@@ -367,8 +366,17 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
         f"*undecided*. Intervals are stratified bootstraps over the seeds, not corrected for the number of comparisons. "
         f"Everybody learns with the defaults of the class; GRPO and DAPO are of the design {runs.design} (designs that "
         f"this list was looked at with: {len(looks)}). PPO-norm: PPO in a `VecNormalize` on the tasks where the RL Zoo "
-        f"normalises, PPO's runs elsewhere. GRPO-paper: the settings of the GRPO paper{paper}.\n"
+        f"normalises, PPO's runs elsewhere. GRPO-paper: the preset grpo-paper with our group size, epochs and "
+        f"minibatches{paper}.\n"
     )
+
+
+def design_of(page: Path) -> str:
+    """
+    :param page: Made before
+    :return: Design that it shows
+    """
+    return page.read_text(encoding="utf-8").splitlines()[0].removeprefix(BEGIN)
 
 
 def write_page(found: Sequence[Row], name: str, design: str | None = None, pages: Path = PAGES, images: Path = IMAGES) -> None:
@@ -381,7 +389,7 @@ def write_page(found: Sequence[Row], name: str, design: str | None = None, pages
     """
     looks, path = designs(found, name), pages / f"unseen_{name}.md"
     if design is None and path.exists():
-        design = path.read_text(encoding="utf-8").splitlines()[0].removeprefix(_BEGIN)
+        design = design_of(path)
     if not looks or design not in (None, *looks):
         raise SystemExit(f"No runs of {design or 'ours'} on the list {name}. Designs: {', '.join(looks) or 'none'}")
     runs = select(found, name, design or looks[-1])

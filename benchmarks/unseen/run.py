@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from sb3_grpo import presets
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
@@ -34,14 +36,8 @@ EVALUATED_AT = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 N_EPISODES, N_FINAL_EPISODES = 10, 100
 # Evaluations have seeds of their own
 EVALUATION_SEED = 10_000
-PAPER: dict[str, Any] = {
-    "advantage": "outcome",
-    "advantage_scale": "group",
-    "loss_average": "episode",
-    "gamma": 1.0,
-    "kl_coef": 0.04,
-    "kl_estimator": "k3_plain",
-}
+# What the paper optimises, with our sizes: 64 answers to a question and a single step of the optimizer are a language model's
+PAPER: dict[str, Any] = {**presets.GRPO_PAPER, "group_size": 4, "n_epochs": 10, "batch_size": 256}
 
 
 class Evaluate(BaseCallback):
@@ -162,6 +158,29 @@ def origin() -> dict[str, Any]:
     here = machine()
     versions = {package: here["versions"][package] for package in ("torch", "stable_baselines3")}
     return {"commit": here["commit"], "machine": here["cpu"], "versions": versions}
+
+
+def origins(found: Sequence[dict[str, Any]]) -> str:
+    """
+    :param found: Runs
+    :return: Where they were made, in words
+    """
+    from benchmarks.common import machine
+
+    text = f"Commits of the runs: {', '.join(dict.fromkeys(row['commit'] for row in found))}. "
+    text += "All of them: `benchmarks/results/unseen.jsonl`."
+    places = dict.fromkeys(_place(row["machine"], row["versions"]) for row in found if "versions" in row)
+    if places:
+        text += f" Machine: {'; '.join(places)}."
+    if any("versions" not in row for row in found):
+        here = machine()
+        place = _place(here["cpu"], {name: here["versions"][name] for name in ("torch", "stable_baselines3")})
+        text += f" {'Some of the' if places else 'The'} runs have no note of their machine; report made with {place}."
+    return text
+
+
+def _place(cpu: str, versions: dict[str, str]) -> str:
+    return ", ".join([cpu, *(f"{package} {version}" for package, version in versions.items())])
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ Scores of the runs on a list of tasks, and what may be said of them. What the ru
   the difference of the IQMs lies within ``MARGIN``, fixed before any run on the test list. Otherwise "undecided".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,8 +102,24 @@ def select(found: Sequence[Row], name: str, design: str) -> Runs:
     of = {algo: runs for algo, runs in of.items() if any(runs.values())}
     if "ppo-norm" in of and "ppo" in of:
         of["ppo-norm"] |= {env_id: of["ppo"][env_id] for env_id, task in tasks.items() if not task.normalize}
-    common = [task for env_id, task in tasks.items() if of and all(runs[env_id] for runs in of.values())]
-    return Runs(name, design, paper, of, common)
+    return Runs(name, design, paper, of, common_tasks(of, name))
+
+
+def common_tasks(of: Mapping[str, Mapping[str, Sequence[Row]]], name: str) -> list[Task]:
+    """
+    :param of: The runs of each algorithm, for each task
+    :param name: Of a list
+    :return: Tasks on which all of these have runs
+    """
+    return [task for task in LISTS[name] if of and all(runs[task.env_id] for runs in of.values())]
+
+
+def all_rows(runs: Runs) -> list[Row]:
+    """
+    :param runs: What is shown
+    :return: One after the other
+    """
+    return [row for of_one in runs.of.values() for of_task in of_one.values() for row in of_task]
 
 
 def final_returns(runs: Sequence[Row]) -> np.ndarray:

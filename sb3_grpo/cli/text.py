@@ -11,11 +11,13 @@ from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
+from sb3_grpo import presets
 from sb3_grpo.console import (
     ALGORITHMS,
     INTERRUPTED,
     OK,
     UsageError,
+    add_preset,
     announce,
     curve_figure,
     learn,
@@ -25,6 +27,7 @@ from sb3_grpo.console import (
     save_config,
     say,
     say_table,
+    title,
     valid_seed,
 )
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
@@ -156,6 +159,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "Ctrl-C ends the training early and keeps the model.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
+    add_preset(parser, "those that were chosen for this task")
     parser.add_argument(
         "--digits",
         type=int,
@@ -196,24 +200,28 @@ def _text(args: argparse.Namespace) -> int:
     # One token more than the longest answer and its end need, so that there is something to learn about the end, too
     env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
     assert training.n_items is not None
-    settings = {**SETTINGS, **lesson.settings, "policy_kwargs": NETWORK}
+    settings = {**SETTINGS, **lesson.settings, **_preset(args, env), "policy_kwargs": NETWORK}
     learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
     algorithm = ALGORITHMS[args.algo]
-    model = algorithm(
-        "TokenPolicy",
-        env,
-        learning_rate,
-        seed=args.seed,
-        device="cpu",
-        start_sampler=HardPrompts(training.n_items),
-        **settings,
-    )
+    try:
+        model = algorithm(
+            "TokenPolicy",
+            env,
+            learning_rate,
+            seed=args.seed,
+            device="cpu",
+            start_sampler=HardPrompts(training.n_items),
+            **settings,
+        )
+    except ValueError as error:
+        raise UsageError(f"--preset {args.preset}: {error}") from error
     policy = model.policy
     assert isinstance(policy, TokenPolicy)
     output = make_output(args, f"addition-{args.digits}")
 
     task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
-    announce(model, task, "TokenPolicy")
+    what = title(algorithm, args.preset, "chosen for sums", task)
+    announce(model, what, "TokenPolicy")
     start = time.perf_counter()
     loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)[-1]
     warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
@@ -224,7 +232,7 @@ def _text(args: argparse.Namespace) -> int:
     model.save(output / "model.zip")
     after = exam.show(policy, "After the training")
     curve.curve.append((outcome.steps, after))
-    _save_curve(output / "curve.png", f"{algorithm.__name__} on {task}", curve.curve)
+    _save_curve(output / "curve.png", what, curve.curve)
     save_config(
         output / "config.json",
         args,
@@ -238,6 +246,16 @@ def _text(args: argparse.Namespace) -> int:
     )
     report(output, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
     return INTERRUPTED if outcome.interrupted else OK
+
+
+def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]:
+    if args.preset is None:
+        return {}
+    preset = presets.preset(args.preset)
+    if args.preset == "dr-grpo":
+        # The paper's is the longest that its answers can be
+        preset["constant_length"] = float(env.rules.max_answer_tokens)
+    return preset
 
 
 def _save_curve(path: Path, title: str, curve: list[tuple[int, float]]) -> None:

@@ -20,12 +20,13 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
-from sb3_grpo import GRPO, make_group_env
+from sb3_grpo import GRPO, make_group_env, presets
 from sb3_grpo.console import (
     ALGORITHMS,
     INTERRUPTED,
     OK,
     UsageError,
+    add_preset,
     announce,
     close_matches,
     curve_figure,
@@ -38,6 +39,7 @@ from sb3_grpo.console import (
     positive,
     report,
     save_config,
+    title,
     valid_seed,
 )
 from sb3_grpo.text.tokens import TokenSpace
@@ -73,6 +75,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--algo", required=True, choices=ALGORITHMS, help="the algorithm")
+    add_preset(parser, "the defaults")
     parser.add_argument(
         "--env", required=True, help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first"
     )
@@ -96,7 +99,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated",
+        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and wins over --preset",
     )
     parser.set_defaults(run=_train)
 
@@ -205,7 +208,7 @@ def _check_device(device: str) -> None:
 def _train(args: argparse.Namespace) -> int:
     _check_device(args.device)
     algorithm = ALGORITHMS[args.algo]
-    settings = _parse_settings(algorithm, args.set)
+    settings = (presets.preset(args.preset) if args.preset else {}) | _parse_settings(algorithm, args.set)
     spec = find_env(args.env)
     env = _make_env(args.env, spec, args.n_envs, args.seed)
     policy = _choose_policy(env.observation_space)
@@ -216,7 +219,8 @@ def _train(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     output = make_output(args, re.sub(r"[^\w.-]+", "-", args.env))
 
-    announce(model, args.env, policy)
+    what = title(algorithm, args.preset, "defaults", args.env)
+    announce(model, what, policy)
     returns = EpisodeReturns()
     outcome = learn(model, args.timesteps, [returns])
     env.close()
@@ -227,7 +231,7 @@ def _train(args: argparse.Namespace) -> int:
             evaluation = _evaluate(model, args, spec)
     finally:
         # A Ctrl-C during the evaluation loses nothing but the evaluation
-        _save_curve(output / "curve.png", f"{algorithm.__name__} on {args.env}", returns.curve, spec.reward_threshold)
+        _save_curve(output / "curve.png", what, returns.curve, spec.reward_threshold)
         training = {"episodes": len(returns.curve)}
         save_config(output / "config.json", args, settings, model, outcome, training, evaluation=evaluation)
         report(output, outcome, _summary(evaluation, spec.reward_threshold))

@@ -381,16 +381,20 @@ class GroupRolloutBuffer:
         self.size = self._n_evaluated = len(kept)
 
 
-def minibatches(episode: th.Tensor, kept: th.Tensor, batch_size: int, whole_episodes: bool = False) -> Iterator[Minibatch]:
+def minibatches(
+    episode: th.Tensor, kept: th.Tensor, batch_size: int | None, whole_episodes: bool = False
+) -> Iterator[Minibatch]:
     """
     Split the steps of a batch at random into minibatches of nearly equal size: of whole episodes, as nearly as these allow.
 
     :param episode: (N,) the episode of each step
     :param kept: (N,) long, the steps that take part in the loss
-    :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode)
+    :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode), ``None`` for a single
+        minibatch
     :param whole_episodes: Keep the steps of an episode together, for ratios per episode and for texts
     :return: The minibatches
     """
+    batch_size = len(kept) if batch_size is None else batch_size
     if not whole_episodes:
         n_minibatches = -(-len(kept) // batch_size)
         for steps in th.tensor_split(kept[th.randperm(len(kept), device=kept.device)], n_minibatches):

@@ -27,8 +27,8 @@ from sb3_grpo.common.policies import (
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
-from sb3_grpo.groups.group import Group, live_groups, outcomes
-from sb3_grpo.groups.queue import NO_EPISODE, GroupSettings
+from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
+from sb3_grpo.groups.queue import NO_EPISODE, RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
@@ -41,6 +41,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
+# With max_sampling_rounds=None: after so many steps of a rollout without a live group, it will not come
+MAX_DEAD_STEPS = 1_000_000
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -74,12 +76,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
-        batch_size: int,
+        batch_size: int | None,
         gamma: float,
         ent_coef: float,
         max_grad_norm: float,
         dynamic_sampling: bool,
-        max_sampling_rounds: int,
+        max_sampling_rounds: int | None,
+        group_metric: str,
         common_noise: bool,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
@@ -129,6 +132,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
+        self.group_metric = group_metric
         self.common_noise = common_noise
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
@@ -207,6 +211,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon}.")
         if self.unrelated_starts:
             raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.group_metric != RETURN:
+            raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
         if self.vine_share > 0.0:
             raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
 
@@ -369,6 +375,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             common_noise=self.common_noise,
             horizon=self.horizon,
             n_steps=self.n_steps,
+            metric=self.group_metric,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -444,6 +451,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 if queue.n_sampling_rounds > n_rounds:
                     # Of the dead groups only the outcomes are needed any more
                     self._keep_open_groups()
+            if not ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
+                self._check_live(n_steps * env.num_envs)
             if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
                 self._evaluate_log_probs()
             self._last_obs = new_obs  # type: ignore[assignment]
@@ -462,6 +471,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _check_live(self, n_steps: int) -> None:
+        """
+        :param n_steps: Steps of this rollout
+        :raises ValueError: if groups are drawn without a limit, and none of them was live
+        """
+        if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
+            return
+        raise ValueError(
+            f"{n_steps:,} steps have brought no live group: in each group all members had the same outcome. The task is "
+            "solved, or no member ever succeeds, and max_sampling_rounds=None draws groups until enough are live. With a "
+            "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
+        )
 
     def _evaluate_log_probs(self) -> None:
         """Make the log probabilities of the actions sampled so far. To be called before the policy may change."""
@@ -500,7 +522,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         groups = self.collector.take(self._last_obs)
         kept = groups
         if self.dynamic_sampling and self.n_steps is None:
-            kept = [group for group, is_live in zip(groups, live_groups(outcomes(groups)).tolist(), strict=True) if is_live]
+            kept = [group for group, is_live in zip(groups, live_groups(metrics(groups)).tolist(), strict=True) if is_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
@@ -520,7 +542,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - live_groups(raw_outcomes).double().mean().item())
+        self.logger.record("group/dead_fraction", 1.0 - live_groups(metrics(groups)).double().mean().item())
         if self.n_steps is None:
             n_stale = sum(episode.n_before for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))

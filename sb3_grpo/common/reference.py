@@ -14,7 +14,7 @@ from sb3_grpo.utils.plugins import check_choice, check_tensor, name_of
 # A function of the log probabilities under the policy and under the reference
 KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
 
-NAMES = ("exact", *KL_ESTIMATORS, "k3_plain")
+NAMES = ("exact", *KL_ESTIMATORS, "k3_plain", "k1_in_reward")
 # Bounds of the adaptive coefficient
 MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
 
@@ -77,6 +77,15 @@ class Reference:
             self.renew(policy)
         # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
         self.policy.observation_norm = policy.observation_norm
+
+    def log_prob(self, observations: Any, actions: th.Tensor) -> th.Tensor:
+        """
+        :param observations: As the policy takes them
+        :param actions: (M,) or (M, d)
+        :return: (M,) their log probabilities under the reference, without gradient
+        """
+        with th.no_grad():
+            return self.policy.get_distribution(observations).log_prob(actions)
 
     def kl(
         self,

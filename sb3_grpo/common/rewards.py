@@ -1,4 +1,4 @@
-"""Reward shaping of DAPO (arXiv:2503.14476)."""
+"""Reward shaping: the soft overlong punishment of DAPO (arXiv:2503.14476), the KL penalty of PPO for language models."""
 
 import torch as th
 
@@ -19,3 +19,19 @@ def soft_overlong_penalty(lengths: th.Tensor, max_length: int, cache_length: int
     if not 0 < cache_length <= max_length:
         raise ValueError(f"cache_length must be in (0, max_length = {max_length}], got {cache_length}")
     return ((max_length - cache_length - lengths) / cache_length).clamp(min=-1.0, max=0.0)
+
+
+def kl_penalised_rewards(rewards: th.Tensor, log_prob: th.Tensor, ref_log_prob: th.Tensor, kl_coef: float) -> th.Tensor:
+    """
+    The KL divergence in the reward, ``r_t - beta (log pi(a_t | s_t) - log ref(a_t | s_t))`` (arXiv:2402.03300 eq. 2,
+    arXiv:2402.14740): PPO for language models has it there, GRPO in the loss.
+
+    The sum over an episode is an estimate of the divergence of whole episodes (k1), so a return is its reward minus this.
+
+    :param rewards: any shape, of each step
+    :param log_prob: same shape, log probabilities of the actions under the policy that drew them
+    :param ref_log_prob: same shape, under the reference
+    :param kl_coef: beta
+    :return: same shape
+    """
+    return rewards - kl_coef * (log_prob - ref_log_prob)

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
+from sb3_grpo import presets
 from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
-from sb3_grpo.console import UsageError, close_matches, find_env
+from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, find_env
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
@@ -139,9 +140,12 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
         entry = {"algo": entry} if isinstance(entry, str) else entry
         where = f"{source}: variant {entry!r}"
         if not isinstance(entry, dict) or "algo" not in entry:
-            raise UsageError(f"{where}: expected the name of an algorithm, or algo: with name:, hyperparams: and factors:")
-        _check_names(entry, ("name", "algo", "hyperparams", "factors"), where, "key")
-        name = _safe_name(entry.get("name", entry["algo"]), where)
+            raise UsageError(
+                f"{where}: expected the name of an algorithm, or algo: with name:, preset:, hyperparams: and factors:"
+            )
+        _check_names(entry, ("name", "algo", "preset", "hyperparams", "factors"), where, "key")
+        preset = _preset(entry, where)
+        name = _safe_name(entry.get("name", entry.get("preset", entry["algo"])), where)
         fixed, factors = entry.get("hyperparams") or {}, entry.get("factors") or {}
         for key, value, example in (("hyperparams", fixed, "{group_size: 8}"), ("factors", factors, "{group_size: [4, 8]}")):
             if not isinstance(value, dict):
@@ -152,10 +156,21 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
         for levels in itertools.product(*factors.values()):
             chosen = dict(zip(factors, levels, strict=True))
             label = ", ".join([name, *(f"{key}={_label(value)}" for key, value in chosen.items())])
-            hyperparams = {str(key): _number(value) for key, value in {**fixed, **chosen}.items()}
+            hyperparams = {str(key): _number(value) for key, value in {**preset, **fixed, **chosen}.items()}
             if "n_envs" in hyperparams:
                 hyperparams["n_envs"] = _whole_number(hyperparams["n_envs"], f"{where}: n_envs")
             yield Variant(_safe_name(label, where), str(entry["algo"]), hyperparams)
+
+
+def _preset(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if "preset" not in entry:
+        return {}
+    if entry["algo"] not in ALGORITHMS:
+        raise UsageError(f"{where}: presets are for {' and '.join(sorted(ALGORITHMS))}, not for {entry['algo']}")
+    try:
+        return presets.preset(entry["preset"])
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _label(value: Any) -> str:

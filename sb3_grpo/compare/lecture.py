@@ -145,7 +145,8 @@ def _kl_handling(variant: _Described) -> list[Fact]:
     if variant.grouped:
         coefficient = variant.setting("kl_coef")
         off = coefficient in ("0", "0.0")
-        facts.append(Fact("no reference policy" if off else f"loss term, coefficient {coefficient}", False))
+        place = "in the reward of each step" if variant.setting("kl_estimator") == "k1_in_reward" else "loss term"
+        facts.append(Fact("no reference policy" if off else f"{place}, coefficient {coefficient}", False))
     limit = variant.setting("target_kl")
     if variant.algo == "trpo":
         facts.append(Fact(f"constraint of each update: at most {limit}", False))
@@ -163,7 +164,7 @@ def _kl_handling(variant: _Described) -> list[Fact]:
 
 
 def _clipping(variant: _Described) -> list[Fact]:
-    if variant.setting("clip_range") == "None":
+    if variant.setting("clip_range") in ("None", "inf"):
         return [Fact("none", False)] if variant.described else []
     low, high = variant.setting("clip_range"), variant.setting("clip_range_high")
     high = low if high == "None" else high

@@ -18,6 +18,7 @@ class DAPO(GRPO):
     The KL divergence from a reference policy is off in both. Overlong filtering and the soft overlong penalty
     (``overlong_filter``, ``overlong_penalty``) are off by default, because in control tasks an episode
     that the time limit cuts off is often among the best (CartPole), or every episode is (Pendulum).
+    The settings of the paper are a preset: ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
@@ -28,7 +29,7 @@ class DAPO(GRPO):
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place. With ``n_steps``
         their steps do not count: the rollout goes on until there are enough others
     :param max_sampling_rounds: How many times at the most groups are drawn for an update; with ``n_steps``, how many times as
-        long the rollout is at the most
+        long the rollout is at the most. ``None``: there is no limit
     :param kwargs: See :class:`GRPO`
     """
 
@@ -41,7 +42,7 @@ class DAPO(GRPO):
         clip_range_high: float | Schedule | None = 0.28,
         loss_average: str = "step",
         dynamic_sampling: bool = True,
-        max_sampling_rounds: int = 4,
+        max_sampling_rounds: int | None = 4,
         **kwargs: Any,
     ):
         super().__init__(

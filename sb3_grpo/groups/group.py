@@ -21,6 +21,7 @@ class Episode:
     length: int = 0
     outcome: float = 0.0  # undiscounted return of the environment's own rewards
     truncated: bool = False
+    metric: float = 0.0  # what tells live groups from dead ones: the outcome, or a value of the last info
     n_before: int = 0  # of its steps, those that were chosen before the present rollout, by an earlier policy
     next_observation: Any = None
 
@@ -50,6 +51,14 @@ def outcomes(groups: list[Group]) -> th.Tensor:
     :return: (B, G) raw outcomes
     """
     return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
+
+
+def metrics(groups: list[Group]) -> th.Tensor:
+    """
+    :param groups: B complete groups
+    :return: (B, G) what tells live groups from dead ones
+    """
+    return th.tensor([[episode.metric for episode in group.episodes] for group in groups], dtype=th.float64)
 
 
 def live_groups(outcomes: th.Tensor) -> th.Tensor:

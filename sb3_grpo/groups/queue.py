@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
+from sb3_grpo.groups.group import Episode, Group, live_groups, metrics
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import Probe, Trace, compare_traces
@@ -15,6 +15,9 @@ from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
 
 # In place of the ticket, for a copy that plays an episode that is not part of a group
 NO_EPISODE = -1
+
+# The metric that is the outcome itself
+RETURN = "return"
 
 # The first groups from snapshots are probed, and then some, so that the probes take about as long as this share of all steps
 N_PROBED_FIRST = 2
@@ -34,21 +37,23 @@ class GroupSettings(NamedTuple):
     :param group_size: Episodes per group
     :param n_groups: Groups per update; without meaning with ``n_steps``
     :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
-        1: dead groups are not replaced.
+        1: dead groups are not replaced. ``None``: there is no limit
     :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
     :param common_noise: Whether the environment's noise after the start is the same for all members
     :param horizon: Members are cut after this many steps, ``None`` for whole episodes
     :param n_steps: An update takes this many steps of each copy, whether or not their episodes have ended.
         ``None``: it takes whole groups
+    :param metric: What tells live groups from dead ones: ``"return"``, or a key of the info of an episode's last step
     """
 
     group_size: int
     n_groups: int
-    max_sampling_rounds: int
+    max_sampling_rounds: int | None
     sampler: StartSampler | None
     common_noise: bool
     horizon: int | None = None
     n_steps: int | None = None
+    metric: str = RETURN
 
 
 class GroupQueue:
@@ -209,10 +214,20 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
+        episode.metric = outcome if self.settings.metric == RETURN else self._metric_of(info)
         group.n_ended += 1
         self._n_steps += length
         if self.settings.sampler is not None:
             self.settings.sampler.after_episode(group, episode, info)
+
+    def _metric_of(self, info: dict[str, Any]) -> float:
+        key = self.settings.metric
+        if key not in info:
+            raise ValueError(
+                f"group_metric={key!r}: the info of an episode's last step has no such key, only {', '.join(map(str, info))}. "
+                f"Write group_metric={RETURN!r} to tell live groups by their returns."
+            )
+        return float(info[key])
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """
@@ -253,7 +268,7 @@ class GroupQueue:
             wanted = self.wanted_groups()
             if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
                 return False
-            live = live_groups(outcomes(wanted)).tolist()
+            live = live_groups(metrics(wanted)).tolist()
             n_missing = self.settings.n_groups - sum(live)
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
@@ -261,6 +276,13 @@ class GroupQueue:
                 group.replaced = not is_live
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
+
+    def has_live_group(self) -> bool:
+        """
+        :return: Whether one of the groups that are complete is live
+        """
+        complete = [group for group in self.groups if group.complete]
+        return bool(complete) and bool(live_groups(metrics(complete)).any())
 
     def open_tickets(self) -> list[int]:
         """

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.group import Group, live_groups, metrics
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 
 
@@ -15,7 +15,7 @@ class StepQueue(GroupQueue):
     copy waits or runs ahead, and no step is older than the update before.
 
     With more than one sampling round, the steps of dead groups do not count: the rollout goes on until there are enough
-    others, or it is ``max_sampling_rounds`` times as long.
+    others, or it is ``max_sampling_rounds`` times as long (``None``: without that end).
 
     :param settings: What groups are drawn
     :param n_envs: How many environment copies take members
@@ -59,7 +59,7 @@ class StepQueue(GroupQueue):
         group, episode = self._members[ticket]
         # What a time limit cuts off could have gone on
         episode.next_observation = info["terminal_observation"] if truncated else None
-        if group.complete and not live_groups(outcomes([group]))[0]:
+        if group.complete and not live_groups(metrics([group]))[0]:
             self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
 
     def ready(self) -> bool:
@@ -69,8 +69,10 @@ class StepQueue(GroupQueue):
         n_left = self._wanted_steps - self._n_new_steps
         if self.settings.max_sampling_rounds == 1 or n_left > 0:
             return n_left <= 0
-        is_last_round = self._n_new_steps >= self.settings.max_sampling_rounds * self._wanted_steps
-        return is_last_round or self._n_dead_steps + n_left <= 0
+        if self._n_dead_steps + n_left <= 0:
+            return True
+        max_rounds = self.settings.max_sampling_rounds
+        return max_rounds is not None and self._n_new_steps >= max_rounds * self._wanted_steps
 
     def take(self) -> list[Group]:
         """

@@ -32,8 +32,9 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, check_kl_parameters, with_reference
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
-from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.groups.queue import RETURN
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
@@ -69,8 +70,8 @@ class GRPO(OnGroupAlgorithm):
 
     PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
     and what is better than the mean of the group is reinforced (by default after a regression has taken out of the returns
-    what the states explain). The defaults were chosen for control tasks. The settings of the paper are
-    ``advantage="outcome", advantage_scale="group", gamma=1.0, loss_average="episode", kl_coef=0.04, kl_estimator="k3_plain"``.
+    what the states explain). The defaults were chosen for control tasks. The settings of the paper are a preset:
+    ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
 
     **The update**
 
@@ -78,7 +79,7 @@ class GRPO(OnGroupAlgorithm):
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
-    :param batch_size: Minibatch size, in steps
+    :param batch_size: Minibatch size, in steps. ``None``: all steps of the update at once
     :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of this many minibatches:
         for networks whose memory has no room for larger minibatches
     :param n_epochs: Number of epochs when optimizing the surrogate loss
@@ -101,7 +102,10 @@ class GRPO(OnGroupAlgorithm):
         With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
-        times as long the rollout is at the most
+        times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps
+        without a live group
+    :param group_metric: What the members of a group must differ in for it to be live: ``"return"``, the raw outcome, or a key
+        of the info of an episode's last step, such as ``"is_success"``
     :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
@@ -144,7 +148,9 @@ class GRPO(OnGroupAlgorithm):
         0: there is no reference policy.
     :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``,
         all with the gradient of the KL divergence, see :func:`kl_loss`; ``"k3_plain"``: k3 as it stands in the paper, with
-        its own gradient. Or a function of the (M,) log probabilities under the policy and under the reference
+        its own gradient; ``"k1_in_reward"``: not in the loss, but taken from the reward of each step (PPO for language
+        models, RLOO), see :func:`kl_penalised_rewards`.
+        Or a function of the (M,) log probabilities under the policy and under the reference
     :param kl_target: Adapt ``kl_coef`` after each update: doubled where the KL divergence from the reference
         exceeds 3/2 of this target, halved where it is below 2/3 of it
     :param ref_update_interval: The present policy becomes the reference after this many updates (ProRL; the optimizer is not
@@ -211,7 +217,7 @@ class GRPO(OnGroupAlgorithm):
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
-        batch_size: int = 256,
+        batch_size: int | None = 256,
         gradient_accumulation_steps: int = 1,
         n_epochs: int = 10,
         gamma: float = 0.99,
@@ -234,7 +240,8 @@ class GRPO(OnGroupAlgorithm):
         kl_target: float | None = None,
         ref_update_interval: int | None = None,
         dynamic_sampling: bool = False,
-        max_sampling_rounds: int = 1,
+        max_sampling_rounds: int | None = 1,
+        group_metric: str = RETURN,
         upweight_live: bool = True,
         overlong_filter: bool = False,
         overlong_penalty: float = 0.0,
@@ -269,6 +276,7 @@ class GRPO(OnGroupAlgorithm):
             max_grad_norm=max_grad_norm,
             dynamic_sampling=dynamic_sampling,
             max_sampling_rounds=max_sampling_rounds,
+            group_metric=group_metric,
             common_noise=common_noise,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
@@ -440,6 +448,9 @@ class GRPO(OnGroupAlgorithm):
         clip_low = FloatSchedule(self.clip_range)(progress)
         clip_high = clip_low if self.clip_range_high is None else FloatSchedule(self.clip_range_high)(progress)
 
+        in_reward = {}
+        if self.reference is not None and self.kl_estimator == "k1_in_reward":
+            in_reward["kl_ref"] = self._penalise_rewards(batch)
         # The advantage of each step within its group, and its weight in the loss: both once for the whole batch,
         # so that they do not depend on how it is cut into minibatches
         advantages = self._advantages(batch)
@@ -466,9 +477,27 @@ class GRPO(OnGroupAlgorithm):
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
+        stats = [each | in_reward for each in stats]
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
         self._update_reference(stats[-1])
+
+    def _penalise_rewards(self, batch: GroupBatch) -> th.Tensor:
+        """
+        Take the KL divergence from the reference policy out of the rewards.
+
+        :param batch: The groups of the update
+        :return: Its mean
+        """
+        assert self.reference is not None
+        old_log_prob = batch.old_log_prob[batch.rows]
+        ref_log_prob = th.empty_like(old_log_prob)
+        steps = th.arange(len(batch.rows), device=self.device)
+        for minibatch in minibatches(batch.episode, steps, self.batch_size, whole_episodes=True):
+            actions = batch.actions[batch.rows[minibatch.steps]]
+            ref_log_prob[minibatch.steps] = self.reference.log_prob(batch.observations_at(minibatch), actions)
+        batch.rewards = kl_penalised_rewards(batch.rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), self.kl_coef)
+        return kl_estimate(old_log_prob, ref_log_prob, "k1").mean()
 
     def _train_epoch(
         self,
@@ -606,8 +635,8 @@ class GRPO(OnGroupAlgorithm):
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
         stats = {}
-        # beta KL(pi || ref): in the loss, not in the reward as PPO for language models has it (GRPO sec. 4.1.1)
-        if self.reference is not None:
+        # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as PPO for language models has it
+        if self.reference is not None and self.kl_estimator != "k1_in_reward":
             step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats["kl_ref"] = kl_ref.mean()

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_grpo import presets
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
@@ -91,6 +92,7 @@ class GroupExperimentManager(ExperimentManager):
 
     - hyperparameters come from ``zoo_configs``, unless ``config`` says otherwise;
     - strings are read and not evaluated, and what is called is a wrapper or a callback;
+    - an entry may have a ``preset``, beside which its other hyperparameters win;
     - schedules may be written ``lin_0.28`` for ``clip_range_high``, too;
     - the copies of an environment in other processes get a ``StartQueue``, if the algorithm needs it;
     - evaluations and trials end with ``n_timesteps``;
@@ -137,7 +139,10 @@ class GroupExperimentManager(ExperimentManager):
         if self.n_timesteps > 0:
             # Or the saved configuration, and the table that benchmark makes of it, would have the file's
             self.custom_hyperparams = (self.custom_hyperparams or {}) | {"n_timesteps": self.n_timesteps}
-        hyperparams, saved = super().read_hyperparameters()
+        if "preset" in (custom := self.custom_hyperparams or {}):
+            # In place of the entry's, if it has one
+            self.custom_hyperparams = {**self._with_preset(custom), "preset": None}
+        hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
         env_kwargs = {**hyperparams.get("env_kwargs", self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
@@ -147,6 +152,21 @@ class GroupExperimentManager(ExperimentManager):
             # record_video reads nothing else
             self.args.env_kwargs = env_kwargs
         return hyperparams, saved
+
+    def _with_preset(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param hyperparams: as they are written
+        :return: the same with the preset that they name in its place
+        """
+        own = {key: value for key, value in hyperparams.items() if key != "preset"}
+        if hyperparams.get("preset") is None:
+            return own
+        if not issubclass(ALGOS[self.algo], OnGroupAlgorithm):
+            raise UsageError(f"preset: these are settings of grpo and dapo, not of {self.algo}")
+        try:
+            return {**presets.preset(hyperparams["preset"]), **own}
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     @staticmethod
     def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:

@@ -8,15 +8,13 @@ import pytest
 pytest.importorskip("rliable")
 
 from rliable import metrics
+from unseen_data import NORMAL, PLAIN, cells_of, rows_of
 
 from benchmarks import pages
 from benchmarks.unseen import report, run, scores
-from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare import statistics
 from sb3_grpo.compare.statistics import Interval
-
-PLAIN = Task("Plain-v0", 1000, 0.0, 100.0, "made up")
-NORMAL = Task("Normal-v0", 1000, -10.0, 10.0, "made up", normalize=True)
 
 
 @pytest.fixture(autouse=True)
@@ -24,33 +22,6 @@ def two_tasks(monkeypatch):
     monkeypatch.setitem(LISTS, "test", (PLAIN, NORMAL))
     monkeypatch.setitem(SEEDS, "test", 3)
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
-
-
-def rows_of(algo, task, finals, seconds=(10.0, 20.0), first=0.0, design=None, **more):
-    """
-    :param algo: Its name
-    :param task: On which
-    :param finals: Last return of each seed
-    :param seconds: Of the two evaluations
-    :param first: Return of the first one
-    :param design: Of ours
-    :param more: Entries of the rows
-    :return: A row for each seed
-    """
-    design = design or ("A" if algo in run.OURS else "")
-    same = {"list": "test", "task": task.env_id, "algo": algo, "design": design, "steps": [500, 1000], "commit": "abc"}
-    same |= {"seconds": list(seconds)}
-    return [same | {"seed": seed, "returns": [first, final]} | more for seed, final in enumerate(finals)]
-
-
-def cells_of(table, row):
-    """
-    :param table: In Markdown
-    :param row: What its first cell begins with
-    :return: The cells by their columns
-    """
-    columns, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-    return next(dict(zip(columns, line, strict=True)) for line in lines if line[0].startswith(row))
 
 
 def estimate(cell):
@@ -184,8 +155,8 @@ def test_a_word_has_to_hold_with_the_next_evaluation_too():
     above = scores.Pair(Interval(0.2, 0.1, 0.3), Interval(0.6, 0.51, 0.7))
     undecided = scores.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
     assert scores.say([above, above]) == "above" and scores.say([above, undecided]) == "undecided"
-    assert report.clause("grpo", above).startswith("GRPO is above PPO")
-    assert report.clause("grpo", above, undecided).startswith("between GRPO and PPO it is undecided")
+    assert report.clause("GRPO", above).startswith("GRPO is above PPO")
+    assert report.clause("GRPO", above, undecided).startswith("between GRPO and PPO it is undecided")
 
 
 def test_the_sentence_is_made_from_the_numbers():

@@ -105,6 +105,22 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     assert f"{config['evaluation']['mean_return']:.2f}" in printed
 
 
+def test_presets_and_what_is_set_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
+    config = train_and_read("--preset", "grpo-paper", "--set", "kl_coef=0", "--set", "group_size=4")
+    used = config["hyperparameters"]
+    assert used["kl_coef"] == 0 and used["group_size"] == 4, "it wins"
+    assert used["advantage"] == "outcome" and used["dynamic_sampling"] is False and used["n_epochs"] == 1
+    assert config["arguments"]["preset"] == "grpo-paper"
+    assert "DAPO (grpo-paper) on CartPole-v1" in capsys.readouterr().out
+    assert train(*SHORT) == 0
+    assert "DAPO (defaults) on CartPole-v1" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as error:
+        train("--preset", "grpo")
+    assert error.value.code == 2
+    said = capsys.readouterr().err
+    assert "'grpo'" in said and "grpo-paper" in said and "prorl" in said
+
+
 def test_config_names_the_build_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(th, "__version__", "2.13.0+cu130")
     assert train_and_read()["versions"]["torch"] == "2.13.0+cu130"

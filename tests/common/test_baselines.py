@@ -15,6 +15,7 @@ from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import baselines, residuals
 from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
 from sb3_grpo.common.baselines import StateFeatures, ValueRegression, image_features, regression_values, td_residuals
+from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.common.residuals import residuals_of_groups
 from sb3_grpo.envs import VerifierTextVecEnv
 
@@ -157,6 +158,15 @@ def test_values_do_not_depend_on_the_chunks_nor_on_random_numbers(monkeypatch: p
     assert th.equal(th.get_rng_state(), before)
     monkeypatch.setattr(baselines, "_CHUNK", 7)
     th.testing.assert_close(regression_values(x, time, returns), values, rtol=1e-4, atol=1e-4)
+
+
+def test_td_residual_of_sydney() -> None:
+    """The capital of Australia: reward 2, V = 5 before the answer "Sydney" and 1 after it. A = 2 + 0.9 * 1 - 5 = -2.1."""
+    rewards, values, mask = th.tensor([[[2.0]]]), th.tensor([[[5.0]]]), th.tensor([[[True]]])
+    advantage = td_residuals(rewards, values, mask, gamma=0.9, last_values=th.tensor([[1.0]]))
+    assert advantage.item() == pytest.approx(-2.1)
+    # And what becomes of it where the ratio is 0.7: min(0.7 A, 0.8 A)
+    assert clipped_surrogate(th.tensor([0.7]).log(), advantage.flatten(), 0.2, 0.2).item() == pytest.approx(1.68)
 
 
 def test_td_residuals_by_hand() -> None:

@@ -1,14 +1,18 @@
 """What becomes of the rewards: soft overlong punishment, VecNormalize, sums."""
 
 import functools
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
-from toy_envs import TINY, ToyEnv, observations_of
+from toy_envs import TINY, TINY_TEXT, ToyEnv, observations_of
 
-from sb3_grpo.common.rewards import soft_overlong_penalty
+from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
@@ -20,6 +24,56 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
     "seed": 0,
 }
+
+
+def test_kl_in_the_reward_by_hand():
+    # beta = 0.5: 1 - 0.5 (log 1/2 - log 1/4) = 1 - 0.5 log 2, and 0 - 0.5 (log 1/4 - log 1/2) = 0.5 log 2
+    rewards, log_prob, ref = th.tensor([1.0, 0.0]), th.tensor([0.5, 0.25]).log(), th.tensor([0.25, 0.5]).log()
+    expected = [1.0 - 0.5 * math.log(2), 0.5 * math.log(2)]
+    assert kl_penalised_rewards(rewards, log_prob, ref, 0.5).tolist() == pytest.approx(expected)
+
+
+class Seen(GRPO):
+    """Keeps the rewards from which advantages are made."""
+
+    def _advantages(self, batch: Any) -> th.Tensor:
+        self.seen = batch
+        return super()._advantages(batch)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_kl_in_the_reward_of_each_step(text: bool) -> None:
+    env: Any = (
+        VerifierTextVecEnv(4, seed=0) if text else make_group_env(functools.partial(ToyEnv, length=None, reward=0.25), 3)
+    )
+    settings = {**SMALL, "policy_kwargs": TINY_TEXT if text else TINY, "batch_size": 7, "n_epochs": 2, "advantage": "outcome"}
+    model: Any = Seen(
+        "TokenPolicy" if text else "MlpPolicy", env, kl_coef=0.5, kl_estimator="k1_in_reward", gamma=1.0, **settings
+    )
+    model.learn(1)
+    assert model.logger.name_to_value["train/kl_ref"] == pytest.approx(0.0, abs=1e-6), "the reference is the policy"
+    model.learn(1, reset_num_timesteps=False)
+    batch = model.seen
+    with th.no_grad():
+        whole = Minibatch(th.arange(len(batch.rows)), np.arange(batch.lengths.numel()), 1)
+        reference = model.ref_policy.get_distribution(batch.observations_at(whole)).log_prob(batch.actions[batch.rows])
+    log_ratio = batch.old_log_prob[batch.rows] - reference
+    assert log_ratio.abs().max() > 1e-4
+    raw = batch.flatten(batch.rewards) + 0.5 * log_ratio
+    rewards = {0.0, 1.0} if text else {0.25}
+    assert {round(reward, 4) for reward in raw.tolist()} <= rewards
+    assert model.logger.name_to_value["train/kl_ref"] == pytest.approx(log_ratio.mean().item(), abs=1e-6)
+
+
+def test_kl_in_the_reward_is_not_in_the_loss_and_keeps_the_policy_near() -> None:
+    def run(kl_coef: float) -> Any:
+        env = make_group_env(functools.partial(ToyEnv, length=None), 3)
+        settings = {**SMALL, "learning_rate": 0.01, "n_epochs": 5, "advantage": "return_to_go", "advantage_scale": "none"}
+        return GRPO("MlpPolicy", env, kl_coef=kl_coef, kl_estimator="k1_in_reward", gamma=1.0, **settings).learn(1500)
+
+    far, near = run(1e-9), run(10.0)
+    assert abs(near.logger.name_to_value["train/kl_ref"]) < 0.05 < far.logger.name_to_value["train/kl_ref"]
+    assert near.logger.name_to_value["train/kl_coef"] == 10.0
 
 
 def test_penalty_by_hand():

@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from toy_envs import TINY, ToyEnv, observations_of
 
+from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
@@ -109,6 +110,15 @@ def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: str, ba
     th.testing.assert_close(total, gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("whole_episodes", [False, True])
+def test_without_a_batch_size_there_is_one_minibatch(whole_episodes: bool) -> None:
+    episode, kept = th.arange(10).repeat_interleave(3), th.arange(0, 30, 2)
+    (part,) = minibatches(episode, kept, None, whole_episodes)
+    assert part.n_minibatches == 1 and part.steps.sort().values.equal(kept)
+    model = collected(batch_size=None, n_epochs=2, loss_average="episode")
+    assert [len(each["steps"]) for each in model.minibatches] == 2 * [len(model.batch.rows)]
+
+
 def test_minibatch_sizes_are_nearly_equal() -> None:
     episode = th.zeros(103, dtype=th.long)
     sizes = [len(piece.steps) for piece in minibatches(episode, th.arange(103), 25)]
@@ -179,6 +189,60 @@ def test_dead_groups_and_upweight_live() -> None:
     assert weights.sum() == pytest.approx(1.0)
     model.upweight_live = False
     th.testing.assert_close(model._weights(model.batch)[0], weights * n_live / 8)
+
+
+class Partial(ToyEnv):
+    """Rewards for each right action; the episode is a success if its last one is right."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated, {**info, "is_success": action == 1}
+
+
+def test_groups_are_dead_by_a_metric_of_their_own() -> None:
+    def run(metric: str) -> Any:
+        env = make_group_env(Partial, 2)
+        model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=20, group_metric=metric, gamma=1.0)
+        return model.learn(1)
+
+    # Four actions: the returns of two members are equal in 70 of 256 cases, their last actions in half of all
+    model = run("is_success")
+    batch = model.batch
+    last = batch.pad(batch.actions[batch.rows].flatten().float()).gather(-1, batch.lengths[..., None] - 1)[..., 0]
+    assert len(last) == 6 and (last[:, 0] != last[:, 1]).all()
+    rewards = run("return").batch.rewards.sum(-1)
+    assert (rewards[:, 0] != rewards[:, 1]).all()
+    with pytest.raises(
+        ValueError, match=r"group_metric='acc': the info of an episode's last step has no such key, only .*is_s"
+    ):
+        run("acc")
+    with pytest.raises(ValueError, match=r"group_metric='acc' is of whole episodes"):
+        make_model(env=make_group_env(Partial, 2), horizon=2, group_metric="acc")
+
+
+@pytest.mark.parametrize("unit", ["n_groups", "n_steps"])
+def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 300)
+    size = {"n_groups": 6} if unit == "n_groups" else {"n_groups": None, "n_steps": 16}
+
+    def make(**kwargs: Any) -> Any:
+        env = make_group_env(functools.partial(ToyEnv, **kwargs), 2)
+        return make_model(DAPO, env=env, group_size=2, max_sampling_rounds=None, gamma=1.0, **size)
+
+    # Some groups are live: any number of rounds, until there are enough
+    model = make(length=1).learn(1)
+    assert model._sampling_rounds > 1
+    if unit == "n_groups":
+        assert len(model.batch.lengths) == 6
+        model.n_groups = 400
+        assert len(model.learn(1).batch.lengths) == 400 and model.num_timesteps > 2 * 300, "live groups are there"
+    # None is
+    model = make(length=1, reward=1.0)
+    with pytest.raises(ValueError, match=r"300 steps have brought no live group.* such as max_sampling_rounds=4"):
+        model.learn(1)
+    assert model.num_timesteps == 300
+    model.dynamic_sampling = False
+    assert model.learn(1).num_timesteps < 300
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 8])

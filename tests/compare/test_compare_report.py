@@ -14,6 +14,7 @@ pytest.importorskip("rliable")
 import pandas as pd
 from compare_data import curve_to, write_experiment, write_run
 
+from sb3_grpo import presets
 from sb3_grpo.compare import figures, statistics
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.figures import styles
@@ -497,6 +498,18 @@ def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     ]
     assert table["Dead groups"][grpo][1:] == [("kept, with advantage zero", False)]
     assert table["Length bias"][grpo][0][0].startswith("yes") and table["Length bias"][dapo][0][0].startswith("none")
+
+
+def test_lecture_table_of_a_preset(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"rloo": "grpo"}, seeds=3)
+    experiment = json.loads((tmp_path / "experiment.json").read_text())
+    experiment["hyperparams"]["CartPole-v1"]["rloo"] |= {name: str(value) for name, value in presets.RLOO.items()}
+    (tmp_path / "experiment.json").write_text(json.dumps(experiment))
+    table = dict(lecture_table(collect(tmp_path), MODE)[1])
+    advantage = "whole episode's return minus the other members' mean; divided by the standard deviation of: none"
+    assert table["Advantage"][0][0].text == advantage
+    assert table["KL handling"][0][0].text == "in the reward of each step, coefficient 0.03"
+    assert table["Clipping"][0][0].text == "none"
 
 
 def test_lecture_table_says_nothing_of_critics_that_it_does_not_know(tmp_path):

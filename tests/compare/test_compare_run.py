@@ -26,7 +26,7 @@ import psutil
 import yaml
 from filelock import FileLock
 
-from sb3_grpo import DAPO
+from sb3_grpo import DAPO, presets
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import _make_parser, main
 from sb3_grpo.compare import training
@@ -545,6 +545,21 @@ def test_factors_make_variants() -> None:
     assert len(experiment.jobs()) == 12
 
 
+def test_presets_make_variants() -> None:
+    variants = [
+        "grpo",
+        {"algo": "grpo", "preset": "grpo-paper"},
+        {"name": "no KL", "algo": "grpo", "preset": "grpo-paper", "hyperparams": {"kl_coef": 0}},
+        {"algo": "dapo", "preset": "gspo", "factors": {"group_size": [4, 8]}},
+    ]
+    experiment = make_experiment(TINY | {"variants": variants}, "test")
+    found = {name: (algo, hyperparams) for name, algo, hyperparams in experiment.variants}
+    assert list(found) == ["grpo", "grpo-paper", "no KL", "gspo, group_size=4", "gspo, group_size=8"]
+    assert found["grpo-paper"] == ("grpo", presets.GRPO_PAPER)
+    assert found["no KL"] == ("grpo", {**presets.GRPO_PAPER, "kl_coef": 0})
+    assert found["gspo, group_size=8"] == ("dapo", {**presets.GSPO, "group_size": 8})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -555,6 +570,8 @@ def test_factors_make_variants() -> None:
         ({"variants": [{"algo": "dapo", "factors": {"group_size": 4}}]}, "the factor group_size must be a list"),
         ({"variants": [{"algo": "ppo", "hyperparams": {"n_timesteps": 5}}]}, "set timesteps instead"),
         ({"variants": [{"algo": "ppo", "hyperparam": {}}]}, "Did you mean hyperparams"),
+        ({"variants": [{"algo": "grpo", "preset": "grpo"}]}, "Unknown preset 'grpo', must be one of vpg, grpo-paper"),
+        ({"variants": [{"algo": "ppo", "preset": "gspo"}]}, "presets are for dapo and grpo, not for ppo"),
         ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
         ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
         ({"variants": "ppo"}, "variants must be a list"),

@@ -95,6 +95,27 @@ def test_evaluations_end_with_the_steps_that_were_asked_for() -> None:
     assert np.load(run / "evaluations.npz")["timesteps"].tolist() == [100, 200]
 
 
+def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"policy": "MlpPolicy", "n_timesteps": 200, "n_envs": 4, "preset": "grpo-paper", "group_size": 2, "ent_coef": 0.02}
+    Path("own.yml").write_text(yaml.dump({"CartPole-v1": entry}))
+    options = ("--conf-file", "own.yml", "--eval-freq", "-1")
+    assert train(*options, algo="dapo") == 0
+    model = DAPO.load("logs/dapo/CartPole-v1_1/CartPole-v1.zip")
+    # What stands beside it wins, and nothing is left of DAPO's defaults
+    assert (model.advantage, model.group_size, model.ent_coef, model.kl_coef) == ("outcome", 2, 0.02, 0.04)
+    assert model.dynamic_sampling is False and model.clip_range_high is None and model.loss_average == "episode"
+    # Another one takes its place, and the entry's own hyperparameters, too
+    assert train(*options, "-params", "preset:'gspo'", "ent_coef:0.01", algo="grpo") == 0
+    model = GRPO.load("logs/grpo/CartPole-v1_1/CartPole-v1.zip")
+    assert (model.ratio_level, model.kl_coef, model.group_size, model.ent_coef) == ("episode", 0.0, 2, 0.01)
+    assert model.batch_size == 256, "nothing is left of the first preset"
+    capsys.readouterr()
+    assert train(*options, "-params", "preset:'grpo'", algo="grpo") == 2
+    assert "Unknown preset 'grpo', must be one of vpg, grpo-paper" in capsys.readouterr().err
+    assert train("-n", "100", "-params", "preset:'gspo'", algo="ppo") == 2
+    assert "settings of grpo and dapo, not of ppo" in capsys.readouterr().err
+
+
 def test_training_is_continued(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = trained / "dapo" / "CartPole-v1_1" / "CartPole-v1.zip"
     options = ("-i", str(first), "-n", "300", "--eval-freq", "-1", "-params", *SMALL, "normalize:True", "frame_stack:2")
