@@ -437,7 +437,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos) or n_rollout_steps is not None:
+            is_end = self._add_step(rollout_buffer, obs, actions, forwarded, new_obs, rewards, dones, infos)
+            if is_end or n_rollout_steps is not None:
                 queue = self.collector.queue
                 n_rounds = queue.n_sampling_rounds
                 ready = queue.ready()
@@ -571,6 +572,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         obs: Any,
         actions: np.ndarray,
         forwarded: th.Tensor,
+        new_obs: Any,
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
@@ -582,10 +584,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
+            new_obs = self._vec_normalize_env.get_original_obs()
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
-        collector.add_step(rewards, dones)
+        collector.add_step(new_obs, rewards, dones)
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))

@@ -77,10 +77,11 @@ class GroupCollector:
         self.outcome[copies] = 0.0
         self.feeder.fill()
 
-    def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+    def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> None:
         """
         Count a step of all copies.
 
+        :param observations: After the step, (n_envs, \\*obs_shape) or a dict of such, the environment's own
         :param rewards: (n_envs,) the environment's own
         :param dones: (n_envs,) whose episode or piece has just ended
         """
@@ -91,7 +92,7 @@ class GroupCollector:
         self.outcome += rewards
         self.queue.add_steps(self.env.num_envs)
         if self.settings.sampler is not None:
-            self.settings.sampler.after_step(self.env, dones, self.rng)
+            self.settings.sampler.after_step(self.env, observations, dones, self.rng)
 
     def end_episodes(self, ended: list[int], infos: list[dict[str, Any]]) -> None:
         """

@@ -44,11 +44,13 @@ class StartSampler:
         """
         raise NotImplementedError
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> None:
         """
         Look at the environments, after a step of all copies.
 
         :param env: The training environment
+        :param observations: Of all copies after the step, (n_envs, \\*obs_shape) or a dict of such, as the environment gives
+            them. Those of copies that have just ended an episode are the first ones of the next
         :param dones: (n_envs,) which copies have just ended an episode, and are at the beginning of another one
         :param rng: Generator to draw from
         """
@@ -99,8 +101,8 @@ class _StatesOrOther(StartSampler):
     def __init__(self, other: StartSampler):
         self.other = other
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
-        self.other.after_step(env, dones, rng)
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> None:
+        self.other.after_step(env, observations, dones, rng)
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
         self.other.after_episode(group, episode, info)
@@ -133,9 +135,9 @@ class VisitedStates(_StatesOrOther):
             return self.states[rng.integers(len(self.states))]
         return self.other(rng)
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> None:
         """Capture the states of a few copies, all with the same probability."""
-        super().after_step(env, dones, rng)
+        super().after_step(env, observations, dones, rng)
         n_captured = rng.binomial(env.num_envs, CAPTURE_RATE)
         if n_captured:
             copies = rng.choice(env.num_envs, n_captured, replace=False)
