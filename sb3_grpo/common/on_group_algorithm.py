@@ -172,7 +172,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
         if self.horizon is not None:
             self._check_horizon()
-        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None):
+        captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
+        if captures_states and self.unrelated_starts:
+            raise ValueError(
+                f"{type(self.start_sampler).__name__} needs environments that can be put into a state: "
+                "leave unrelated_starts=False."
+            )
+        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
             refuse_frame_stack(self.env)
         if self.max_grad_norm <= 0.0:
             raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
@@ -588,7 +594,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
-        collector.add_step(new_obs, rewards, dones)
+        self.num_timesteps += collector.add_step(new_obs, rewards, dones)
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
