@@ -127,10 +127,11 @@ class Archive:
         return cell
 
     def _forget_half(self) -> None:
-        rarest = sorted(self.cells.items(), key=lambda item: item[1].n_visits)
-        self.cells = dict(rarest[: N_CELLS // 2])
+        """Forget the cells that were visited most. Ways lead past them."""
+        cells = sorted(self.cells.items(), key=lambda item: item[1].n_visits)
+        self.cells = dict(cells[: N_CELLS // 2])
         kept = {id(cell) for cell in self.cells.values()}
-        for cell in self.cells.values():
+        for _, cell in cells:
             while cell.parent is not None and id(cell.parent) not in kept:
                 cell.parent = cell.parent.parent
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.starts.holdings import env_name
-from sb3_grpo.starts.probes import Trace, play_probe, without_watchers
+from sb3_grpo.starts.probes import Trace, play_probe, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, compare_captured
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.starts.starts import SnapshotStart, Start
@@ -250,8 +250,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._begin_single(start, noise_seed)
         reached = []
         for action in actions:
-            with without_watchers(self._single) as inner:
-                observation, _, terminated, truncated, _ = inner.step(action)
+            observation, _, terminated, truncated, _ = step_unwatched(self._single, action)
             if terminated or truncated:
                 break
             reached.append(capture(self._single, observation))

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
-from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, without_watchers
+from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 
@@ -193,8 +193,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             begin(self.env, start, noise_seed)
             self._record_origin(start, noise_seed)
             for action in actions:
-                with without_watchers(self.env) as inner:
-                    self._last = inner.step(copy.copy(action))
+                self._last = step_unwatched(self.env, action)
                 self._actions.append(action)
                 if self._last[2] or self._last[3]:
                     break

@@ -73,7 +73,7 @@ def test_groups_begin_where_scouts_have_been(kind: str) -> None:
     assert max(places) - min(places) > 0.6
     assert any(isinstance(sampler(np.random.default_rng(seed)), FrontierState) for seed in range(10))
     for cell in sampler.archive.cells.values():
-        assert cell.n_visits > 0 and cell.n_steps == cell.state.elapsed
+        assert cell.n_visits > 0 and cell.n_steps <= cell.state.elapsed
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
     env.close()
 
@@ -98,11 +98,12 @@ def test_scouts_leave_no_trace(env_id: str) -> None:
     """Neither in the episode under way nor in what Monitor has counted."""
     if env_id == "LunarLander-v3":
         pytest.importorskip("Box2D")
-    seen = []
+    seen: list[Any] = []
+    actions: list[Any] = []
     for is_scouted in (False, True):
         env = make_group_env(env_id, 1, seed=0)
         env.reset()
-        actions = [env.action_space.sample() for _ in range(40)] if not seen else actions
+        actions = actions or [env.action_space.sample() for _ in range(40)]
         steps = []
         for n_steps, action in enumerate(actions):
             if is_scouted and n_steps in (0, 5):
@@ -146,12 +147,18 @@ def test_the_archive_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(frontier, "N_CELLS", 20)
     archive, cell = Archive(), None
     state: Any = object()
-    for place in range(100):
+    for place in range(200):
         cell = archive.reach(bytes([place]), place, cell, state)
         cell.n_visits = place + 1
-    kept = {id(each) for each in archive.cells.values()}
-    assert len(kept) <= 20
-    assert all(each.parent is None or id(each.parent) in kept for each in archive.cells.values())
+    kept, open_cells = set(), [*archive.cells.values()]
+    assert len(open_cells) <= 20
+    while open_cells:
+        each = open_cells.pop()
+        if each not in kept:
+            kept.add(each)
+            open_cells += [] if each.parent is None else [each.parent]
+    # Also those that are only remembered as a way to others
+    assert len(kept) <= 40
 
 
 def test_it_fades_out_where_ordinary_starts_succeed() -> None:
