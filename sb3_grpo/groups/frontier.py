@@ -220,7 +220,7 @@ class FrontierStarts(StatesOrOther):
         for idx, key in enumerate(self.archive.keys(observations)):
             before = self._cells[idx]
             if dones[idx]:
-                # It is where its next episode begins: at a start, or in a cell
+                # Where its next episode begins. If that is a cell which others have reached, the steps are about right
                 before, known = None, self.archive.cells.get(key)
                 self._n_steps[idx] = 0 if known is None else known.n_steps
             else:

