@@ -13,7 +13,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 from rich.progress import Progress
 
+from benchmarks.pages import list_pages
 from benchmarks.unseen.run import EVALUATED_AT, EVALUATION_SEED, ROOT, Evaluate, origin
 from benchmarks.unseen.tasks import Task
 
@@ -227,7 +227,8 @@ def main() -> None:
         bar = progress.add_task("frontier", total=len(jobs))
         list(pool.map(run, jobs))
     if rows():
-        Path(PAGE).write_text(page(rows()), encoding="utf-8")
+        PAGE.write_text(page(rows()), encoding="utf-8")
+        list_pages()
 
 
 if __name__ == "__main__":

@@ -145,7 +145,8 @@ def list_pages() -> None:
     """The list of pages at the end of the first one."""
     index = PAGES / "index.md"
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
-    names = "\n".join((*COMPARISONS, *(f"unseen_{name}" for name in unseen_lists()), "speed", "text", "starts"))
+    frontier = ["frontier"] if (PAGES / "frontier.md").exists() else []
+    names = "\n".join((*COMPARISONS, *(f"unseen_{name}" for name in unseen_lists()), *frontier, "speed", "text", "starts"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 
 
