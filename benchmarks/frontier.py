@@ -20,7 +20,6 @@ import gymnasium as gym
 import numpy as np
 from rich.progress import Progress
 
-from benchmarks.pages import list_pages
 from benchmarks.unseen.run import EVALUATED_AT, EVALUATION_SEED, ROOT, Evaluate, origin
 from benchmarks.unseen.tasks import Task
 
@@ -227,6 +226,8 @@ def main() -> None:
         bar = progress.add_task("frontier", total=len(jobs))
         list(pool.map(run, jobs))
     if rows():
+        from benchmarks.pages import list_pages  # with Matplotlib, which the runs need not load
+
         PAGE.write_text(page(rows()), encoding="utf-8")
         list_pages()
 
