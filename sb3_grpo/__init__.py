@@ -10,6 +10,7 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
 from sb3_grpo import presets
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.frontier import FrontierStarts
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
@@ -20,6 +21,7 @@ __version__ = (Path(__file__).resolve().parent / "version.txt").read_text().stri
 __all__ = [
     "DAPO",
     "GRPO",
+    "FrontierStarts",
     "SeedStart",
     "SnapshotStart",
     "StartQueue",

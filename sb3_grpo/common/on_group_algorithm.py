@@ -176,7 +176,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
         if self.horizon is not None:
             self._check_horizon()
-        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None):
+        captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
+        if captures_states and self.unrelated_starts:
+            raise ValueError(
+                f"{type(self.start_sampler).__name__} needs environments that can be put into a state: "
+                "leave unrelated_starts=False."
+            )
+        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
             refuse_frame_stack(self.env)
         if self.max_grad_norm <= 0.0:
             raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
@@ -444,7 +450,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            if self._add_step(rollout_buffer, obs, actions, forwarded, rewards, dones, infos) or n_rollout_steps is not None:
+            is_end = self._add_step(rollout_buffer, obs, actions, forwarded, new_obs, rewards, dones, infos)
+            if is_end or n_rollout_steps is not None:
                 queue = self.collector.queue
                 n_rounds = queue.n_sampling_rounds
                 ready = queue.ready()
@@ -593,6 +600,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         obs: Any,
         actions: np.ndarray,
         forwarded: th.Tensor,
+        new_obs: Any,
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
@@ -604,10 +612,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
+            new_obs = self._vec_normalize_env.get_original_obs()
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
-        collector.add_step(rewards, dones)
+        self.num_timesteps += collector.add_step(new_obs, rewards, dones)
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))

@@ -54,7 +54,9 @@ class GroupCollector:
             return
         reason = self.env.env_method("why_not_captured", indices=0)[0]
         if reason is not None:
-            raise StartNotSupportedError(f"{reason} Or leave horizon=None and vine_share=0: then it need not be captured.")
+            raise StartNotSupportedError(
+                f"{reason} Without snapshots (horizon=None, vine_share=0, a start_sampler of seeds) it need not be captured."
+            )
 
     def begin_rollout(self) -> None:
         """Prepare the groups of the next update. Steps that were made before it are those of an earlier policy."""
@@ -77,12 +79,14 @@ class GroupCollector:
         self.outcome[copies] = 0.0
         self.feeder.fill()
 
-    def add_step(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+    def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:
         """
         Count a step of all copies.
 
+        :param observations: After the step, (n_envs, \\*obs_shape) or a dict of such, the environment's own
         :param rewards: (n_envs,) the environment's own
         :param dones: (n_envs,) whose episode or piece has just ended
+        :return: How many steps the sampler of starts has made besides
         """
         self.time += 1
         self._n_steps += 1
@@ -90,8 +94,9 @@ class GroupCollector:
             self._check_length()
         self.outcome += rewards
         self.queue.add_steps(self.env.num_envs)
-        if self.settings.sampler is not None:
-            self.settings.sampler.after_step(self.env, dones, self.rng)
+        if self.settings.sampler is None:
+            return 0
+        return self.settings.sampler.after_step(self.env, observations, dones, self.rng) or 0
 
     def end_episodes(self, ended: list[int], infos: list[dict[str, Any]]) -> None:
         """

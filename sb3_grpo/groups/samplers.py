@@ -44,14 +44,18 @@ class StartSampler:
         """
         raise NotImplementedError
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
         """
         Look at the environments, after a step of all copies.
 
         :param env: The training environment
+        :param observations: Of all copies after the step, (n_envs, \\*obs_shape) or a dict of such, as the environment gives
+            them. Those of copies that have just ended an episode are the first ones of the next
         :param dones: (n_envs,) which copies have just ended an episode, and are at the beginning of another one
         :param rng: Generator to draw from
+        :return: How many steps it has made in the environments itself, which then count
         """
+        return None
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
         """
@@ -87,7 +91,7 @@ class FunctionStarts(StartSampler):
         return self.function(rng)
 
 
-class _StatesOrOther(StartSampler):
+class StatesOrOther(StartSampler):
     """
     Takes some starts from states of its own, and the others from another sampler.
 
@@ -99,8 +103,8 @@ class _StatesOrOther(StartSampler):
     def __init__(self, other: StartSampler):
         self.other = other
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
-        self.other.after_step(env, dones, rng)
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
+        return self.other.after_step(env, observations, dones, rng)
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
         self.other.after_episode(group, episode, info)
@@ -114,7 +118,7 @@ class VisitedState(SnapshotStart):
     """A state that the policy has been in, unlike snapshots of the user's own."""
 
 
-class VisitedStates(_StatesOrOther):
+class VisitedStates(StatesOrOther):
     """
     Takes some starts from the states that the policy has visited lately (the vine method of TRPO, section 5.2,
     https://arxiv.org/abs/1502.05477): the members of such a group are branches of an episode that was played before.
@@ -133,15 +137,16 @@ class VisitedStates(_StatesOrOther):
             return self.states[rng.integers(len(self.states))]
         return self.other(rng)
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
         """Capture the states of a few copies, all with the same probability."""
-        super().after_step(env, dones, rng)
+        n_steps = super().after_step(env, observations, dones, rng)
         n_captured = rng.binomial(env.num_envs, CAPTURE_RATE)
         if n_captured:
             copies = rng.choice(env.num_envs, n_captured, replace=False)
             for idx in copies[~dones[copies]].tolist():
                 (state,) = env.env_method("capture_start", indices=idx)
                 self.states.append(VisitedState(**vars(state)))
+        return n_steps
 
     def reset(self) -> None:
         super().reset()
@@ -159,7 +164,7 @@ class CutEpisode(SnapshotStart):
     n_played: int = 0
 
 
-class ContinuedEpisodes(_StatesOrOther):
+class ContinuedEpisodes(StatesOrOther):
     """
     Goes on with episodes that were cut at the horizon, and begins others with another sampler.
 

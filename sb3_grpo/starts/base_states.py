@@ -153,6 +153,7 @@ _BY_MODULE: dict[str, BaseState] = {
     "gymnasium.envs.mujoco": MujocoState(),
     "gymnasium.envs.box2d": Box2dState(),
     "ale_py": AtariState(),
+    "minigrid": BaseState(),
 }
 _OWN = OwnState()
 

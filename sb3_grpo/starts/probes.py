@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 import torch as th
+from stable_baselines3.common.monitor import Monitor
 
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.generators import GENERATORS, generator_state, set_generator_state
@@ -150,6 +151,25 @@ def without_watchers(env: gym.Env) -> Iterator[gym.Env]:
     finally:
         for layer, inner in links:
             layer.env = inner
+
+
+def step_unwatched(env: gym.Env, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    """
+    Make a step that no wrapper records. A ``Monitor`` counts it, as long as the episode goes on: its counters are part of the
+    state.
+
+    :param env: an environment with its wrappers, in an episode
+    :param action: what to do
+    :return: what ``step`` returns
+    """
+    with without_watchers(env) as inner:
+        result = inner.step(copy.copy(action))
+    if not (result[2] or result[3]):
+        for layer in layers_of(env):
+            if isinstance(layer, Monitor):
+                # Their sum and their number are what it reports: that of a batch keeps no more
+                layer.rewards[:] = [sum(layer.rewards) + float(result[1])] + [0.0] * len(layer.rewards)
+    return result
 
 
 def _only_watches(cls: type) -> bool:

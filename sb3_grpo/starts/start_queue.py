@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
-from sb3_grpo.starts.probes import Probe, Trace, play_probe
-from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
+from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
+from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 
 
@@ -177,6 +177,30 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         except StartNotSupportedError as error:
             return str(error)
         return None
+
+    def scout(self, start: Start, actions: list[Any], noise_seed: int) -> list[SnapshotStart]:
+        """
+        Play from a start without a trace: the present episode goes on as if nothing had been.
+
+        :param start: where to begin
+        :param actions: what to do, until the episode ends
+        :param noise_seed: see ``begin``
+        :return: the state after each step that did not end the episode
+        """
+        here, kept = self.capture_start(), dict(vars(self))
+        reached = []
+        with put_back(self.env):
+            begin(self.env, start, noise_seed)
+            self._record_origin(start, noise_seed)
+            for action in actions:
+                self._last = step_unwatched(self.env, action)
+                self._actions.append(action)
+                if self._last[2] or self._last[3]:
+                    break
+                reached.append(self.capture_start())
+            vars(self).update(kept)
+            restore(self.env, here)
+        return reached
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """

@@ -25,7 +25,7 @@ class HardSeeds(StartSampler):
     def __call__(self, rng: np.random.Generator) -> SeedStart:
         return SeedStart(int(rng.choice(10, p=(1 / self.lengths) / (1 / self.lengths).sum())))
 
-    def after_step(self, env: VecEnv, dones: np.ndarray, rng: np.random.Generator) -> None:
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> None:
         self.n_steps += env.num_envs
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:

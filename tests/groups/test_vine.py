@@ -113,7 +113,7 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(300):
         observations, *_ = env.step(rng.integers(2, size=4))
         before = len(states.states)
-        states.after_step(env, np.array([False, False, False, True]), rng)
+        states.after_step(env, observations, np.array([False, False, False, True]), rng)
         latest = [observations[idx].tobytes() for idx in range(3)]
         assert all(state.observation.tobytes() in latest for state in [*states.states][before:])
         captured.update(latest.index(state.observation.tobytes()) for state in [*states.states][before:])
@@ -127,7 +127,7 @@ def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(samplers, "CAPTURE_RATE", 1.0)
     states, env = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), ControlVecEnv("CartPole-v1", 8, seed=0)
     observations = env.reset()
-    states.after_step(env, np.zeros(8, dtype=bool), np.random.default_rng(0))
+    states.after_step(env, observations, np.zeros(8, dtype=bool), np.random.default_rng(0))
     assert {state.observation.tobytes() for state in states.states} == {each.tobytes() for each in observations}
 
 

@@ -1,0 +1,290 @@
+"""Groups that start at the frontier of what was reached, and on the way to where there is something to learn."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
+from sb3_grpo.groups.samplers import RandomSeeds, StartSampler, StatesOrOther, VisitedState
+from sb3_grpo.starts.starts import SnapshotStart, Start
+
+# Of the groups, as long as ordinary starts show nothing; and of these, those on the way to where members differ
+SHARE = 0.5
+SHARE_BEHIND = 0.5
+# Steps without the policy for each step with it, and how many at a time. A swing of MountainCar takes 40
+SCOUT_SHARE = 0.25
+SCOUT_STEPS = 32
+# Durations of actions are drawn from a zeta distribution, which has no scale (arXiv:2006.01782). With an action of its own in
+# each step, it takes 100 times as long to reach the goal of MountainCar
+ZETA = 2.0
+# The weight of the latest ordinary group in what is known of them
+PACE = 0.05
+
+# Beyond, the half that was visited most is forgotten
+N_CELLS = 10_000
+# Whole numbers are cells as they are, unless there are more of them
+MAX_WHOLE_NUMBERS = 1024
+# Others are projected onto so many, and their ranges divided in up to so many bins, about so many cells together
+N_DIMENSIONS = 10
+N_BINS = 12
+N_BINNED_CELLS = 1500
+
+
+@dataclass(eq=False)
+class Cell:
+    """
+    What observations that are alike have in common.
+
+    :param state: The one that was reached with the fewest steps
+    :param n_steps: How many, from the beginning of an episode
+    :param parent: The cell before it, ``None`` where the episode began
+    :param n_visits: How often it was entered
+    :param is_live: Whether the members of the last group that started there ended differently
+    """
+
+    state: SnapshotStart
+    n_steps: int
+    parent: "Cell | None"
+    n_visits: int = 0
+    is_live: bool = False
+
+
+class Archive:
+    """The cells that were reached, each with the state that was reached first."""
+
+    def __init__(self) -> None:
+        self.cells: dict[bytes, Cell] = {}
+        self._low: np.ndarray | None = None
+        self._high: np.ndarray | None = None
+
+    def keys(self, observations: Any) -> list[bytes]:
+        """
+        :param observations: (n, \\*obs_shape) or a dict of such
+        :return: The names of their cells, which hold until numbers beyond the range of the earlier ones are seen
+        """
+        rows = _rows(observations)
+        if np.issubdtype(rows.dtype, np.integer) and rows.shape[1] <= MAX_WHOLE_NUMBERS:
+            return [row.tobytes() for row in rows]
+        if rows.shape[1] > N_DIMENSIONS:
+            rows = rows @ np.random.default_rng(0).standard_normal((rows.shape[1], N_DIMENSIONS))
+        low, high = rows.min(0), rows.max(0)
+        if self._low is None or self._high is None:
+            self._low, self._high = low, high
+        elif (low < self._low).any() or (high > self._high).any():
+            # With a margin, so that it is seldom
+            margin = 0.1 * (np.maximum(high, self._high) - np.minimum(low, self._low))
+            self._low = np.where(low < self._low, low - margin, self._low)
+            self._high = np.where(high > self._high, high + margin, self._high)
+            self._sort_anew()
+        n_bins = max(2, min(N_BINS, round(N_BINNED_CELLS ** (1 / rows.shape[1]))))
+        places = (rows - self._low) / np.maximum(self._high - self._low, 1e-12)
+        return [row.tobytes() for row in (places * n_bins).clip(0, n_bins - 1).astype(np.int8)]
+
+    def _sort_anew(self) -> None:
+        """Put all states into the bins of the present range."""
+        cells, self.cells = [*self.cells.values()], {}
+        if not cells:
+            return
+        for key, cell in zip(self.keys(_stack([cell.state.observation for cell in cells])), cells, strict=True):
+            other = self.cells.setdefault(key, cell)
+            if other is not cell:
+                self.reach(key, cell.n_steps, cell.parent, cell.state)
+                other.n_visits += cell.n_visits
+                other.is_live |= cell.is_live
+
+    def is_new(self, key: bytes, n_steps: int) -> bool:
+        """
+        :param key: Of a cell
+        :param n_steps: In how many steps it was reached
+        :return: Whether it had not been reached with so few
+        """
+        return key not in self.cells or n_steps < self.cells[key].n_steps
+
+    def reach(self, key: bytes, n_steps: int, parent: Cell | None, state: SnapshotStart | None) -> Cell:
+        """
+        :param key: Of a cell
+        :param n_steps: In how many steps it was reached
+        :param parent: The cell before
+        :param state: The state, needed if it ``is_new``
+        :return: The cell
+        """
+        cell = self.cells.get(key)
+        if cell is None:
+            assert state is not None
+            if len(self.cells) >= N_CELLS:
+                self._forget_half()
+            cell = self.cells[key] = Cell(state, n_steps, parent)
+        elif n_steps < cell.n_steps:
+            assert state is not None
+            cell.state, cell.n_steps = state, n_steps
+            if parent is not cell:
+                cell.parent = parent
+        return cell
+
+    def _forget_half(self) -> None:
+        """Forget the cells that were visited most. Ways lead past them."""
+        cells = sorted(self.cells.items(), key=lambda item: item[1].n_visits)
+        self.cells = dict(cells[: N_CELLS // 2])
+        kept = {id(cell) for cell in self.cells.values()}
+        for _, cell in cells:
+            while cell.parent is not None and id(cell.parent) not in kept:
+                cell.parent = cell.parent.parent
+
+    def rare_cell(self, rng: np.random.Generator) -> Cell:
+        """
+        :param rng: Generator to draw from
+        :return: A cell, with a probability that falls with its visits
+        """
+        cells = [*self.cells.values()]
+        weights = 1.0 / np.array([cell.n_visits for cell in cells])
+        return cells[rng.choice(len(cells), p=weights / weights.sum())]
+
+    def cell_behind(self, rng: np.random.Generator) -> Cell | None:
+        """
+        :param rng: Generator to draw from
+        :return: A cell on the way from the beginning of an episode to a live cell, ``None`` if none is live
+        """
+        live = [cell for cell in self.cells.values() if cell.is_live]
+        if not live:
+            return None
+        way = [live[rng.integers(len(live))]]
+        # Parents were reached with fewer steps: it ends
+        while (parent := way[-1].parent) is not None:
+            way.append(parent)
+        return way[rng.integers(len(way))]
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierState(VisitedState):
+    """A state of the archive."""
+
+
+class FrontierStarts(StatesOrOther):
+    """
+    For tasks whose reward is far away, and environments whose state can be captured: "first return, then explore"
+    (Go-Explore, https://arxiv.org/abs/2004.12919), and from what was found a curriculum back to the beginning
+    (https://arxiv.org/abs/1707.05300).
+
+    An archive has a state for each cell of the observations. It grows by what the policy reaches, and by pieces of random
+    actions, each repeated for a while, from the cells that were entered least. These steps count, and are not learned from.
+    Half of the groups start in the archive: in the cells that were entered least, and, once there are cells in which the
+    members of a group end differently, also on the way to them. The more ordinary groups have a member that does better than
+    the worst outcome so far, the fewer groups start in the archive. It is not saved.
+
+    :param other: Draws the ordinary starts, ``None`` for fresh seeds
+    """
+
+    def __init__(self, other: StartSampler | None = None):
+        super().__init__(RandomSeeds() if other is None else other)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.archive = Archive()
+        self._cells: list[Cell | None] = []  # in which the copies are
+        self._n_steps: list[int] = []  # since the beginning of their episodes
+        self._worst = np.inf
+        self._hope = 0.0  # share of ordinary groups that were better
+
+    def reset(self) -> None:
+        super().reset()
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"other": self.other}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.other = state["other"]
+        self._forget()
+
+    def __call__(self, rng: np.random.Generator) -> Start:
+        if not self.archive.cells or rng.random() >= SHARE * (1.0 - self._hope):
+            return self.other(rng)
+        cell = self.archive.cell_behind(rng) if rng.random() < SHARE_BEHIND else None
+        return FrontierState(**vars((cell or self.archive.rare_cell(rng)).state))
+
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int:
+        n_steps = super().after_step(env, observations, dones, rng) or 0
+        self._visit(env, observations, dones)
+        for _ in range(rng.poisson(env.num_envs * SCOUT_SHARE / SCOUT_STEPS * (1.0 - self._hope))):
+            n_steps += self._scout(env, rng)
+        return n_steps
+
+    def _visit(self, env: VecEnv, observations: Any, dones: np.ndarray) -> None:
+        if not self._cells:
+            self._cells, self._n_steps = [None] * env.num_envs, [0] * env.num_envs
+        for idx, key in enumerate(self.archive.keys(observations)):
+            before = self._cells[idx]
+            if dones[idx]:
+                # Where its next episode begins. If that is a cell which others have reached, the steps are about right
+                before, known = None, self.archive.cells.get(key)
+                self._n_steps[idx] = 0 if known is None else known.n_steps
+            else:
+                self._n_steps[idx] += 1
+            n_steps, state = self._n_steps[idx], None
+            if self.archive.is_new(key, n_steps):
+                (state,) = env.env_method("capture_start", indices=idx)
+            cell = self.archive.reach(key, n_steps, before, state)
+            cell.n_visits += cell is not before
+            self._cells[idx] = cell
+
+    def _scout(self, env: VecEnv, rng: np.random.Generator) -> int:
+        """
+        Go on from a rare cell with random actions.
+
+        :param env: The training environment
+        :param rng: Generator to draw from
+        :return: How many steps it took
+        """
+        cell = self.archive.rare_cell(rng)
+        cell.n_visits += 1
+        space = copy.deepcopy(env.action_space)
+        space.seed(int(rng.integers(2**31)))
+        actions: list[Any] = []
+        while len(actions) < SCOUT_STEPS:
+            actions += [space.sample()] * min(int(rng.zipf(ZETA)), SCOUT_STEPS - len(actions))
+        idx, noise_seed = int(rng.integers(env.num_envs)), int(rng.integers(2**31))
+        states: list[SnapshotStart]
+        (states,) = env.env_method("scout", cell.state, actions, noise_seed, indices=idx)
+        if states:
+            keys = self.archive.keys(_stack([state.observation for state in states]))
+            for n_steps, key, state in zip(count(cell.n_steps + 1), keys, states, strict=False):
+                before, cell = cell, self.archive.reach(key, n_steps, cell, state)
+                cell.n_visits += cell is not before
+        return min(len(states) + 1, SCOUT_STEPS)
+
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        super().after_episode(group, episode, info)
+        if not group.complete:
+            return
+        if isinstance(group.start, FrontierState):
+            (key,) = self.archive.keys(_stack([group.start.observation]))
+            if key in self.archive.cells:
+                self.archive.cells[key].is_live = bool(live_groups(outcomes([group]))[0])
+        else:
+            results = [member.outcome for member in group.episodes]
+            self._worst = min(self._worst, *results)
+            self._hope += PACE * ((max(results) > self._worst) - self._hope)
+
+
+def _stack(observations: Sequence[Any]) -> Any:
+    """
+    :param observations: Of single copies
+    :return: The same as those of many copies
+    """
+    if isinstance(observations[0], dict):
+        return {key: np.stack([observation[key] for observation in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
+def _rows(observations: Any) -> np.ndarray:
+    """
+    :param observations: (n, \\*obs_shape) or a dict of such
+    :return: (n, d) all their numbers
+    """
+    parts = observations.values() if isinstance(observations, dict) else [observations]
+    return np.concatenate([np.asarray(part).reshape(len(part), -1) for part in parts], axis=1)
