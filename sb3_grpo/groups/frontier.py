@@ -21,7 +21,7 @@ SCOUT_SHARE = 0.25
 SCOUT_STEPS = 32
 # Durations of actions are drawn from a zeta distribution, which has no scale (arXiv:2006.01782). With an action of its own in
 # each step, it takes 100 times as long to reach the goal of MountainCar
-ZETA = 2.0
+ZETA = 1.5
 # The weight of the latest ordinary group in what is known of them
 PACE = 0.05
 
