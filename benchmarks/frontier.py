@@ -85,7 +85,6 @@ TASKS = {
         Distant(Task("FrozenLake8x8-v1", 150_000, 0.005, 0.6, "toy text")),
         # Solved as Gymnasium has it. A velocity is 0.07 at the most
         Distant(Task("MountainCar-v0", 100_000, -200.0, -110.0, "classic control"), norm=True),
-        Distant(Task("MiniGrid-DoorKey-6x6-v0", 200_000, 0.0, 0.8, "MiniGrid"), norm=True),
         Distant(Task("MiniGrid-DoorKey-8x8-v0", 500_000, 0.0, 0.8, "MiniGrid"), norm=True),
         Distant(Task("MiniGrid-MultiRoom-N4-S5-v0", 500_000, 0.0, 0.6, "MiniGrid"), norm=True),
     )
