@@ -23,7 +23,7 @@ test: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs
+	$(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs/test_code_blocks.py
 
 # The lowest versions that pyproject.toml allows, without extras, on the oldest Python
 test-lowest: $(LOWEST)/.installed
@@ -47,7 +47,7 @@ docs: $(DEV_INSTALLED)
 
 # The code blocks of the pages that take longer than the tests may
 docs-long: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest tests/docs -m slow
+	$(BIN)/python -m pytest tests/docs/test_code_blocks.py -m slow
 
 # Keeps runs/
 clean:

@@ -13,10 +13,12 @@ project = "sb3-grpo"
 author = copyright = "The sb3-grpo authors"
 version = release = sb3_grpo.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
+# Notebooks are shown as they are committed, without outputs; tests/docs/test_notebooks.py runs them
+nb_execution_mode = "off"
 
 html_theme = "furo"
 html_title = f"sb3-grpo {release}"

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 _PACKAGE = Path(__file__).resolve().parent
-# In a wheel these folders lie in the package, in a source checkout next to it
-_BESIDE = ("envs", "zoo_configs")
+# In a wheel these folders lie in the package, in a source checkout outside of it
+_OUTSIDE = {"envs": _PACKAGE.parent, "notebooks": _PACKAGE.parent / "docs", "zoo_configs": _PACKAGE.parent}
 
 # Modules of version 0.1 whose names stand in saved models, pickled starts and configuration files
 _MOVED = {
@@ -45,8 +45,8 @@ class _Finder(MetaPathFinder):
         if fullname in _MOVED:
             return ModuleSpec(fullname, _Moved())
         package, _, name = fullname.rpartition(".")
-        if package == "sb3_grpo" and name in _BESIDE and not (_PACKAGE / name).is_dir():
-            return PathFinder.find_spec(fullname, [str(_PACKAGE.parent)])
+        if package == "sb3_grpo" and name in _OUTSIDE and not (_PACKAGE / name).is_dir():
+            return PathFinder.find_spec(fullname, [str(_OUTSIDE[name])])
         return None
 
 

@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", minversion="77")
     # A copy, because setuptools writes into the source folder
     source = tmp_path_factory.mktemp("source")
-    for name in ("sb3_grpo", "envs", "zoo_configs"):
+    for name in ("sb3_grpo", "envs", "zoo_configs", "docs/notebooks"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -44,6 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_has_every_file(wheel: Path) -> None:
     expected = {str(path.relative_to(ROOT)) for path in files(ROOT / "sb3_grpo")}
     expected |= {f"sb3_grpo/{path.relative_to(ROOT)}" for name in ("envs", "zoo_configs") for path in files(ROOT / name)}
+    expected |= {f"sb3_grpo/notebooks/{path.name}" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected
 

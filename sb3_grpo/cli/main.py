@@ -1,5 +1,4 @@
-"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare`` and
-``lecture``."""
+"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare``, ``lecture``, ``notebooks``."""
 
 import argparse
 import sys
@@ -10,6 +9,7 @@ from rich.text import Text
 import sb3_grpo
 from sb3_grpo.cli.compare import add_compare
 from sb3_grpo.cli.lecture import add_lecture
+from sb3_grpo.cli.notebooks import add_notebooks
 from sb3_grpo.cli.text import add_text
 from sb3_grpo.cli.train import add_train
 from sb3_grpo.console import INTERRUPTED, USAGE_ERROR, UsageError, say
@@ -43,6 +43,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add_text(commands)
     add_compare(commands)
     add_lecture(commands)
+    add_notebooks(commands)
     return parser
 
 

@@ -1,0 +1,86 @@
+"""``python -m sb3_grpo notebooks``: exercises for JupyterLab."""
+
+import argparse
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
+
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def add_notebooks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """
+    :param commands: where to add the command
+    """
+    parser = commands.add_parser(
+        "notebooks",
+        help="copy the notebooks with exercises, and open them in JupyterLab",
+        description="Copy the notebooks with exercises into a folder, and open it in JupyterLab.\n"
+        "A notebook that is there already is left as it is.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, default=Path("notebooks"), help="folder to copy to (default: %(default)s)")
+    parser.add_argument(
+        "--solutions", action="store_true", help="with the solutions filled in, as NAME_solutions.ipynb: for lecturers"
+    )
+    parser.add_argument("--copy-only", action="store_true", help="do not open JupyterLab")
+    parser.set_defaults(run=_notebooks)
+
+
+def _notebooks(args: argparse.Namespace) -> int:
+    if not args.copy_only and importlib.util.find_spec("jupyterlab") is None:
+        raise missing_extra("notebooks", "JupyterLab (--copy-only does without)")
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+        for path in copy_notebooks(args.output, args.solutions):
+            say("Copied: ", str(path))
+    except OSError as error:
+        raise UsageError(f"Cannot write to {args.output}: {error}") from error
+    if args.copy_only:
+        return OK
+    try:
+        return subprocess.call([sys.executable, "-m", "jupyterlab", str(args.output)])
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:
+    """
+    :param folder: where to
+    :param solutions: whether to fill in the solutions
+    :return: the files that were written: those that were not there yet
+    """
+    written = []
+    for source in sorted(files("sb3_grpo.notebooks").iterdir(), key=lambda each: each.name):
+        if not source.name.endswith(".ipynb"):
+            continue
+        target = folder / (source.name.replace(".ipynb", "_solutions.ipynb") if solutions else source.name)
+        if not target.exists():
+            text = source.read_text(encoding="utf-8")
+            target.write_text(fill_in(text) if solutions else text, encoding="utf-8")
+            written.append(target)
+    return written
+
+
+def fill_in(text: str) -> str:
+    """
+    :param text: of a notebook. Cells tagged ``solution`` hide a code block; it belongs to the cell tagged ``exercise`` before
+    :return: the notebook with each solution in its exercise's cell
+    """
+    notebook = json.loads(text)
+    exercise: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "exercise" in tags:
+            exercise = cell
+        elif "solution" in tags:
+            [code] = _PYTHON.findall("".join(cell["source"]))
+            exercise["source"] = code.rstrip("\n").splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
