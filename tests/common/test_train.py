@@ -16,6 +16,8 @@ from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups import queue
+from sb3_grpo.groups.group import metrics
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart
@@ -243,6 +245,24 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
     assert model.num_timesteps == 300
     model.dynamic_sampling = False
     assert model.learn(1).num_timesteps < 300
+
+
+def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    kept: list[int] = []
+
+    def counting(groups: Any) -> Any:
+        looked_at.append(len(groups))
+        return metrics(groups)
+
+    monkeypatch.setattr(queue, "metrics", counting)
+    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 2000)
+    env = make_group_env(functools.partial(ToyEnv, length=1, reward=1.0), 2)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=2, max_sampling_rounds=None, gamma=1.0)
+    with pytest.raises(ValueError, match="no live group"):
+        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.open_tickets())) or True)
+    assert sum(looked_at) < 1100, "a thousand groups of two steps"
+    assert max(kept) < 20, "members of replaced groups are forgotten"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 8])
