@@ -177,11 +177,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.horizon is not None:
             self._check_horizon()
         captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
-        if captures_states and self.unrelated_starts:
-            raise ValueError(
-                f"{type(self.start_sampler).__name__} needs environments that can be put into a state: "
-                "leave unrelated_starts=False."
-            )
+        if captures_states:
+            self._check_captures_states()
         if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
             refuse_frame_stack(self.env)
         if self.max_grad_norm <= 0.0:
@@ -221,6 +218,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
         if self.vine_share > 0.0:
             raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
+
+    def _check_captures_states(self) -> None:
+        """
+        :raises ValueError: if the sampler of starts captures states, and other parameters are against it
+        """
+        name = type(self.start_sampler).__name__
+        if self.unrelated_starts:
+            raise ValueError(f"{name} needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.vine_share > 0.0 or self.horizon is not None:
+            raise ValueError(
+                f"{name} begins groups in mid-episode already: leave vine_share=0 and horizon=None, got "
+                f"vine_share={self.vine_share} and horizon={self.horizon}."
+            )
 
     def _setup_model(self) -> None:
         self._check_parameters()
@@ -612,7 +622,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
-            new_obs = self._vec_normalize_env.get_original_obs()
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
