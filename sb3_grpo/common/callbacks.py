@@ -15,10 +15,17 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 
 class ClampedProgressBarCallback(ProgressBarCallback):
-    """SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``."""
+    """
+    SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``, and for steps that samplers of
+    starts make.
+    """
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._n_before = self.model.num_timesteps
 
     def _on_step(self) -> bool:
-        self.pbar.update(min(self.training_env.num_envs, self.pbar.total - self.pbar.n))
+        self.pbar.update(min(self.num_timesteps - self._n_before, self.pbar.total) - self.pbar.n)
         return True
 
 
