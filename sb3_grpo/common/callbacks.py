@@ -40,11 +40,13 @@ class RecordUpdate(BaseCallback):
       it has ``ended``, and what was asked where observations are texts. PPO: the ``next_value`` where it has not.
     - ``steps``: for each step of the rollout its observation (if it is up to 16 numbers), action (and ``token``), reward,
       advantage and the log probability of the action. PPO: value and return, and at a time limit the reward has the
-      discounted value of what would follow in it, as Stable-Baselines3 does it. GRPO, DAPO: the ``weight`` in the loss.
+      discounted value of what would follow in it, as Stable-Baselines3 does it. GRPO, DAPO: the ``weight`` in the loss;
+      rewards, and the returns of the members, are less the KL penalty with ``kl_estimator="k1_in_reward"``, and without the
+      overlong penalty.
     - ``optimizer_steps``: the steps of the minibatch, and at the parameters *before*: their advantages as the loss takes them
       (PPO normalises them in each minibatch), their ratios, which of them are cut off ``below`` and ``above``, loss and
       approximate KL; and ``log_prob``, that of the actions of *all* steps, *after*.
-    - ``settings`` that the numbers come from, and whether a KL limit has ``stopped_early``.
+    - ``settings`` that the numbers come from (``None`` where there is no limit), and whether a KL limit has ``stopped_early``.
 
     Probabilities are computed for the record in evaluation mode: a network with dropout or batch normalisation learns from
     slightly other ones. One update is recorded at a time, all of it in memory.
@@ -64,6 +66,10 @@ class RecordUpdate(BaseCallback):
 
     def _on_training_start(self) -> None:
         check_recordable(self.model)
+        if self._recorder is not None:
+            # Of an update that was interrupted
+            self._recorder.close()
+            self._recorder = None
         self._n_rollouts = 0
         self._wanted = True
 
