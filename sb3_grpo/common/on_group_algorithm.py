@@ -496,8 +496,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
             return
+        same = "outcome" if self.group_metric == RETURN else f"{self.group_metric!r} (group_metric)"
         raise ValueError(
-            f"{n_steps:,} steps have brought no live group: in each group all members had the same outcome. The task is "
+            f"{n_steps:,} steps have brought no live group: in each group all members had the same {same}. The task is "
             "solved, or no member ever succeeds, and max_sampling_rounds=None draws groups until enough are live. With a "
             "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
         )

@@ -1,5 +1,6 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
+import math
 from collections import deque
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -228,7 +229,15 @@ class GroupQueue:
                 f"group_metric={key!r}: the info of an episode's last step has no such key, only {', '.join(map(str, info))}. "
                 f"Write group_metric={RETURN!r} to tell live groups by their returns."
             )
-        return float(info[key])
+        try:
+            value = float(info[key])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(
+                f"group_metric={key!r}: the info of an episode's last step must have a number there, got {info[key]!r:.80}."
+            )
+        return value
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """

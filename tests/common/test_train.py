@@ -196,12 +196,20 @@ def test_dead_groups_and_upweight_live() -> None:
 class Partial(ToyEnv):
     """Rewards for each right action; the episode is a success if its last one is right."""
 
+    success: Any = True
+
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward, terminated, truncated, {**info, "is_success": action == 1}
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            {**info, "is_success": self.success and action == 1 if self.success is True else self.success},
+        )
 
 
-def test_groups_are_dead_by_a_metric_of_their_own() -> None:
+def test_groups_are_dead_by_a_metric_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(metric: str) -> Any:
         env = make_group_env(Partial, 2)
         model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=20, group_metric=metric, gamma=1.0)
@@ -218,6 +226,10 @@ def test_groups_are_dead_by_a_metric_of_their_own() -> None:
         ValueError, match=r"group_metric='acc': the info of an episode's last step has no such key, only .*is_s"
     ):
         run("acc")
+    for value in (None, "yes", float("nan"), np.ones(2)):
+        monkeypatch.setattr(Partial, "success", value)
+        with pytest.raises(ValueError, match=r"group_metric='is_success': .* must have a number there, got"):
+            run("is_success")
     with pytest.raises(ValueError, match=r"group_metric='acc' is of whole episodes"):
         make_model(env=make_group_env(Partial, 2), horizon=2, group_metric="acc")
 
@@ -245,6 +257,8 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
     assert model.num_timesteps == 300
     model.dynamic_sampling = False
     assert model.learn(1).num_timesteps < 300
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 .* batch_size=None there is only one"):
+        make_model(batch_size=None, gradient_accumulation_steps=2)
 
 
 def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
