@@ -15,10 +15,17 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 
 class ClampedProgressBarCallback(ProgressBarCallback):
-    """SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``."""
+    """
+    SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``, and for steps that samplers of
+    starts make.
+    """
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._n_before = self.model.num_timesteps
 
     def _on_step(self) -> bool:
-        self.pbar.update(min(self.training_env.num_envs, self.pbar.total - self.pbar.n))
+        self.pbar.update(min(self.num_timesteps - self._n_before, self.pbar.total) - self.pbar.n)
         return True
 
 
@@ -33,11 +40,13 @@ class RecordUpdate(BaseCallback):
       it has ``ended``, and what was asked where observations are texts. PPO: the ``next_value`` where it has not.
     - ``steps``: for each step of the rollout its observation (if it is up to 16 numbers), action (and ``token``), reward,
       advantage and the log probability of the action. PPO: value and return, and at a time limit the reward has the
-      discounted value of what would follow in it, as Stable-Baselines3 does it. GRPO, DAPO: the ``weight`` in the loss.
+      discounted value of what would follow in it, as Stable-Baselines3 does it. GRPO, DAPO: the ``weight`` in the loss;
+      rewards, and the returns of the members, are less the KL penalty with ``kl_estimator="k1_in_reward"``, and without the
+      overlong penalty.
     - ``optimizer_steps``: the steps of the minibatch, and at the parameters *before*: their advantages as the loss takes them
       (PPO normalises them in each minibatch), their ratios, which of them are cut off ``below`` and ``above``, loss and
       approximate KL; and ``log_prob``, that of the actions of *all* steps, *after*.
-    - ``settings`` that the numbers come from, and whether a KL limit has ``stopped_early``.
+    - ``settings`` that the numbers come from (``None`` where there is no limit), and whether a KL limit has ``stopped_early``.
 
     Probabilities are computed for the record in evaluation mode: a network with dropout or batch normalisation learns from
     slightly other ones. One update is recorded at a time, all of it in memory.
@@ -57,6 +66,10 @@ class RecordUpdate(BaseCallback):
 
     def _on_training_start(self) -> None:
         check_recordable(self.model)
+        if self._recorder is not None:
+            # Of an update that was interrupted
+            self._recorder.close()
+            self._recorder = None
         self._n_rollouts = 0
         self._wanted = True
 

@@ -177,11 +177,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if self.horizon is not None:
             self._check_horizon()
         captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
-        if captures_states and self.unrelated_starts:
-            raise ValueError(
-                f"{type(self.start_sampler).__name__} needs environments that can be put into a state: "
-                "leave unrelated_starts=False."
-            )
+        if captures_states:
+            self._check_captures_states()
         if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
             refuse_frame_stack(self.env)
         if self.max_grad_norm <= 0.0:
@@ -221,6 +218,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
         if self.vine_share > 0.0:
             raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
+
+    def _check_captures_states(self) -> None:
+        """
+        :raises ValueError: if the sampler of starts captures states, and other parameters are against it
+        """
+        name = type(self.start_sampler).__name__
+        if self.unrelated_starts:
+            raise ValueError(f"{name} needs environments that can be put into a state: leave unrelated_starts=False.")
+        if self.vine_share > 0.0 or self.horizon is not None:
+            raise ValueError(
+                f"{name} begins groups in mid-episode already: leave vine_share=0 and horizon=None, got "
+                f"vine_share={self.vine_share} and horizon={self.horizon}."
+            )
 
     def _setup_model(self) -> None:
         self._check_parameters()
@@ -486,8 +496,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
             return
+        same = "outcome" if self.group_metric == RETURN else f"{self.group_metric!r} (group_metric)"
         raise ValueError(
-            f"{n_steps:,} steps have brought no live group: in each group all members had the same outcome. The task is "
+            f"{n_steps:,} steps have brought no live group: in each group all members had the same {same}. The task is "
             "solved, or no member ever succeeds, and max_sampling_rounds=None draws groups until enough are live. With a "
             "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
         )
@@ -612,7 +623,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
         if self._vec_normalize_env is not None:
-            new_obs = self._vec_normalize_env.get_original_obs()
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)

@@ -1,5 +1,6 @@
 """One update of a training, recorded while it happens and without changing it: for the callback ``RecordUpdate``."""
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,8 @@ MAX_NUMBERS = 16
 SETTINGS = (
     "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale std_ddof "
     "leave_one_out loss_average ratio_level policy_loss ent_coef vf_coef max_grad_norm target_kl kl_coef kl_estimator "
-    "gradient_accumulation_steps"
+    "gradient_accumulation_steps constant_length upweight_live overlong_filter overlong_penalty overlong_max_length "
+    "overlong_cache_length"
 ).split()
 
 
@@ -132,11 +134,11 @@ class UpdateRecorder(ABC):
         model = self.model
         settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
         low, high = self.clip_range()
+        settings |= {"learning_rate": model.policy.optimizer.param_groups[0]["lr"], "clip_low": low, "clip_high": high}
         return {
             "algorithm": type(model).__name__,
             "num_timesteps": self.timesteps,
-            "settings": {name: name_of(value) if callable(value) else value for name, value in settings.items()}
-            | {"learning_rate": model.policy.optimizer.param_groups[0]["lr"], "clip_low": low, "clip_high": high},
+            "settings": {name: _in_json(value) for name, value in settings.items()},
         }
 
     def actions(self, actions: np.ndarray) -> dict[str, list[Any]]:
@@ -188,6 +190,13 @@ def numbers(tensor: th.Tensor) -> list[float]:
     :return: The same
     """
     return tensor.detach().cpu().flatten().tolist()
+
+
+def _in_json(value: Any) -> Any:
+    # JSON has neither functions nor infinity
+    if callable(value):
+        return name_of(value)
+    return None if value == math.inf else value
 
 
 def place(epoch: int, number: int, steps: th.Tensor) -> dict[str, Any]:
@@ -258,16 +267,16 @@ def with_rewards(episodes: list[dict[str, Any]], rewards: np.ndarray) -> list[di
     ]
 
 
-def consecutive(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+def consecutive(lengths: Sequence[int], batch_size: int | None) -> Iterator[list[int]]:
     """
     :param lengths: Steps of episodes
-    :param batch_size: How many steps belong together at the most, if it is more than one episode
+    :param batch_size: How many steps belong together at the most, if it is more than one episode. ``None``: all
     :return: Episodes that follow each other
     """
     part: list[int] = []
     n_steps = 0
     for index, length in enumerate(lengths):
-        if part and n_steps + length > batch_size:
+        if part and batch_size is not None and n_steps + length > batch_size:
             yield part
             part, n_steps = [], 0
         part.append(index)

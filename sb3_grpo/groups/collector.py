@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
 
 from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
@@ -83,7 +83,7 @@ class GroupCollector:
         """
         Count a step of all copies.
 
-        :param observations: After the step, (n_envs, \\*obs_shape) or a dict of such, the environment's own
+        :param observations: After the step, (n_envs, \\*obs_shape) or a dict of such
         :param rewards: (n_envs,) the environment's own
         :param dones: (n_envs,) whose episode or piece has just ended
         :return: How many steps the sampler of starts has made besides
@@ -96,7 +96,7 @@ class GroupCollector:
         self.queue.add_steps(self.env.num_envs)
         if self.settings.sampler is None:
             return 0
-        return self.settings.sampler.after_step(self.env, observations, dones, self.rng) or 0
+        return self.settings.sampler.after_step(self.env, own_observations(self.env, observations), dones, self.rng) or 0
 
     def end_episodes(self, ended: list[int], infos: list[dict[str, Any]]) -> None:
         """
@@ -168,6 +168,25 @@ class GroupCollector:
     def clear(self) -> None:
         """Take back the starts that are queued: who else resets the environments must not land on them."""
         self.feeder.clear()
+
+
+def own_observations(env: VecEnv, observations: Any) -> Any:
+    """
+    :param env: Environments, with or without wrappers
+    :param observations: Their latest ones, (n_envs, \\*obs_shape) or a dict of such
+    :return: The same as the environments gave them, before VecNormalize and VecTransposeImage
+    """
+    while isinstance(env, VecEnvWrapper):
+        if isinstance(env, VecNormalize):
+            observations = env.get_original_obs()
+        elif isinstance(env, VecTransposeImage) and not env.skip:
+            if isinstance(observations, dict):
+                images = {key: np.moveaxis(observations[key], 1, -1) for key in env.image_space_keys}
+                observations = {**observations, **images}
+            else:
+                observations = np.moveaxis(observations, 1, -1)
+        env = env.venv
+    return observations
 
 
 def observation_of(observations: Any, copy: int) -> Any:

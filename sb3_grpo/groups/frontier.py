@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
+from sb3_grpo.groups.group import Episode, Group, live_groups, metrics
 from sb3_grpo.groups.samplers import RandomSeeds, StartSampler, StatesOrOther, VisitedState
 from sb3_grpo.starts.starts import SnapshotStart, Start
 
@@ -68,7 +68,7 @@ class Archive:
         :return: The names of their cells, which hold until numbers beyond the range of the earlier ones are seen
         """
         rows = _rows(observations)
-        if np.issubdtype(rows.dtype, np.integer) and rows.shape[1] <= MAX_WHOLE_NUMBERS:
+        if rows.dtype == np.int64 and rows.shape[1] <= MAX_WHOLE_NUMBERS:
             return [row.tobytes() for row in rows]
         if rows.shape[1] > N_DIMENSIONS:
             rows = rows @ np.random.default_rng(0).standard_normal((rows.shape[1], N_DIMENSIONS))
@@ -171,10 +171,12 @@ class FrontierStarts(StatesOrOther):
     (https://arxiv.org/abs/1707.05300).
 
     An archive has a state for each cell of the observations. It grows by what the policy reaches, and by pieces of random
-    actions, each repeated for a while, from the cells that were entered least. These steps count, and are not learned from.
+    actions, each repeated for a while, from the cells that were entered least. These steps count (``num_timesteps``), and are
+    not learned from; callbacks that count calls, such as ``EvalCallback``, do not count them.
     Half of the groups start in the archive: in the cells that were entered least, and, once there are cells in which the
     members of a group end differently, also on the way to them. The more ordinary groups have a member that does better than
-    the worst outcome so far, the fewer groups start in the archive. It is not saved.
+    the worst outcome so far, the fewer groups start in the archive. It is not saved, and is forgotten where ``learn`` begins
+    with new episodes. Not together with ``vine_share`` or ``horizon``.
 
     :param other: Draws the ordinary starts, ``None`` for fresh seeds
     """
@@ -264,7 +266,7 @@ class FrontierStarts(StatesOrOther):
         if isinstance(group.start, FrontierState):
             (key,) = self.archive.keys(_stack([group.start.observation]))
             if key in self.archive.cells:
-                self.archive.cells[key].is_live = bool(live_groups(outcomes([group]))[0])
+                self.archive.cells[key].is_live = bool(live_groups(metrics([group]))[0])
         else:
             results = [member.outcome for member in group.episodes]
             self._worst = min(self._worst, *results)
@@ -284,7 +286,9 @@ def _stack(observations: Sequence[Any]) -> Any:
 def _rows(observations: Any) -> np.ndarray:
     """
     :param observations: (n, \\*obs_shape) or a dict of such
-    :return: (n, d) all their numbers
+    :return: (n, d) all their numbers, as int64 if they are whole and as float64 otherwise. In the order of the names: neither
+        their order nor their precision is the same for an environment and for many copies of it
     """
-    parts = observations.values() if isinstance(observations, dict) else [observations]
-    return np.concatenate([np.asarray(part).reshape(len(part), -1) for part in parts], axis=1)
+    parts = [part for _, part in sorted(observations.items())] if isinstance(observations, dict) else [observations]
+    rows = np.concatenate([np.asarray(part).reshape(len(part), -1) for part in parts], axis=1)
+    return rows.astype(np.int64 if np.issubdtype(rows.dtype, np.integer) else np.float64)

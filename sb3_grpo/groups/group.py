@@ -38,7 +38,6 @@ class Group:
     first_observation: Any = None
     trace: Trace | None = None
     n_ended: int = 0
-    replaced: bool = False  # dead, and another one takes its place
 
     @property
     def complete(self) -> bool:

@@ -1,5 +1,6 @@
 """The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
 
+import math
 from collections import deque
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -74,6 +75,7 @@ class GroupQueue:
         self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
         self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
         self.n_sampling_rounds = 1
+        self._n_judged = self._n_live = 0  # of the wanted groups, those of the rounds that are over
         self._n_drawn = 0
         self._n_probed = 0
         self._n_steps = 0  # of all episodes that have ended
@@ -227,7 +229,15 @@ class GroupQueue:
                 f"group_metric={key!r}: the info of an episode's last step has no such key, only {', '.join(map(str, info))}. "
                 f"Write group_metric={RETURN!r} to tell live groups by their returns."
             )
-        return float(info[key])
+        try:
+            value = float(info[key])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(
+                f"group_metric={key!r}: the info of an episode's last step must have a number there, got {info[key]!r:.80}."
+            )
+        return value
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """
@@ -251,10 +261,10 @@ class GroupQueue:
         wanted = self.wanted_groups()
         for group in wanted:
             self.groups.popleft()
-            for episode in group.episodes:
-                del self._members[episode.ticket]
+            self._forget_members(group)
         self.n_wanted = self.settings.n_groups
         self.n_sampling_rounds = 1
+        self._n_judged = self._n_live = 0
         return wanted
 
     def ready(self) -> bool:
@@ -265,15 +275,18 @@ class GroupQueue:
         :return: True if the update can begin
         """
         while True:
-            wanted = self.wanted_groups()
-            if len(wanted) < self.n_wanted or not all(group.complete for group in wanted):
+            # Without a limit there are many groups: those of earlier rounds are not looked at again
+            latest = list(islice(self.groups, self._n_judged, self.n_wanted))
+            if self._n_judged + len(latest) < self.n_wanted or not all(group.complete for group in latest):
                 return False
-            live = live_groups(metrics(wanted)).tolist()
-            n_missing = self.settings.n_groups - sum(live)
+            live = live_groups(metrics(latest)).tolist()
+            n_missing = self.settings.n_groups - self._n_live - sum(live)
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
-            for group, is_live in zip(wanted, live, strict=True):
-                group.replaced = not is_live
+            for group, is_live in zip(latest, live, strict=True):
+                if not is_live:
+                    self._forget_members(group)
+            self._n_judged, self._n_live = self.n_wanted, self._n_live + sum(live)
             self.n_wanted += n_missing
             self.n_sampling_rounds += 1
 
@@ -281,11 +294,17 @@ class GroupQueue:
         """
         :return: Whether one of the groups that are complete is live
         """
-        complete = [group for group in self.groups if group.complete]
+        if self._n_live > 0:
+            return True
+        complete = [group for group in islice(self.groups, self._n_judged, None) if group.complete]
         return bool(complete) and bool(live_groups(metrics(complete)).any())
+
+    def _forget_members(self, group: Group) -> None:
+        for episode in group.episodes:
+            self._members.pop(episode.ticket, None)
 
     def open_tickets(self) -> list[int]:
         """
         :return: The members of all open groups whose steps may be learned from
         """
-        return [ticket for ticket, (group, _) in self._members.items() if not group.replaced]
+        return list(self._members)

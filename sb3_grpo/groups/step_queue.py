@@ -35,7 +35,7 @@ class StepQueue(GroupQueue):
     def begin_rollout(self) -> None:
         # Also after one that a callback has stopped, whose steps are not learned from
         self._drop_complete_groups()
-        self._n_new_steps = self._n_dead_steps = 0
+        self._n_new_steps = self._n_dead_steps = self._n_live = 0
         self.n_sampling_rounds = 1
 
     def add_steps(self, n_steps: int) -> None:
@@ -59,7 +59,11 @@ class StepQueue(GroupQueue):
         group, episode = self._members[ticket]
         # What a time limit cuts off could have gone on
         episode.next_observation = info["terminal_observation"] if truncated else None
-        if group.complete and not live_groups(metrics([group]))[0]:
+        if not group.complete:
+            return
+        if live_groups(metrics([group]))[0]:
+            self._n_live += 1
+        else:
             self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
 
     def ready(self) -> bool:
@@ -87,8 +91,7 @@ class StepQueue(GroupQueue):
     def _drop_complete_groups(self) -> None:
         for group in self.groups:
             if group.complete:
-                for episode in group.episodes:
-                    del self._members[episode.ticket]
+                self._forget_members(group)
         self.groups = deque(group for group in self.groups if not group.complete)
 
     def open_tickets(self) -> list[int]:

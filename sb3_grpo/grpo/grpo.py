@@ -104,8 +104,8 @@ class GRPO(OnGroupAlgorithm):
         After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
         times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps
         without a live group
-    :param group_metric: What the members of a group must differ in for it to be live: ``"return"``, the raw outcome, or a key
-        of the info of an episode's last step, such as ``"is_success"``
+    :param group_metric: With ``dynamic_sampling``, what the members of a group must differ in for it to be live: ``"return"``,
+        the raw outcome, or a key of the info of an episode's last step, such as ``"is_success"``
     :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
         the fewer are live, the smaller is the update.
 
@@ -347,6 +347,11 @@ class GRPO(OnGroupAlgorithm):
         for name in ("n_epochs", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.batch_size is None and self.gradient_accumulation_steps > 1:
+            raise ValueError(
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps} takes several minibatches together, and with "
+                "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
+            )
         if self.target_kl is not None and self.target_kl <= 0.0:
             raise ValueError(f"target_kl must be positive, or None for no limit, got {self.target_kl}.")
         if self.std_ddof not in (0, 1):
@@ -682,9 +687,11 @@ class GRPO(OnGroupAlgorithm):
                 f"reward or a larger n_steps (now {self.n_steps}) may help."
             )
         low, high = self._outcome_range
-        outcome = f"{low:g}" if low == high else f"from {low:g} in one to {high:g} in another"
+        outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
+        if self.group_metric != RETURN:
+            outcome = f"{self.group_metric!r} (group_metric)"
         return (
-            f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same outcome ({outcome}). "
+            f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same {outcome}. "
             "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
             f"succeeds: {_WARM_START if self.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
             "or a denser reward may help."

@@ -21,7 +21,9 @@ from stable_baselines3.common.logger import HumanOutputFormat, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, ToyEnv
 
+from sb3_grpo import FrontierStarts
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
@@ -112,6 +114,21 @@ def test_progress_bar_ends_at_its_total(total: int, monkeypatch: pytest.MonkeyPa
     model = make_model(4).learn(total, progress_bar=True)
     assert model.num_timesteps > total
     assert shown == [(total, total)]
+
+
+def test_progress_bar_counts_the_steps_of_scouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    def look(self: Any) -> None:
+        shown.append(self.pbar.n)
+        self.pbar.close()
+
+    monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
+    model = make_model(4, env=ControlVecEnv("MountainCar-v0", 4, seed=0), start_sampler=FrontierStarts())
+    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 700, progress_bar=True)
+    assert shown == [model.num_timesteps] and shown[0] < 1000
+    model.learn(1000, callback=lambda *_: False, reset_num_timesteps=False, progress_bar=True)
+    assert shown[1] == model.num_timesteps - shown[0]
 
 
 def test_callbacks_of_sb3(tmp_path: Path) -> None:

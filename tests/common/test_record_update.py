@@ -60,6 +60,7 @@ MODELS: dict[str, Any] = {
     "grpo, continuous": lambda: grpo("Pendulum-v1", horizon=9, n_groups=2),
     "grpo with dropout": lambda: grpo(n_groups=2, policy_kwargs={"activation_fn": Dropout}),
     "grpo of texts": lambda: grpo(text_env(), "TokenPolicy", n_groups=2, policy_kwargs=TINY_TEXT),
+    "grpo in one minibatch": lambda: grpo(n_groups=2, **{**PAPER, "batch_size": None}),
     "dapo": lambda: grpo(algo=DAPO, n_groups=2, **PAPER),
 }
 # Several updates of each
@@ -198,6 +199,28 @@ def test_nobody_listens_after_an_error_in_ppo(monkeypatch: pytest.MonkeyPatch) -
         model.learn(1, callback=callback)
     model.learn(1, reset_num_timesteps=False)
     assert "_get_samples" not in vars(model.rollout_buffer) and not model.policy.optimizer._optimizer_step_post_hooks
+
+
+def test_limits_that_are_infinite_are_json(tmp_path: Path) -> None:
+    grpo(n_groups=2, clip_range=float("inf"), **PAPER).learn(1, callback=RecordUpdate(tmp_path / "update.json"))
+    record = json.loads((tmp_path / "update.json").read_text("utf-8"), parse_constant=lambda name: pytest.fail(name))
+    assert record["settings"]["clip_low"] is None
+
+
+def test_an_update_that_was_interrupted_is_not_taken_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, callback, calls = ppo(n_steps=40), RecordUpdate(), []
+
+    def clip(*_: Any) -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            raise Broken
+
+    with monkeypatch.context() as patch, pytest.raises(Broken):
+        patch.setattr(nn.utils, "clip_grad_norm_", clip)
+        model.learn(1, callback=callback)
+    model.learn(1, callback=callback)
+    assert callback.record is not None and callback.record["update"] == 1
+    assert len(callback.record["optimizer_steps"]) == 8
 
 
 def test_update_without_anything_to_learn_is_passed_over() -> None:

@@ -16,6 +16,8 @@ from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups import queue
+from sb3_grpo.groups.group import metrics
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart
@@ -194,12 +196,20 @@ def test_dead_groups_and_upweight_live() -> None:
 class Partial(ToyEnv):
     """Rewards for each right action; the episode is a success if its last one is right."""
 
+    success: Any = True
+
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward, terminated, truncated, {**info, "is_success": action == 1}
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            {**info, "is_success": self.success and action == 1 if self.success is True else self.success},
+        )
 
 
-def test_groups_are_dead_by_a_metric_of_their_own() -> None:
+def test_groups_are_dead_by_a_metric_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(metric: str) -> Any:
         env = make_group_env(Partial, 2)
         model = make_model(DAPO, env=env, group_size=2, n_groups=6, max_sampling_rounds=20, group_metric=metric, gamma=1.0)
@@ -216,6 +226,10 @@ def test_groups_are_dead_by_a_metric_of_their_own() -> None:
         ValueError, match=r"group_metric='acc': the info of an episode's last step has no such key, only .*is_s"
     ):
         run("acc")
+    for value in (None, "yes", float("nan"), np.ones(2)):
+        monkeypatch.setattr(Partial, "success", value)
+        with pytest.raises(ValueError, match=r"group_metric='is_success': .* must have a number there, got"):
+            run("is_success")
     with pytest.raises(ValueError, match=r"group_metric='acc' is of whole episodes"):
         make_model(env=make_group_env(Partial, 2), horizon=2, group_metric="acc")
 
@@ -243,6 +257,26 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
     assert model.num_timesteps == 300
     model.dynamic_sampling = False
     assert model.learn(1).num_timesteps < 300
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 .* batch_size=None there is only one"):
+        make_model(batch_size=None, gradient_accumulation_steps=2)
+
+
+def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    kept: list[int] = []
+
+    def counting(groups: Any) -> Any:
+        looked_at.append(len(groups))
+        return metrics(groups)
+
+    monkeypatch.setattr(queue, "metrics", counting)
+    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 2000)
+    env = make_group_env(functools.partial(ToyEnv, length=1, reward=1.0), 2)
+    model = make_model(DAPO, env=env, group_size=2, n_groups=2, max_sampling_rounds=None, gamma=1.0)
+    with pytest.raises(ValueError, match="no live group"):
+        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.open_tickets())) or True)
+    assert sum(looked_at) < 1100, "a thousand groups of two steps"
+    assert max(kept) < 20, "members of replaced groups are forgotten"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 8])

@@ -1,18 +1,20 @@
 """Starts in an archive of what was reached."""
 
+import functools
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize, VecTransposeImage
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, FrontierStarts, SeedStart, make_group_env
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import frontier
-from sb3_grpo.groups.frontier import Archive, FrontierState
+from sb3_grpo.groups.collector import own_observations
+from sb3_grpo.groups.frontier import Archive, FrontierState, _stack
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import StartNotSupportedError
 
@@ -43,6 +45,37 @@ class Corridor(gym.Env[Any, Any]):
 
 def corridor(**kwargs: Any) -> gym.Env:
     return gym.wrappers.TimeLimit(Corridor(), 60)
+
+
+class Seen(gym.ObservationWrapper):
+    """
+    The corridor, seen in another way.
+
+    :param kind: Which
+    """
+
+    SPACES: ClassVar[dict[str, gym.Space]] = {
+        "dict": gym.spaces.Dict({"b": gym.spaces.Box(0, 30, (1,), np.int64), "a": gym.spaces.Box(0, 9, (2,), np.int64)}),
+        "image": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8),
+        "dict of an image": gym.spaces.Dict({"a": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8)}),
+        "short": gym.spaces.Box(0, 30, (1,), np.int16),
+        "float": gym.spaces.Box(0, 30, (2,), np.float32),
+    }
+
+    def __init__(self, kind: str):
+        super().__init__(corridor())
+        self.kind, self.observation_space = kind, self.SPACES[kind]
+
+    def observation(self, observation: Any) -> Any:
+        image = np.zeros((5, 7, 3), dtype=np.uint8)
+        image[observation // 7, observation % 7, 1] = 1
+        return {
+            "dict": {"b": np.array([observation]), "a": np.array([observation % 3, 7])},
+            "image": image,
+            "dict of an image": {"a": image},
+            "short": np.array([observation]),
+            "float": np.array([observation, observation / 4], dtype=np.float32),
+        }[self.kind]
 
 
 def n_right(model: DAPO) -> int:
@@ -76,6 +109,41 @@ def test_groups_begin_where_scouts_have_been(kind: str) -> None:
         assert cell.n_visits > 0
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
     env.close()
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in Seen.SPACES if kind != "dict of an image"])
+def test_cells_have_the_same_names_for_copies_and_for_states(kind: str, is_normalised: bool) -> None:
+    env: VecEnv = make_group_env(functools.partial(Seen, kind), 4, seed=0)
+    if is_normalised:
+        env = VecNormalize(env, norm_obs_keys=["b"] if kind == "dict" else None, norm_obs="image" not in kind)
+    sampler = FrontierStarts()
+    policy = "MultiInputPolicy" if "dict" in kind else "MlpPolicy"
+    DAPO(policy, env, start_sampler=sampler, n_steps=64, **SETTINGS).learn(1000)
+    cells = sampler.archive.cells
+    assert len(cells) > 5
+    assert [sampler.archive.keys(_stack([cell.state.observation]))[0] for cell in cells.values()] == [*cells]
+
+
+def test_observations_are_those_of_the_environment() -> None:
+    for wrap in (VecTransposeImage, lambda env: VecNormalize(VecTransposeImage(env), norm_obs=False)):
+        inner = make_group_env(functools.partial(Seen, "dict of an image"), 2, seed=0)
+        env = wrap(inner)
+        env.reset()
+        seen = own_observations(env, env.step(np.ones(2, dtype=int))[0])
+        assert seen["a"].tolist() == inner._obs_from_buf()["a"].tolist()  # type: ignore[attr-defined]
+
+
+def test_a_cell_is_live_by_the_metric_of_groups() -> None:
+    sampler, rng = FrontierStarts(), np.random.default_rng(0)
+    env = make_group_env(corridor, 2, seed=0)
+    sampler.after_step(env, env.reset(), np.zeros(2, dtype=bool), rng)
+    (cell,) = sampler.archive.cells.values()
+    start = FrontierState(**vars(cell.state))
+    for metrics in ((0, 1), (1, 1)):
+        episodes = [Episode(n, n, 10, outcome=n, metric=metric) for n, metric in enumerate(metrics)]
+        sampler.after_episode(Group(0, start, episodes, [None] * 2, n_ended=2), episodes[-1], {})
+        assert cell.is_live == (metrics == (0, 1))
 
 
 def test_steps_of_scouts_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +263,9 @@ def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
 def test_mistakes_are_explained() -> None:
     with pytest.raises(ValueError, match="FrontierStarts needs environments that can be put into a state"):
         DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts(), unrelated_starts=True)
+    for other in ({"vine_share": 0.5}, {"horizon": 8, "n_groups": 4}):
+        with pytest.raises(ValueError, match=r"FrontierStarts begins groups in mid-episode already: leave vine_share=0"):
+            DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts(), **other)  # type: ignore[arg-type]
     with pytest.raises(StartNotSupportedError, match=r"get_state\(self\).*a start_sampler of seeds"):
         DAPO("MlpPolicy", make_group_env(NoState, 4, seed=0), start_sampler=FrontierStarts(), **SETTINGS).learn(100)
 

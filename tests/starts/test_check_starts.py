@@ -39,6 +39,12 @@ def test_starts_are_exact(name: str) -> None:
     assert captured.exact or name == STICKY_PONG
 
 
+def test_starts_of_minigrid_are_exact() -> None:
+    pytest.importorskip("minigrid")
+    report = check_starts(lambda: gym.make("MiniGrid-DoorKey-8x8-v0"), 2, 60, verbose=0)
+    assert report.is_exact(), str(report)
+
+
 @pytest.mark.parametrize("game", ["Qbert", "Tetris", "YarsRevenge"])
 def test_games_with_a_flag_that_is_in_no_state(game: str) -> None:
     gym.register_envs(pytest.importorskip("ale_py"))
