@@ -1,4 +1,4 @@
-"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare``, ``lecture``, ``notebooks``."""
+"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare`` and others."""
 
 import argparse
 import sys
