@@ -46,6 +46,6 @@ widget("clip", {
       el("figure", {}, p.root, el("figcaption", {}, "Blue: what is maximised. Dashed: without the clip, and the edges 1 − ε and 1 + ε. The arrow: where the gradient pushes the ratio.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
         el("table", {}, el("tbody", {}, Object.entries(cases).map(([name, [here, what]]) =>
-          el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row" }, here ? "▸ " : "", name), el("td", {}, what)))))));
+          el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row", class: "narrow" }, here ? "▸ " : "", name), el("td", {}, what)))))));
   },
 });

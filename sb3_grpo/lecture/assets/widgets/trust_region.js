@@ -89,7 +89,8 @@ function regionPlane(runs, label) {
   const named = [];
   for (const { name, path, colour } of runs) {
     for (const point of path) plane.dot(...point, colour, point === path[path.length - 1] ? 8 : 3);
-    nameEnd(plane, name, path[path.length - 1], 0, named);
+    // After one update they are close together, and named in the other picture
+    if (path.length > 2) nameEnd(plane, name, path[path.length - 1], 0, named);
   }
   return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Shade: expected return, the stronger the higher. Logits are kept within ±6."));
 }
