@@ -171,7 +171,8 @@ def _kept_together(html: str) -> str:
     :param html: Text with formulas
     :return: The same, with no line that begins with the comma behind a formula
     """
-    return re.sub(r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)([,.;:)?]+)', r'<span class="narrow">\1\2</span>', html)
+    formula = r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)'
+    return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
 
 
 def _formula(_: str, content: str) -> str:
