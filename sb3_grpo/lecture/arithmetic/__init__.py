@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from sb3_grpo.lecture.arithmetic import clipping, divergence, estimators, groups, live, loops, notes, play, trust_region, weights
+from sb3_grpo.lecture.arithmetic import (
+    clipping,
+    divergence,
+    estimators,
+    groups,
+    live,
+    loops,
+    notes,
+    play,
+    trust_region,
+    weights,
+)
 from sb3_grpo.lecture.golden import Grid
 
 TOPICS = (clipping, groups, weights, divergence, notes, estimators, trust_region, live, play, loops)
