@@ -1,5 +1,6 @@
 """Formulas as MathML, whose symbols say what they are."""
 
+import re
 from html import escape
 
 import latex2mathml.converter
@@ -11,7 +12,9 @@ def math(latex: str, display: bool = False) -> str:
     :param display: Whether it has a line of its own
     :return: MathML, which browsers draw without a script and without a network
     """
-    return latex2mathml.converter.convert(latex, display="block" if display else "inline")
+    formula = latex2mathml.converter.convert(latex, display="block" if display else "inline")
+    # The converter writes "log x" without a space
+    return re.sub(r"(?<!<msub>)<mi>log</mi>(?=<m[^on])", '<mi>log</mi><mspace width="0.17em"></mspace>', formula)
 
 
 def _inside(latex: str) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +23,18 @@ from sb3_grpo.lecture.formulas import explained, math
 from sb3_grpo.lecture.golden import golden_values
 
 HERE = files("sb3_grpo.lecture")
-CHAPTERS = ("vpg", "trpo", "ppo", "grpo", "dapo", "prorl", "side_by_side", "mistakes", "agents")
+# By the names of their files: what the links at the top of the page say
+CHAPTERS = {
+    "vpg": "Policy gradient",
+    "trpo": "TRPO",
+    "ppo": "PPO",
+    "grpo": "GRPO",
+    "dapo": "DAPO",
+    "prorl": "ProRL",
+    "side_by_side": "Side by side",
+    "mistakes": "Mistakes",
+    "agents": "Agents",
+}
 # What is learned in the page, and played
 LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
 # In the order in which they need each other
@@ -44,11 +56,13 @@ def lecture_page() -> str:
     :return: HTML
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment.globals["n"] = _number
     script = _script()
     chapters = {name: _chapter(environment, name) for name in CHAPTERS}
     return environment.from_string(_asset("page.html")).render(
         version=sb3_grpo.__version__,
         chapters=chapters,
+        names=CHAPTERS,
         titles={name: _title(name) for name in CHAPTERS},
         style=_asset("page.css"),
         script=script,
@@ -98,6 +112,15 @@ def _title(name: str) -> str:
     return (HERE / "chapters" / f"{name}.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
 
 
+def _number(value: float, digits: int = 2) -> str:
+    """
+    :param value: A number
+    :param digits: Behind the point
+    :return: As people write it: a minus, not a hyphen, and no -0
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
 def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     """
     :param environment: For the numbers in the text
@@ -110,9 +133,8 @@ def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     tokens = markdown.parse(text)
     begins = [index for index, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"]
     parts = [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
-    return Markup(
-        "".join(f'<section class="part">{markdown.renderer.render(part, markdown.options, {})}</section>' for part in parts)
-    )
+    html = "".join(f'<section class="part">{markdown.renderer.render(part, markdown.options, {})}</section>' for part in parts)
+    return Markup(_kept_together(html))
 
 
 def _markdown() -> MarkdownIt:
@@ -142,6 +164,15 @@ def _math(latex: str, display: bool) -> str:
     """
     formula = math(latex, display)
     return f'<div class="scroll" tabindex="0">{formula}</div>' if display else formula
+
+
+def _kept_together(html: str) -> str:
+    """
+    :param html: Text with formulas
+    :return: The same, with no line that begins with the comma behind a formula
+    """
+    formula = r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)'
+    return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
 
 
 def _formula(_: str, content: str) -> str:

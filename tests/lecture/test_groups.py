@@ -23,7 +23,7 @@ SAYS = {
     ("kl", "k2 as it stands"): "so has it as it stands",
     ("kl", "k2, an earlier policy acted"): "the gradient of neither divergence",
     ("kl", "policy = reference"): "KL(policy \u2016 reference) = 0.000",
-    ("overlong", "the paper's limits"): "penalty \u22120.50",
+    ("overlong", "half-way"): "penalty \u22120.50",
     ("overlong", "cut off"): "penalty \u22121.00",
     ("reset", "\u03b2 = 0.5"): "right with probability 0.45",
     ("reset", "never reset"): "There it stays",
@@ -37,6 +37,8 @@ ANSWERS = {
     "dapo-dead": "2.91",
     "dapo-upweight": "2.5",
     "prorl-references": "4",
+    "memory-without-critic": "126",
+    "sign-of-kl": "0.013",
 }
 
 
@@ -106,7 +108,7 @@ def test_chapters_have_the_numbers_of_the_lecture_notes(opened: Any) -> None:
     grpo, dapo, prorl = (opened.locator(f"#{name}").inner_text() for name in ("grpo", "dapo", "prorl"))
     for number in ("\u22121.06", "0.92", "\u22121.30", "\u22120.86", "1.43", "\u22120.57", "\u22120.84", "1.40", "\u22120.56"):
         assert number in grpo, number
-    for number in ("1.20", "1.28", "1.80", "1.69", "1.3333", "43%", "0.50"):
+    for number in ("1.2", "1.28", "1.80", "1.69", "1.3333", "43%", "0.50"):
         assert number in dapo, number
     assert "0.4509" in prorl
 

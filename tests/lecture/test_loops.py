@@ -45,7 +45,10 @@ def test_first_states_tell_the_story(browser: Any, lecture: Path) -> None:
     _, ppo = state(browser, lecture, "ppo-loop")
     assert "51 of 64 actions turned out better than the critic expected, 13 worse" in ppo
     assert "the next moment the pole fell" in ppo
-    _, grpo = state(browser, lecture, "grpo-loop")
+    # Before the guess it does not give the answer away
+    _, before = state(browser, lecture, "grpo-loop")
+    assert "10 of 24 are right" in before and "dead" not in before
+    _, grpo = state(browser, lecture, "grpo-loop?at=3")
     assert "Group 2 is dead: all its answers got 0" in grpo
 
 
@@ -77,6 +80,7 @@ def test_forward_and_back_by_buttons_and_keys(opened: Any) -> None:
     for name in ("ppo-loop", "grpo-loop"):
         widget = opened.locator(f"#{name}")
         place, lines = widget.locator(".stages output"), widget.locator(".listing .here")
+        widget.get_by_label("Stage of the update").fill("3")
         assert place.inner_text() == "3 of 8: advantages"
         before = lines.all_inner_texts()
         widget.get_by_role("button", name="Forward").click()

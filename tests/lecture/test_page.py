@@ -61,7 +61,7 @@ def test_every_widget_answers_to_the_keyboard_and_has_an_address(opened: Any) ->
         slider = section.locator("input[type=range]")
         if slider.count():
             slider.first.focus()
-            opened.keyboard.press("ArrowLeft")
+            opened.keyboard.press("ArrowRight" if slider.first.evaluate("input => input.value === input.min") else "ArrowLeft")
         else:
             control.focus()
             opened.keyboard.press("Space")
@@ -75,6 +75,41 @@ def test_address_restores_a_state(browser: Any, lecture: Path) -> None:
     assert "the objective is \u22121.68, its gradient zero" in page.locator("#clip").inner_text()
 
 
+HOSTILE = """#clip?r=abc&A=1e999
+#clip?r=-1e308&A=1e308&low=-5&high=1e300
+#clip?r=%E0%A4%A
+#%E0%A4%A
+#../x
+#?
+#baseline?p=0&r=1e300&o=-1e300&b=1e9
+#gae?lambda=50&error=-3&n=-5
+#trust-region?a=1e300&b=-1e300&n=-3&delta=-1&rate=1e99
+#trust-region?n=1.5
+#kl?a=-5&b=0&c=0&show=constructor
+#live?lr=constructor&seed=-1.5&groupSize=1e9
+#play?task=constructor&kind=__proto__&strength=1e9
+#reset?p=5&beta=-1&resets=1e9
+#overlong?length=-1&max=0&cache=0
+#group-size?p=7&G=-1
+#ppo-loop?at=99&step=1.5
+#grpo-loop?run=constructor&at=-5&step=1e9""".splitlines()
+
+
+def test_an_address_cannot_ask_for_what_the_controls_cannot(browser: Any, lecture: Path) -> None:
+    opened = Opened(browser, lecture)
+    for fragment in HOSTILE:
+        opened.page.evaluate("fragment => { location.hash = fragment; }", fragment)
+        opened.page.evaluate("follow()")
+        name = fragment[1:].split("?")[0]
+        if name.replace("-", "").isalpha():
+            shown = opened.page.locator(f"#{name}").inner_text()
+            assert not any(word in shown for word in ("NaN", "Infinity", "undefined")), fragment
+        assert opened.complaints == [], fragment
+    opened.page.evaluate("fragment => { location.hash = fragment; }", "#clip?r=9&A=-1")
+    opened.page.evaluate("follow()")
+    assert "r = 2.00 and \u00c2 = \u22121.00" in opened.page.locator("#clip").inner_text()
+
+
 def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
     opened.locator("#present").click()
     assert opened.locator(".part:visible").count() == 1
@@ -82,6 +117,11 @@ def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
     opened.keyboard.press("ArrowRight")
     second = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
     assert second == first + 1
+    # What a remote control sends: a slide that is taller than the screen is read to its end first
+    for _ in range(20):
+        opened.keyboard.press("PageDown")
+        opened.wait_for_timeout(20)
+    assert opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)") > second
     opened.keyboard.press("Escape")
     assert opened.locator(".part:visible").count() > 5
 

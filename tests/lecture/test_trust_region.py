@@ -104,6 +104,8 @@ def test_adaptive_penalty() -> None:
 
 def test_only_vanilla_is_trapped(opened: Any) -> None:
     widget = opened.locator("#trust-region")
+    assert "After 1 update:" in widget.locator(".says").inner_text()
+    widget.get_by_role("button", name="None of them").click()
     assert "After 20 updates: vanilla 9.96, natural 17.91, clipped 17.46" in widget.locator(".says").inner_text()
     widget.get_by_role("button", name="η = 0.25").click()
     rows = widget.locator("tbody tr")

@@ -6,7 +6,7 @@ startClass();
 document.getElementById("demo-index").append(...sections.map((section) => el("li", {}, el("a", { href: `#${section.id}` }, section.getAttribute("aria-label")))));
 
 function follow() {
-  const [name, query] = decodeURI(location.hash.slice(1)).split("?");
+  const [, name, query] = location.hash.match(/^#([^?]*)(?:\?(.*))?$/s) || [];
   const section = name && document.getElementById(name);
   if (!section) return;
   if (query && section.restore) section.restore(query);
@@ -36,6 +36,7 @@ const slides = chapters.flatMap((chapter) => {
   const parts = [...chapter.querySelectorAll(":scope > .part")];
   return parts.length ? parts.map((part) => [chapter, part]) : [[chapter, null]];
 });
+const TURNS = { ArrowRight: 1, ArrowLeft: -1, PageDown: 1, PageUp: -1 };
 let shown = 0;
 function show(chapter, part) {
   const at = slides.findIndex(([c, p]) => c === chapter && (!part || p === part));
@@ -45,10 +46,11 @@ function show(chapter, part) {
   scrollTo(0, 0);
 }
 function present(on) {
+  // What is at the top of the window now
+  const place = slides.find(([chapter, part]) => (part || chapter).getBoundingClientRect().bottom > innerHeight / 4) || slides[0];
   document.body.classList.toggle("presenting", on);
   document.getElementById("present").setAttribute("aria-pressed", on);
-  const place = chapters.find((chapter) => chapter.getBoundingClientRect().bottom > 0);
-  if (on) show(place);
+  if (on) show(...place); else slides[shown].filter(Boolean).at(-1).scrollIntoView();
 }
 document.getElementById("present").addEventListener("click", () => present(!presenting()));
 document.getElementById("theme").addEventListener("click", () => {
@@ -60,9 +62,12 @@ addEventListener("keydown", (event) => {
   if (!presenting() || event.ctrlKey || event.altKey || event.metaKey) return;
   const busy = event.target.closest && event.target.closest("input, select, textarea, [role=slider], summary");
   if (event.key === "Escape") present(false);
-  else if (!busy && ["ArrowRight", "ArrowLeft"].includes(event.key)) {
-    const next = Math.min(Math.max(shown + (event.key === "ArrowRight" ? 1 : -1), 0), slides.length - 1);
-    show(...slides[next]);
+  else if (!busy && event.key in TURNS) {
+    // A remote control sends page up and down: on a slide that is taller than the screen they scroll first
+    const { scrollTop, scrollHeight, clientHeight } = document.documentElement;
+    const by = TURNS[event.key], more = by > 0 ? scrollTop + clientHeight < scrollHeight - 2 : scrollTop > 2;
+    if (event.key.startsWith("Page") && more) return;
+    show(...slides[Math.min(Math.max(shown + by, 0), slides.length - 1)]);
     event.preventDefault();
   }
 });

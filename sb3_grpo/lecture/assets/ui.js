@@ -30,7 +30,7 @@ function ticks([low, high], n = 5) {
 
 // A drawing with axes. Lines break where a value is not finite
 function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
-  const left = 52, right = 12, top = 12, bottom = 44;
+  const left = 62, right = 12, top = 12, bottom = 44;
   const X = (value) => left + ((value - x[0]) / (x[1] - x[0])) * (width - left - right);
   const Y = (value) => height - bottom - ((value - y[0]) / (y[1] - y[0])) * (height - top - bottom);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -44,7 +44,7 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
   root.append(svg("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` }));
   if (y[0] < 0 && y[1] > 0) root.append(svg("path", { class: "axis", d: `M${left} ${Y(0)}H${width - right}` }));
   root.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, xLabel));
-  root.append(svg("text", { x: 14, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 14 ${(top + height - bottom) / 2})` }, yLabel));
+  root.append(svg("text", { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` }, yLabel));
   const inside = (points) => points.map(([px, py]) => [X(px), Y(Math.min(Math.max(py, y[0]), y[1]))]);
   return {
     root, X, Y,
@@ -69,23 +69,29 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
   };
 }
 
-// Controls: each knows how to show the state, and tells of changes
+// Controls: each knows how to show the state, tells of changes, and which value an address may give it
 const range = (key, label, low, high, step, digits = 2) => (change) => {
   const input = el("input", { type: "range", min: low, max: high, step, oninput: () => change({ [key]: +input.value }) });
   const output = el("output", {});
-  return { element: el("label", {}, el("span", {}, label), output, input), show: (state) => { input.value = state[key]; output.textContent = fmt(state[key], digits); input.setAttribute("aria-valuetext", fmt(state[key], digits)); } };
+  return { key, legal: within(low, high, step), element: el("label", {}, el("span", {}, label), output, input), show: (state) => { input.value = state[key]; output.textContent = fmt(state[key], digits); input.setAttribute("aria-valuetext", fmt(state[key], digits)); } };
+};
+// Whole steps stay whole; a finer value than the control has is fine
+const within = (low, high, step) => (typed) => {
+  const value = typed.trim() === "" ? NaN : Number(typed.replace("\u2212", "-"));
+  if (!Number.isFinite(value)) return undefined;
+  return Math.min(Math.max(Number.isInteger(step) ? low + Math.round((value - low) / step) * step : value, low), high);
 };
 const choice = (key, label, options) => (change) => {
   const select = el("select", { onchange: () => change({ [key]: select.value }) }, Object.entries(options).map(([value, text]) => el("option", { value }, text)));
-  return { element: el("label", {}, el("span", {}, label), select), show: (state) => { select.value = state[key]; } };
+  return { key, legal: (typed) => (Object.hasOwn(options, typed) ? typed : undefined), element: el("label", {}, el("span", {}, label), select), show: (state) => { select.value = state[key]; } };
 };
 const tick = (key, label) => (change) => {
   const input = el("input", { type: "checkbox", onchange: () => change({ [key]: +input.checked }) });
-  return { element: el("label", {}, el("span", {}, label), input), show: (state) => { input.checked = !!state[key]; } };
+  return { key, legal: (typed) => (["0", "1"].includes(typed) ? +typed : undefined), element: el("label", {}, el("span", {}, label), input), show: (state) => { input.checked = !!state[key]; } };
 };
 const text = (key, label) => (change) => {
   const input = el("input", { type: "text", oninput: () => change({ [key]: input.value }) });
-  return { element: el("label", {}, el("span", {}, label), input), show: (state) => { if (document.activeElement !== input) input.value = state[key]; } };
+  return { key, legal: (typed) => typed, element: el("label", {}, el("span", {}, label), input), show: (state) => { if (document.activeElement !== input) input.value = state[key]; } };
 };
 
 // A widget: what it is at first, its controls, examples to choose, a question to guess at, and how it is drawn.
@@ -100,6 +106,9 @@ function guess({ question, options, right, state, because }, change) {
   } }, option));
   return el("div", { class: "guess" }, el("p", {}, el("strong", {}, "Guess first. "), question), el("div", { class: "row" }, buttons), verdict);
 }
+
+// Where no control has it: a value that one of the examples has
+const exemplary = (definition, key) => (typed) => Object.values(definition.examples || {}).map((of) => of[key]).find((value) => String(value) === typed);
 
 function start(section) {
   const name = section.dataset.widget, definition = WIDGETS[name];
@@ -121,13 +130,12 @@ function start(section) {
     el("div", { class: "controls" }, controls.map((control) => control.element)),
   );
   change({}, true);
-  // A state from the address: numbers stay numbers
+  // A state from the address: what a control could not give is left out
   section.restore = (query) => {
     const part = {};
-    for (const [key, value] of new URLSearchParams(query)) {
-      if (!(key in definition.state)) continue;
-      if (typeof definition.state[key] !== "number") part[key] = value;
-      else if (Number.isFinite(+value)) part[key] = +value;
+    for (const [key, typed] of new URLSearchParams(query)) {
+      const legal = Object.hasOwn(definition.state, key) && (controls.find((control) => control.key === key) || { legal: exemplary(definition, key) }).legal(typed);
+      if (legal !== undefined && legal !== false) part[key] = legal;
     }
     change(part, true);
   };

@@ -1,11 +1,11 @@
 widget("baseline", {
-  state: { p: 0.2, r: 10, o: 2, b: 3.6 },
+  state: { p: 0.2, r: 10, o: 2, b: 0 },
   guess: {
-    question: "“Canberra” is drawn with probability 0.2 and pays 10, “Sydney” pays 2: 3.6 on average. Which baseline leaves the least noise in the gradient?",
-    options: ["None, 0", "The average, 3.6", "A larger one, 8.4"],
-    right: 2,
-    state: { p: 0.2, r: 10, o: 2, b: 8.4 },
-    because: "The best baseline weighs each reward with the squared score, and rare actions have the larger scores. The average is nearly always a good choice and needs no scores, so everybody takes that.",
+    question: "Later “Canberra” has probability 0.8 and still pays 10, “Sydney” 2: 8.4 on average. Which baseline leaves the least noise now?",
+    options: ["None, 0", "A smaller one, 3.6", "The average, 8.4"],
+    right: 1,
+    state: { p: 0.8, r: 10, o: 2, b: 3.6 },
+    because: "The best baseline weighs each reward with the squared score, and the rare action, now “Sydney”, has the larger score. The average is nearly always a good choice and needs no scores, so everybody takes that.",
   },
   examples: {
     "no baseline": { p: 0.2, r: 10, o: 2, b: 0 },

@@ -1,33 +1,35 @@
 widget("clip", {
-  state: { r: 1.35, A: 1, low: 0.2, high: 0.2 },
+  state: { r: 1, A: 1, low: 0.2, high: 0.2 },
   guess: {
-    question: "The action was good (A = 1) and its probability is already 1.35 times what it was. How much of the gradient is left?",
+    question: "A good action (Â = 1) has become 1.35 times as probable as it was. How much of its gradient is left?",
     options: ["All of it", "1.2 of 1.35", "Nothing"],
     right: 2,
+    state: { r: 1.35, A: 1, low: 0.2, high: 0.2 },
     because: "Beyond 1 + ε the objective is flat: there is nothing more to gain from this sample. The value stays at 1.2.",
   },
   examples: {
-    "1.35, ε = 0.2": { r: 1.35, A: 1, low: 0.2, high: 0.2 },
-    "1.35, ε high = 0.28": { r: 1.35, A: 1, low: 0.2, high: 0.28 },
-    "0.7 with A = −2.1": { r: 0.7, A: -2.1, low: 0.2, high: 0.2 },
-    "1.5 with A = −1": { r: 1.5, A: -1, low: 0.2, high: 0.2 },
-    "0.6 with A = 1": { r: 0.6, A: 1, low: 0.2, high: 0.2 },
+    "first step: r = 1": { r: 1, A: 1, low: 0.2, high: 0.2 },
+    "good, r = 1.35": { r: 1.35, A: 1, low: 0.2, high: 0.2 },
+    "good, r = 1.35, clip-higher": { r: 1.35, A: 1, low: 0.2, high: 0.28 },
+    "bad, r = 0.7": { r: 0.7, A: -2.1, low: 0.2, high: 0.2 },
+    "bad, r = 1.5": { r: 1.5, A: -1, low: 0.2, high: 0.2 },
+    "good, r = 0.6": { r: 0.6, A: 1, low: 0.2, high: 0.2 },
   },
   controls: [
     range("r", "Probability ratio r", 0, 2, 0.01),
-    range("A", "Advantage A", -3, 3, 0.1),
+    range("A", "Advantage Â", -3, 3, 0.1),
     range("low", "ε low", 0, 0.6, 0.01),
     range("high", "ε high", 0, 0.6, 0.01),
   ],
   draw({ r, A, low, high }) {
     const [value, slope] = M.clip(r, A, low, high);
     const cases = {
-      "A > 0, r rises": [A > 0 && r >= 1, `encouraged, until 1 + ε = ${fmt(1 + high)}`],
-      "A > 0, r falls": [A > 0 && r < 1, "the wrong way: corrected without limit"],
-      "A < 0, r falls": [A < 0 && r <= 1, `encouraged, until 1 − ε = ${fmt(1 - low)}`],
-      "A < 0, r rises": [A < 0 && r > 1, "the wrong way: corrected without limit"],
+      "Â > 0, r ≥ 1": [A > 0 && r >= 1, `encouraged, until 1 + ε = ${fmt(1 + high)}`],
+      "Â > 0, r < 1": [A > 0 && r < 1, "the wrong way: corrected without limit"],
+      "Â < 0, r ≤ 1": [A < 0 && r <= 1, `encouraged, until 1 − ε = ${fmt(1 - low)}`],
+      "Â < 0, r > 1": [A < 0 && r > 1, "the wrong way: corrected without limit"],
     };
-    const says = `r = ${fmt(r)} and A = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
+    const says = `r = ${fmt(r)} and Â = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
     const reach = Math.max(Math.abs(A) * 2, 1);
     const p = plot({ x: [0, 2], y: [-reach, reach], label: says, xLabel: "probability ratio r", yLabel: "objective" });
     const at = Array.from({ length: 201 }, (_, i) => i / 100);
@@ -44,6 +46,6 @@ widget("clip", {
       el("figure", {}, p.root, el("figcaption", {}, "Blue: what is maximised. Dashed: without the clip, and the edges 1 − ε and 1 + ε. The arrow: where the gradient pushes the ratio.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
         el("table", {}, el("tbody", {}, Object.entries(cases).map(([name, [here, what]]) =>
-          el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row" }, here ? "▸ " : "", name), el("td", {}, what)))))));
+          el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row", class: "narrow" }, here ? "▸ " : "", name), el("td", {}, what)))))));
   },
 });

@@ -2,16 +2,17 @@
 const GAE_TARGET = 0.3;
 
 widget("gae", {
-  state: { lambda: 0.8, error: 0.5, n: 16 },
+  state: { lambda: 0.95, error: 0, n: 16 },
   guess: {
-    question: "The critic is half wrong, and an update has 16 episodes. Which λ gives the gradient with the smallest error?",
+    question: "This critic is exact. Suppose that it is half wrong, with 16 episodes for an update. Which λ gives the gradient with the smallest error?",
     options: ["0: trust the critic at once", "Something in between", "1: never trust it"],
     right: 1,
+    state: { lambda: 0.8, error: 0.5, n: 16 },
     because: "At λ = 0 the critic’s error goes into the gradient whole and no number of episodes takes it out. At λ = 1 it is gone, and the noise of ten steps is in its place.",
   },
   examples: {
     "critic half wrong": { lambda: 0.8, error: 0.5, n: 16 },
-    "critic exact": { lambda: 0.4, error: 0, n: 16 },
+    "critic exact": { lambda: 0.95, error: 0, n: 16 },
     "critic knows nothing": { lambda: 0.9, error: 1, n: 16 },
     "PPO’s λ = 0.95": { lambda: 0.95, error: 0.5, n: 16 },
     "64 episodes": { lambda: 0.9, error: 0.5, n: 64 },
@@ -35,7 +36,7 @@ widget("gae", {
     plane.line(curve.map((each) => [each.x, each.bias]), "orange");
     plane.line(curve.map((each) => [each.x, each.noise]), "blue");
     plane.line(curve.map((each) => [each.x, each.sum]), "green");
-    plane.text(0.01, group.sum + 0.015 * top, "groups of four", { class: "soft" });
+    plane.text(0.01, group.sum + 0.02 * top, "groups of four", { class: "soft" });
     plane.vertical(best.x, "grey");
     plane.dot(lambda, here.sum, "green", 8);
     return el("div", { class: "pictures" },

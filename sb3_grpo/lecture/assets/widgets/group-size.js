@@ -1,11 +1,11 @@
 widget("group-size", {
   state: { p: 0.5, G: 4 },
   guess: {
-    question: "The baseline is a mean over G = 4 members. How many members does it take to halve its noise?",
-    options: ["8", "16", "64"],
-    right: 1,
-    because: "The noise of a mean falls with the square root of its members: half the noise costs four times the episodes.",
-    state: { G: 16 },
+    question: "A question is answered right with probability 0.9, and G = 8. How many of its groups are dead?",
+    options: ["1%", "10%", "43%"],
+    right: 2,
+    because: "0.9 to the power of 8 is 0.43: what the policy does well has little left to compare.",
+    state: { p: 0.9, G: 8 },
   },
   examples: {
     "p = 0.5, G = 4": { p: 0.5, G: 4 },

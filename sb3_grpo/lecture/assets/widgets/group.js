@@ -1,5 +1,5 @@
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const GROUP_SCALES = { group: "of the group (GRPO)", batch: "of all groups together", none: "none (Dr. GRPO)" };
+const GROUP_SCALES = { group: "of the group (GRPO)", batch: "of all groups together", none: "not at all (Dr. GRPO)" };
 const MAX_MEMBERS = 48;
 
 // "2, 10, 3; 0 1 1" as rows of numbers, or what is wrong with it
@@ -47,11 +47,12 @@ function groupSays(rows, isLive, scale, ddof, leaveOneOut, sampling) {
 }
 
 widget("group", {
-  state: { rewards: "2, 10, 3; 10, 10, 10", ddof: "0", loo: 0, scale: "group", sampling: 0 },
+  state: { rewards: "2, 10, 3", ddof: "0", loo: 0, scale: "group", sampling: 0 },
   guess: {
     question: "Three answers are rewarded with 10, 10 and 10. What does the policy learn from them?",
     options: ["To give all three more often", "Nothing", "It depends on the critic"],
     right: 1,
+    state: { rewards: "2, 10, 3; 10, 10, 10", ddof: "0", loo: 0, scale: "group", sampling: 0 },
     because: "Each reward is its group's mean. All advantages are zero: the group is dead, however good its answers are. There is no critic to ask.",
   },
   examples: {
@@ -64,7 +65,7 @@ widget("group", {
   controls: [
     text("rewards", "Rewards, with a semicolon between groups"),
     choice("ddof", "Standard deviation divides by", { 1: "G − 1 (ddof 1)", 0: "G (ddof 0)" }),
-    choice("scale", "Standard deviation", GROUP_SCALES),
+    choice("scale", "Divide by the standard deviation", GROUP_SCALES),
     tick("loo", "Leave the member itself out of the mean"),
     tick("sampling", "Dynamic sampling (DAPO)"),
   ],

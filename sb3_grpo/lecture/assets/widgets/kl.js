@@ -40,17 +40,18 @@ function klTables(values, gradients, forward, backward) {
     el("table", {}, head(["As a value", ...KL_ACTIONS, "mean", "noise"]), el("tbody", {}, KL_NAMES.map((name, i) => row(name, cells(values.slice(1 + 5 * i, 6 + 5 * i), 2))))),
     el("table", {}, head(["As a loss", ...KL_ACTIONS, "of the KL?"]), el("tbody", {},
       row("exact", cells(forward), el("td", {}, "yes")),
-      KL_NAMES.map((name, i) => row(`w ${name}`, cells(gradients[2 + i]), el("td", {}, whoseGradient(gradients[2 + i], forward, backward)))),
+      KL_NAMES.map((name, i) => row(`r ${name}`, cells(gradients[2 + i]), el("td", {}, whoseGradient(gradients[2 + i], forward, backward)))),
       KL_NAMES.map((name, i) => row(name, cells(gradients[5 + i]), el("td", {}, whoseGradient(gradients[5 + i], forward, backward)))))));
 }
 
 widget("kl", {
   state: { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k3" },
   guess: {
-    question: "k3 is an unbiased estimate of KL(policy ‖ reference). You put it into the loss as it stands. Whose gradient do you follow?",
-    options: ["That of KL(policy ‖ reference)", "That of KL(reference ‖ policy)", "None: it is zero"],
-    right: 1,
-    because: "The average of the values is right, that of their gradients is not: the samples depend on the policy as well, and the gradient of k3 alone does not see that.",
+    question: "The actions come from an earlier policy. Which estimate, put into the loss as it stands, still has the gradient of KL(policy ‖ reference)?",
+    options: ["k2", "k3", "None of them"],
+    right: 2,
+    state: { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0.4, show: "k2" },
+    because: "k2 has it only while the policy itself acts. With an earlier policy each sample needs the ratio, and then all three have it.",
   },
   examples: {
     "the policy has nearly lost C": { a: 60, b: 39, c: 1, ra: 40, rb: 30, rc: 30, stale: 0, show: "k3" },
@@ -82,7 +83,7 @@ widget("kl", {
         el("figure", {}, actionBars([["blue", p], ["grey", ref]], [0, 1], `Policy ${words(p)}; reference ${words(ref)}`), el("figcaption", {}, "Probabilities. Blue: the policy. Grey: the reference.")),
         el("figure", {}, actionBars([["blue", push(forward)], ["green", push(weighted)], ["orange", push(plain)]], [-reach, reach], `Push on the logits: exact ${words(push(forward))}; ${name} with the ratio ${words(push(weighted))}; as it stands ${words(push(plain))}`), el("figcaption", {}, `Where a gradient step pushes the logits. Blue: exact. Green: ${name} with the ratio. Orange: ${name} as it stands.`))),
       klTables(values, gradients, forward, backward),
-      el("p", { class: "note" }, "Mean and noise (standard deviation): over actions of the policy. Gradients: by the logits of A, B and C, expected over the actions of whoever acted; w is the ratio of the policy to whoever acted."),
+      el("p", { class: "note" }, "Mean and noise (standard deviation): over actions of the policy. Gradients: by the logits of A, B and C, expected over the actions of whoever acted; r is the ratio of the policy to whoever acted."),
     ];
   },
 });

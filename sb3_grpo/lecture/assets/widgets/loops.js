@@ -247,7 +247,7 @@ const stageControl = (recordOf) => (change) => {
   const output = el("output", {});
   const go = (by) => () => change({ at: Math.min(Math.max(at + by, 1), last) });
   const buttons = [el("button", { type: "button", onclick: go(-1) }, "◂ Back"), el("button", { type: "button", onclick: go(1) }, "Forward ▸")];
-  return { element: el("div", { class: "stages" }, el("div", { class: "row" }, buttons, output), input), show: (state) => {
+  return { key: "at", legal: within(1, Infinity, 1), element: el("div", { class: "stages" }, el("div", { class: "row" }, buttons, output), input), show: (state) => {
     const stages = loopStages(recordOf(state));
     last = stages.length;
     at = Math.min(Math.max(state.at, 1), last);
@@ -259,7 +259,7 @@ const stageControl = (recordOf) => (change) => {
 const stepControl = (recordOf) => (change) => {
   const input = el("input", { type: "range", min: 1, step: 1, oninput: () => change({ step: +input.value }) });
   const output = el("output", {}), name = el("span", {});
-  return { element: el("label", {}, name, output, input), show: (state) => {
+  return { key: "step", legal: within(1, Infinity, 1), element: el("label", {}, name, output, input), show: (state) => {
     const { steps } = recordOf(state), n = steps.reward.length;
     Object.assign(input, { max: n, value: state.step });
     name.textContent = steps.token ? "Token" : "Step";
@@ -292,13 +292,13 @@ widget("ppo-loop", {
 const LOOP_RUNS = { sums: DATA.update_sums, cartpole: DATA.update_grpo };
 const runOf = (state) => LOOP_RUNS[state.run] || LOOP_RUNS.sums;
 widget("grpo-loop", {
-  state: { run: "sums", at: 3, step: 1 },
+  state: { run: "sums", at: 2, step: 1 },
   guess: {
-    question: "One group is grey: all its answers are wrong. What does this update teach about its prompt?",
-    options: ["Make these answers less probable", "Nothing", "Try other answers"],
-    right: 1,
+    question: "All answers of group 2 are wrong, so it is dead. Do their probabilities change in this update?",
+    options: ["No: they have no gradient", "Yes: all of them fall", "Yes, with those of the others"],
+    right: 2,
     state: { run: "sums", at: 8 },
-    because: "R − μ is 0 for each of them, so the clipped objective has no gradient for them. Their probabilities still move, because all prompts share one network. DAPO draws another group instead.",
+    because: "R − μ is 0 for each of them, so their own clipped objective has no gradient. Their probabilities still move, because all prompts share one network. DAPO draws another group instead.",
   },
   examples: { "Sums, a small transformer": { run: "sums" }, "CartPole, a small network": { run: "cartpole" } },
   controls: [stageControl(runOf), stepControl(runOf)],

@@ -30,19 +30,19 @@ function weightBars(lengths, weights, label) {
 }
 
 widget("loss-weights", {
-  state: { lengths: "2, 4, 10", constant: 10 },
+  state: { lengths: "5, 5, 5", constant: 10 },
   guess: {
-    question: "Two wrong answers, one of 10 and one of 100 tokens, have the same advantage. Under GRPO's average, which token is discouraged more?",
-    options: ["Each token of the long one", "All alike", "Each token of the short one"],
-    right: 2,
-    because: "Ten times as much: each answer gets the same share and divides it among its tokens. Rambling dilutes the penalty.",
+    question: "Two wrong answers, one of 10 and one of 100 tokens, have the same advantage. In DAPO, which answer as a whole is discouraged more?",
+    options: ["The long one, ten times", "Both alike", "The short one, ten times"],
+    right: 0,
+    because: "All tokens weigh the same, and the long one has ten times as many. In GRPO both answers count alike, so each token of the long one is discouraged a tenth as much: rambling dilutes the penalty.",
     state: { lengths: "10, 100", constant: 100 },
   },
   examples: {
-    "2, 4, 10": { lengths: "2, 4, 10", constant: 10 },
-    "10 and 100": { lengths: "10, 100", constant: 100 },
     "equal lengths": { lengths: "5, 5, 5", constant: 10 },
-    "a longer batch": { lengths: "8, 10, 10", constant: 10 },
+    "2, 4 and 10": { lengths: "2, 4, 10", constant: 10 },
+    "10 and 100": { lengths: "10, 100", constant: 100 },
+    "8, 10 and 10": { lengths: "8, 10, 10", constant: 10 },
   },
   controls: [text("lengths", "Lengths of the episodes"), range("constant", "Constant of Dr. GRPO, in steps", 1, 100, 1, 0)],
   draw({ lengths: typed, constant }) {

@@ -1,13 +1,14 @@
 widget("overlong", {
   state: { length: 18432, max: 20480, cache: 4096 },
   guess: {
-    question: "DAPO's paper: L max = 20,480, L cache = 4,096. A right answer (reward 1) takes 18,432 tokens. What is its reward?",
-    options: ["1", "0.5", "−1"],
-    right: 1,
-    because: "The punishment begins at 20,480 − 4,096 = 16,384 tokens and is half grown at 18,432: 1 − 0.5.",
+    question: "A wrong answer (reward −1) is cut off at 20,480 tokens, the paper's L max. What is its reward in all?",
+    options: ["−1: it is wrong anyway", "−1.5", "−2"],
+    right: 2,
+    state: { length: 20480, max: 20480, cache: 4096 },
+    because: "The punishment is added to the verdict, whatever that is: −1 − 1. A right answer that is cut off gets 0.",
   },
   examples: {
-    "the paper's limits": { length: 18432, max: 20480, cache: 4096 },
+    "half-way": { length: 18432, max: 20480, cache: 4096 },
     "cut off": { length: 20480, max: 20480, cache: 4096 },
     "short enough": { length: 12288, max: 20480, cache: 4096 },
     "nearly a hard edge": { length: 18432, max: 20480, cache: 256 },
@@ -21,7 +22,7 @@ widget("overlong", {
     const cache = Math.min(wanted, max), from = max - cache, [penalty] = M.overlong(length, max, cache);
     const region = penalty === 0 ? "short enough" : penalty === -1 ? "the full penalty" : "within the margin";
     const says = `${length.toLocaleString("en")} steps: penalty ${fmt(penalty)} (${region}). A right answer is worth ${fmt(1 + penalty)}, a wrong one ${fmt(-1 + penalty)}. The penalty begins at ${from.toLocaleString("en")}.`;
-    const p = plot({ x: [0, 24576], y: [-1.2, 0.2], label: says, xLabel: "length of the episode in steps", yLabel: "" });
+    const p = plot({ x: [0, 24576], y: [-1.2, 0.2], label: says, xLabel: "length of the episode in steps", yLabel: "penalty" });
     p.vertical(from, "grey"); p.vertical(max, "grey");
     p.line([0, from, max, 24576].map((at) => [at, M.overlong(at, max, cache)[0]]), "blue");
     p.dot(length, penalty, penalty === 0 ? "green" : "orange", 8);

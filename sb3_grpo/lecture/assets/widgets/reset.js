@@ -1,10 +1,11 @@
 widget("reset", {
   state: { p: 0.1, beta: 0.5, resets: 3 },
   guess: {
-    question: "An answer is right with probability 0.1; the reward is 1, β = 0.5. Train to the end with the first reference. How often is it right?",
-    options: ["Always", "Less than half of the time", "Still 0.1 of the time"],
-    right: 1,
-    because: "0.45: there the penalty takes as much as another step would bring. A new reference lets the policy go on from there.",
+    question: "With β = 0.1 in place of 0.5, how many references does it take to be right with probability 0.99?",
+    options: ["1", "4", "20"],
+    right: 0,
+    state: { p: 0.1, beta: 0.1, resets: 0 },
+    because: "Each reference multiplies the odds by e to the power of 1/β, here by 22,026: one is enough. But such a weak penalty holds the policy nowhere.",
   },
   examples: {
     "β = 0.5": { p: 0.1, beta: 0.5, resets: 3 },

@@ -44,18 +44,19 @@ const REGION_METHODS = {
 };
 
 widget("trust-region", {
-  state: { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
+  state: { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
   guess: {
-    question: "Staying in the first state pays 1, in the second 2; going over costs a step. Three learners begin with an even chance to go. Who is still in the first state after 20 updates?",
-    options: ["All of them", "Vanilla gradient only", "Nobody"],
+    question: "Three learners begin with an even chance to go over. Who is still in the first state after 20 updates?",
+    options: ["All of them", "The vanilla gradient only", "None of them"],
     right: 1,
+    state: { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
     because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, and its gradient vanishes. A natural step counts in probabilities, weighted by visits, and moves both.",
   },
   examples: {
-    "η = 1": { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
-    "η = 0.25: first step as short as the natural one": { a: 0, b: -2, n: 20, delta: 0.02, rate: 0.25, eps: 0.2 },
-    "one update": { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
-    "η = 4: the surrogate errs": { a: 0.5, b: -1, n: 1, delta: 0.02, rate: 4, eps: 0.2 },
+    "20 updates, η = 1": { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
+    "20 updates, η = 0.25: as short as the natural step": { a: 0, b: -2, n: 20, delta: 0.02, rate: 0.25, eps: 0.2 },
+    "one update, η = 1": { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
+    "one update, η = 4: the surrogate errs": { a: 0.5, b: -1, n: 1, delta: 0.02, rate: 4, eps: 0.2 },
   },
   controls: [
     range("n", "Updates", 1, 40, 1, 0),
@@ -85,17 +86,22 @@ function regionPlane(runs, label) {
   const plane = plot({ x: [-REACH, REACH], y: [-REACH, REACH], height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
   shade(plane);
   for (const { path, colour } of runs) plane.line(path, colour);
+  const named = [];
   for (const { name, path, colour } of runs) {
     for (const point of path) plane.dot(...point, colour, point === path[path.length - 1] ? 8 : 3);
-    nameEnd(plane, name, path[path.length - 1], 0);
+    // After one update they are close together, and named in the other picture
+    if (path.length > 2) nameEnd(plane, name, path[path.length - 1], 0, named);
   }
   return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Shade: expected return, the stronger the higher. Logits are kept within ±6."));
 }
 
-// Beside the last point, on the side where there is room
-function nameEnd(plane, name, [a, b], middle) {
-  const left = a > middle, atTop = plane.Y(b) < 40;
-  plane.text(a, b, name, { dx: left ? -10 : 10, dy: atTop ? 22 : -10, "text-anchor": left ? "end" : "start" });
+// Beside the last point, where there is room and no other name
+function nameEnd(plane, name, [a, b], middle, named) {
+  const left = a > middle, x = plane.X(a), at = (dy) => [x + (left ? -30 : 30), plane.Y(b) + dy];
+  const free = (dy) => named.every(([other, height]) => Math.abs(other - at(dy)[0]) > 60 || Math.abs(height - at(dy)[1]) > 15);
+  const dy = (plane.Y(b) < 40 ? [22, 38, 54] : [-10, 20, -26, 36]).find(free) ?? -10;
+  named.push(at(dy));
+  plane.text(a, b, name, { dx: left ? -10 : 10, dy, "text-anchor": left ? "end" : "start" });
 }
 
 function regionFirstStep([a, b], runs, { delta }) {
@@ -110,10 +116,11 @@ function regionFirstStep([a, b], runs, { delta }) {
   const plane = plot({ x: span(0), y: span(1), height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
   plane.line(exact, "blue");
   plane.line(quadratic, "grey dashed");
+  const named = [];
   for (const { name, path, colour } of runs) {
     plane.line(path.slice(0, 2), colour);
     plane.dot(...path[1], colour, 7);
-    nameEnd(plane, name, path[1], (span(0)[0] + span(0)[1]) / 2);
+    nameEnd(plane, name, path[1], (span(0)[0] + span(0)[1]) / 2, named);
   }
   plane.dot(a, b, "grey", 5);
   return el("figure", {}, plane.root, el("figcaption", {}, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the same to second order, an ellipse whose axes are Fisher’s.`));
