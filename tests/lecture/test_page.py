@@ -145,9 +145,10 @@ def test_results_are_a_line_that_makes_the_table_of_the_class(opened: Any) -> No
     line = opened.locator("#line").inner_text()
     assert line == f"sb3-grpo lecture; Ada, L.; 1 of {n}; clip-negative"
     failed, passed = line.replace("1 of", "0 of"), line.replace("Ada", "<b>Bob</b>").replace("1 of", f"{n} of")
-    opened.locator("#lines").fill(f"{failed}\nsomething else\n{passed}")
+    notebook = "sb3-grpo reading a comparison; Cy; 6 of 10; iqm median"
+    opened.locator("#lines").fill(f"{failed}\nsomething else\n{passed}\n{notebook}")
     table = opened.locator("#class-table").inner_text()
-    assert "2 students, 1 passed." in table and "<b>Bob</b>, L." in table
+    assert "3 lines, 2 passed." in table and "<b>Bob</b>, L." in table and "reading a comparison: iqm" in table
 
 
 def test_symbols_say_what_they_mean(opened: Any) -> None:

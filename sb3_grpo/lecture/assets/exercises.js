@@ -29,7 +29,8 @@ function judge(form) {
 }
 
 // "sb3-grpo lecture; Ada; 3 of 8; clip-negative group-mean": everything that a table needs
-const LINE = /^sb3-grpo lecture; (.*); (\d+) of (\d+);(.*)$/;
+// Those of the notebooks are alike
+const LINE = /^sb3-grpo ([^;]*); (.*); (\d+) of (\d+);(.*)$/;
 function line(name) {
   const names = EXERCISES.map((form) => form.id).filter((id) => solved.has(id)).map((id) => id.replace("exercise-", ""));
   return `sb3-grpo lecture; ${name.replaceAll(";", ",").trim() || "?"}; ${names.length} of ${EXERCISES.length}; ${names.join(" ")}`;
@@ -43,19 +44,20 @@ function report() {
 
 // The lecturer's side: lines in, a table out
 function collect(lines) {
-  const rows = lines.split("\n").map((each) => each.trim().match(LINE)).filter(Boolean);
-  const names = EXERCISES.map((form) => form.id.replace("exercise-", ""));
-  const right = (row, name) => row[4].trim().split(" ").includes(name);
-  const passed = (row) => +row[2] >= PASS_MARK * +row[3];
+  const rows = lines.split("\n").map((each) => each.trim().match(LINE)).filter(Boolean)
+    .map(([, of, student, n, all, names]) => ({ of, student, n: +n, all: +all, names: names.trim().split(" ").filter(Boolean) }));
   if (!rows.length) return el("p", { class: "note" }, "No lines yet.");
+  const passed = (row) => row.n >= PASS_MARK * row.all;
+  // Every exercise of this page, also those that nobody solved, and what the notebooks' lines name
+  const solvers = new Map(EXERCISES.map((form) => [`lecture: ${form.id.replace("exercise-", "")}`, 0]));
+  for (const row of rows) for (const name of row.names) solvers.set(`${row.of}: ${name}`, (solvers.get(`${row.of}: ${name}`) || 0) + 1);
+  const table = (heads, body) => el("table", {},
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
+    el("tbody", {}, body.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, String(cell)))))));
   return el("div", {},
-    el("p", {}, `${rows.length} students, ${rows.filter(passed).length} passed.`),
-    el("table", {},
-      el("thead", {}, el("tr", {}, ["student", "right", "passed"].map((head) => el("th", { scope: "col" }, head)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row[1]), el("td", {}, `${row[2]} of ${row[3]}`), el("td", {}, passed(row) ? "yes" : "no"))))),
-    el("table", {},
-      el("thead", {}, el("tr", {}, ["exercise", "students who solved it"].map((head) => el("th", { scope: "col" }, head)))),
-      el("tbody", {}, names.map((name) => el("tr", {}, el("td", {}, name), el("td", {}, String(rows.filter((row) => right(row, name)).length)))))));
+    el("p", {}, `${rows.length} lines, ${rows.filter(passed).length} passed.`),
+    table(["student", "exercises of", "right", "passed"], rows.map((row) => [row.student, row.of, `${row.n} of ${row.all}`, passed(row) ? "yes" : "no"])),
+    table(["exercise", "students who solved it"], [...solvers]));
 }
 
 function startClass() {
