@@ -18,8 +18,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_grpo import GRPO
-from sb3_grpo.common.callbacks import RecordUpdate
 from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
+from sb3_grpo.recording import RecordUpdate
 
 DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data"
 DIGITS = 6

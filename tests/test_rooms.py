@@ -11,6 +11,7 @@ FROM_THE_GROUND_UP = [
     ["text"],
     ["grpo"],
     ["dapo"],
+    ["recording"],
     ["presets"],
     ["envs"],
     ["console"],

@@ -306,7 +306,7 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(ValueError, match=r"leave it out\. Monitor"):
         learn(VecMonitor(pendulum()))
     for vec_env_cls in (DummyVecEnv, SubprocVecEnv):
-        with pytest.raises(StartNotSupportedError, match=r"get_state\(self\).* leave horizon=None"):
+        with pytest.raises(StartNotSupportedError, match=r"get_state\(self\).* Without snapshots \(horizon=None"):
             learn(make_group_env(NoState, 2, seed=0, vec_env_cls=vec_env_cls))
 
 

@@ -13,7 +13,8 @@ from sb3_grpo.common.advantages import discounted_returns_to_go
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
-from sb3_grpo.common.recording import (
+from sb3_grpo.grpo.grpo import GRPO
+from sb3_grpo.recording.recording import (
     Evaluation,
     UpdateRecorder,
     consecutive,
@@ -240,7 +241,5 @@ def check_recordable(model: BaseAlgorithm) -> None:
     :param model: Any
     :raises ValueError: its updates cannot be recorded
     """
-    from sb3_grpo.grpo.grpo import GRPO  # which needs this package's callbacks
-
     if not isinstance(model, (PPO, GRPO)):
         raise ValueError(f"Updates of PPO, GRPO and DAPO can be recorded, not of {type(model).__name__}.")

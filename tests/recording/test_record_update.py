@@ -17,9 +17,9 @@ from torch import nn
 from toy_envs import TINY, TINY_TEXT
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.common.callbacks import RecordUpdate
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.recording import RecordUpdate
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 
 PAPER: dict[str, Any] = {"advantage": "outcome", "advantage_scale": "group", "loss_average": "episode", "gamma": 1.0}

@@ -1,0 +1,5 @@
+"""Updates, step by step, without changing them."""
+
+from sb3_grpo.recording.callback import RecordUpdate
+
+__all__ = ["RecordUpdate"]
