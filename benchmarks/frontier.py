@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from rich.progress import Progress
 
-from benchmarks.unseen.run import EVALUATED_AT, EVALUATION_SEED, ROOT, Evaluate, origin
+from benchmarks.unseen.run import EVALUATED_AT, EVALUATION_SEED, ROOT, Evaluate, origin, rows
 from benchmarks.unseen.tasks import Task
 
 RESULTS = ROOT / "benchmarks" / "results" / "frontier.jsonl"
@@ -129,13 +129,6 @@ def learn(distant: Distant, arm: str, seed: int) -> dict[str, Any]:
     return {"steps": evaluate.steps, "seconds": evaluate.seconds, "returns": evaluate.returns}
 
 
-def rows() -> list[dict[str, Any]]:
-    """
-    :return: All runs so far
-    """
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
     """
     :param row: A run
@@ -205,7 +198,7 @@ def main() -> None:
         name, arm, seed = args.one
         print(json.dumps(learn(TASKS[name], arm, int(seed))))
         return
-    done = {key(row) for row in rows()}
+    done = {key(row) for row in rows(RESULTS)}
     jobs = [{"task": name, "arm": arm, "seed": seed} for seed, name, arm in product(range(N_SEEDS), args.tasks, args.arms)]
     jobs = [] if args.page else [job for job in jobs if key(job) not in done]
     made, lock = origin(), Lock()
@@ -225,10 +218,10 @@ def main() -> None:
     with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
         bar = progress.add_task("frontier", total=len(jobs))
         list(pool.map(run, jobs))
-    if rows():
+    if rows(RESULTS):
         from benchmarks.pages import list_pages  # with Matplotlib, which the runs need not load
 
-        PAGE.write_text(page(rows()), encoding="utf-8")
+        PAGE.write_text(page(rows(RESULTS)), encoding="utf-8")
         list_pages()
 
 

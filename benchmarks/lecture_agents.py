@@ -25,7 +25,7 @@ TASKS = {"CartPole-v1": (30_000, [16, 16]), "Pendulum-v1": (60_000, [32, 32]), "
 SEED = 0
 N_EPISODES, FIRST_EVALUATION_SEED = 100, 10_000
 DIGITS = 5
-# Pushes of CartPole in m/s, to either side, after so many steps, and how many of them an episode has
+# Pushes of CartPole in m/s, to either side, after this many steps, and how many of them an episode has
 PUSHES, PUSH_EVERY, N_PUSHES = (0.6, 1.2, 1.8), 100, 3
 
 

@@ -134,11 +134,12 @@ def random_return(task: Task) -> float:
     return float(np.mean(returns))
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(path: Path = RESULTS) -> list[dict[str, Any]]:
     """
+    :param path: JSON, a run in each line
     :return: All runs so far
     """
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:

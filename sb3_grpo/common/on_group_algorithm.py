@@ -41,7 +41,7 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
-# With max_sampling_rounds=None: after so many steps of a rollout without a live group, it will not come
+# With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
 MAX_DEAD_STEPS = 1_000_000
 
 

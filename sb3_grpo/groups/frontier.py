@@ -29,7 +29,7 @@ PACE = 0.05
 N_CELLS = 10_000
 # Whole numbers are cells as they are, unless there are more of them
 MAX_WHOLE_NUMBERS = 1024
-# Others are projected onto so many, and their ranges divided in up to so many bins, about so many cells together
+# Others are projected onto this many dimensions. Each has up to N_BINS bins, all together about N_BINNED_CELLS cells
 N_DIMENSIONS = 10
 N_BINS = 12
 N_BINNED_CELLS = 1500

@@ -90,7 +90,7 @@ class UpdateRecorder(ABC):
 
     def _is_over(self) -> bool:
         """
-        :return: Whether this is a later update: the recorded one was interrupted, and nobody has said so
+        :return: Whether this is a later update: the recorded one was interrupted, without notice
         """
         if self.model.num_timesteps != self.timesteps:
             self.close()

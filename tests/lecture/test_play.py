@@ -16,7 +16,7 @@ STEP = "Number(document.querySelector('#play .note').textContent.match(/Step (\\
 
 @pytest.fixture
 def still(browser: Any, lecture: Path) -> Any:
-    """The page for somebody who wants no motion."""
+    """The page for readers who want no motion."""
     opened = Opened(browser, lecture, reduced_motion="reduce")
     opened.page.locator("#play").scroll_into_view_if_needed()
     yield opened.page

@@ -88,7 +88,7 @@ def test_training_is_the_same_to_the_last_bit(name: str) -> None:
     for key, value in expected.policy.state_dict().items():
         assert th.equal(got.policy.state_dict()[key], value), key
     assert got.policy.training == expected.policy.training
-    # And nobody listens any longer
+    # And no hook is left
     assert not got.policy.optimizer._optimizer_step_post_hooks and not got.policy.optimizer._optimizer_step_pre_hooks
     assert "_train_epoch" not in vars(got) and "_get_samples" not in vars(got.rollout_buffer)
 

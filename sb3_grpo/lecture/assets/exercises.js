@@ -48,7 +48,7 @@ function collect(lines) {
     .map(([, of, student, n, all, names]) => ({ of, student, n: +n, all: +all, names: names.trim().split(" ").filter(Boolean) }));
   if (!rows.length) return el("p", { class: "note" }, "No lines yet.");
   const passed = (row) => row.n >= PASS_MARK * row.all;
-  // Every exercise of this page, also those that nobody solved, and what the notebooks' lines name
+  // Every exercise of this page, also the unsolved ones, and what the notebooks' lines name
   const solvers = new Map(EXERCISES.map((form) => [`lecture: ${form.id.replace("exercise-", "")}`, 0]));
   for (const row of rows) for (const name of row.names) solvers.set(`${row.of}: ${name}`, (solvers.get(`${row.of}: ${name}`) || 0) + 1);
   const table = (heads, body) => el("table", {},

@@ -58,7 +58,7 @@ function* collectGroups(run) {
   return { ...batch, advantages: advantages.flat(2), weights: stepWeights(groups.flat().map((rewards) => rewards.length), settings.average) };
 }
 
-// PPO: so many steps of several environments, whose episodes go on in the next update; the critic says what the rest is worth
+// PPO: a fixed number of steps of several environments, whose episodes go on in the next update; the critic says what the rest is worth
 function* collectSteps(run) {
   const { settings, random, model } = run, { nEnvs, nSteps, gamma, lambda } = settings;
   const batch = { observations: [], actions: [], oldLogs: [], entropies: [], advantages: [], returns: [], dead: null };

@@ -24,7 +24,7 @@ function liveAdvance(runs, milliseconds) {
   }
 }
 
-// The value of a measure after so many steps: that of the last point before them
+// The value of a measure after a number of steps: that of the last point before them
 function liveAt(points, steps, measure) {
   const before = points.filter((point) => point[0] <= steps).at(-1);
   return before ? before[measure] : NaN;

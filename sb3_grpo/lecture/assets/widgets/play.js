@@ -74,14 +74,14 @@ let game = null, playWanted = !PLAY_STILL.matches;
 function playTable(state) {
   const rows = Object.entries(DATA.agents).map(([task, { env, steps, trained, untrained }]) =>
     el("tr", {}, el("th", { scope: "row", class: "narrow" }, task === state.task ? "▸ " : "", env.replace(/-v\d$/, "")), [`${steps.toLocaleString("en")}`, fmt(untrained.mean, 0), `${fmt(trained.mean, 0)} ± ${fmt(trained.std, 0)}`].map((text) => el("td", { class: "narrow" }, text))));
-  return el("table", {}, el("caption", {}, "Mean return of 100 episodes before and after so many steps of training, ± the standard deviation between episodes"),
+  return el("table", {}, el("caption", {}, "Mean return of 100 episodes before and after training, ± the standard deviation between episodes"),
     el("thead", {}, el("tr", {}, ["DAPO, one seed", "steps", "before", "after"].map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows));
 }
 
 widget("play", {
   state: { task: "cartpole", kind: "trained", strength: 1 },
   guess: {
-    question: "Nobody pushed the cart while it learned. What does a push of 0.6 m/s do?",
+    question: "The cart was not pushed while it learned. What does a push of 0.6 m/s do?",
     options: ["It falls", "It catches itself", "It runs out of the track"],
     right: 1,
     because: `A policy looks at where it is in every step: a push is one more state. In ${fmt(100 * DATA.agents.cartpole.trained.survives["0.6"], 0)} of 100 episodes with three such pushes it never fell; with pushes of 1.2 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.2"], 0)}, of 1.8 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.8"], 0)}.`,
