@@ -10,7 +10,6 @@ import numpy as np
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import (
     CONFIDENCE,
-    MIN_SEEDS,
     Comparison,
     Interval,
     Verdict,
@@ -200,7 +199,9 @@ def seen(comparison: Comparison) -> str:
         return f"{first} and {second} level"
     pairs = math.prod((comparison.n_first[0], comparison.n_second[0])) if len(comparison.n_first) == 1 else 0
     # Ties count half
-    return f"{first} ended above {second} in " + (f"{number(share * pairs)} of {pairs} pairs of runs" if pairs else f"{share:.0%}")
+    return f"{first} ended above {second} in " + (
+        f"{number(share * pairs)} of {pairs} pairs of runs" if pairs else f"{share:.0%}"
+    )
 
 
 def sentence(

@@ -111,8 +111,8 @@ def _beaten(findings: Sequence[Finding], verdict: Verdict) -> str:
     # Those who beat the same ones together
     for best, others in by_winner.items():
         winners.setdefault(tuple(others), []).append(best)
-    clauses = [f"{_listed(best)} ended higher than {_listed(others)}" for others, best in winners.items()]
-    return ", and ".join(clauses)
+    ordered = sorted(winners.items(), key=lambda each: -len(each[0]))
+    return ", and ".join(f"{_listed(best)} ended higher than {_listed(others)}" for others, best in ordered)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -136,17 +136,16 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
         least = min(counts)
         chance = max(finding.comparison.smallest_p for finding in few)
         total = sum(finding.env is not None for finding in findings)
+        # Over several environments together the same seeds may be enough
+        where = " on a single environment" if len(few) < len(findings) else ""
         claim = "A claim" if total == 1 else f"A claim on any of the {total} pairs on single environments"
         said.append(
-            f"With {least} seed{'s' if least > 1 else ''} of a variant nothing is claimed: chance alone would put every run of "
-            f"one above every run of the other in {chance:.0%} of such experiments. {claim} takes at least "
-            f"{seeds_needed(total)} seeds of each variant where their runs do not overlap, and more where they do."
+            f"With {least} seed{'s' if least > 1 else ''} of {'each' if len(counts) == 1 else 'a'} variant nothing is claimed"
+            f"{where}: chance alone would put every run of one above every run of the other in {chance:.0%} of such "
+            f"experiments. {claim} takes at least {seeds_needed(total)} seeds of each variant where their runs do not "
+            "overlap, and more where they do."
         )
-    names = [
-        name
-        for name in results.variants
-        if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs)
-    ]
+    names = [name for name in results.variants if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs)]
     if names:
         said.append(f"Fewer than {MIN_SEEDS} seeds of {', '.join(names)}: an interval would not be meaningful, none is given.")
     return said

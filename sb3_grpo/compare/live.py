@@ -60,7 +60,11 @@ def _env(curves: EnvCurves, scale: Scale, names: list[str]) -> dict[str, Any]:
 
 def _line(line: Line, names: list[str]) -> dict[str, Any]:
     band = [_numbers(part) for part in line.band]
-    return {"variant": names.index(line.name), "x": _numbers(line.x), "band": band[:1] if np.isnan(line.band.low).all() else band}
+    return {
+        "variant": names.index(line.name),
+        "x": _numbers(line.x),
+        "band": band[:1] if np.isnan(line.band.low).all() else band,
+    }
 
 
 def _numbers(values: np.ndarray) -> list[Any]:

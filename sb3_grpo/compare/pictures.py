@@ -150,17 +150,12 @@ def profiles_picture(
     shares = ", ".join(f"{name} {profile.value[middle]:.0%}" for name, profile in profiles.items())
     alt = f"Performance profiles on {where}. Share of the runs with a normalised final score above 0.5: {shares}."
     lines = [Line(name, thresholds, band, np.empty((0, len(thresholds)))) for name, band in profiles.items()]
-    caption = (
-        f"Performance profiles on {where}: the share of runs whose normalised final score is above τ, with 95% intervals. "
-        "Higher is better."
-    )
+    caption = f"The share of runs whose normalised final score is above τ on {where}, with 95% intervals. Higher is better."
     still = curves_still(alt, lines, look, "Normalised score τ")
     return Picture("Performance profiles", caption, [Drawing(still, live="profiles")], [file])
 
 
-def improvements_picture(
-    where: str, pairs: Sequence[Comparison], look: Mapping[str, Style], file: File
-) -> Picture:
+def improvements_picture(where: str, pairs: Sequence[Comparison], look: Mapping[str, Style], file: File) -> Picture:
     """
     :param where: on which environments
     :param pairs: of variants
@@ -172,7 +167,7 @@ def improvements_picture(
     rows = [(f"{pair.first} beats {pair.second}", numbers[pair.first], np.empty(0), pair.improvement) for pair in pairs]
     each = ", ".join(f"{name} {interval_text(interval, 1.0)}" for name, _, _, interval in rows)
     alt = f"Probability on {where} that a run of one variant ends above a run of another: {each}."
-    caption = f"Probability of improvement on {where}: how often a run of one variant ends above one of the other, with 95% intervals."
+    caption = f"How often a run of one variant ends above one of the other on {where}, with 95% intervals."
     still = rows_still(alt, rows, "Probability", (0.0, 1.0), 0.5, 1.0)
     return Picture("Probability of improvement", caption, [Drawing(still)], [file])
 

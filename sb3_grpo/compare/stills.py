@@ -120,8 +120,9 @@ def curves_still(
     :return: curves with their intervals, or with their runs where there are none
     """
     still = Still(*_SIZE, alt)
-    drawn = [each for _, _, band, runs in lines for each in (band.value, band.low, band.high, runs * _without(band))]
-    y = _Axis(*value_range(drawn + [np.array([np.nan if threshold is None else threshold])]), _SIZE[1] - _BOTTOM, _TOP)
+    drawn = [part for line in lines for part in _drawn(line)]
+    marked = [] if threshold is None else [np.array([threshold])]
+    y = _Axis(*value_range([*drawn, *marked]), _SIZE[1] - _BOTTOM, _TOP)
     begin, end = min(float(line.x[0]) for line in lines), max(float(line.x[-1]) for line in lines)
     x = _Axis(begin, end if end > begin else begin + 1.0, _LEFT, _SIZE[0] - _RIGHT)
     _grid(still, x, y, xlabel)
@@ -194,9 +195,9 @@ def dash_array(style: Style) -> str:
     return " ".join(f"{_LINE_WIDTH * dash:.1f}" for dash in style.dashes)
 
 
-def _without(band: "np.ndarray | tuple[np.ndarray, ...]") -> float:
-    """1 for a band without an interval, in whose place the runs are drawn, NaN for others."""
-    return 1.0 if np.isnan(band[1]).all() else math.nan
+def _drawn(line: Line) -> list[np.ndarray]:
+    """The runs are drawn in the place of an interval that is not known."""
+    return [line.band.value, line.runs] if np.isnan(line.band.low).all() else [*line.band]
 
 
 def _grid(still: Still, x: _Axis, y: _Axis, xlabel: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sb3_grpo.lecture.arithmetic.clipping import objective
 from sb3_grpo.lecture.arithmetic.weights import verl
-from tests.lecture.conftest import Opened
+from tests.browser import Opened
 
 SAYS = {
     ("group", "3.8, 5.2, 6.1"): "\u22121.06, 0.14, 0.92",

@@ -7,7 +7,7 @@ import pytest
 
 from sb3_grpo.cli.main import main
 from sb3_grpo.lecture.arithmetic import GRIDS
-from tests.lecture.conftest import Opened
+from tests.browser import Opened, serious_findings
 
 MAX_BYTES = 1_500_000
 
@@ -41,16 +41,7 @@ def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = Opened(browser, lecture, color_scheme=scheme).page
-    # The page's own policy lets no other script in
-    context = browser.new_context(bypass_csp=True, color_scheme=scheme)
-    page = context.new_page()
-    page.goto(lecture.as_uri())
-    found = Axe().run(page).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []
+    assert serious_findings(browser, lecture, color_scheme=scheme) == []
 
 
 def test_every_widget_answers_to_the_keyboard_and_has_an_address(opened: Any) -> None:
