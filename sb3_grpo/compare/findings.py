@@ -226,7 +226,7 @@ def sentence(
     counted = f"{_counts(seeds[first])} and {_counts(seeds[second])}"
     counted = f"seeds per environment: {counted}" if normalised else f"{counted} seeds"
     if judged is Verdict.TOO_FEW_SEEDS:
-        return f"Seen {where}, too few seeds for a claim: {seen(comparison)}; {counted}."
+        return f"Seen {where}: {seen(comparison)}; {counted}."
     # Normalised scores are between 0 and 1 or not far off: two digits
     value, low, high = (number(x, (*difference, 1.0 if normalised else 0.0)) for x in difference)
     numbers = (

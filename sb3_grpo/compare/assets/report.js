@@ -17,7 +17,6 @@ function short(value) {
   const [divisor, unit] = size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
   return `${+(value / divisor).toPrecision(4)}${unit}`.replace("-", "−");
 }
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 function nearest(xs, x) {
   let best = 0;
   xs.forEach((at, i) => { if (Math.abs(at - x) < Math.abs(xs[best] - x)) best = i; });
@@ -150,7 +149,7 @@ function picture(plot) {
           return [marked[0] - room, marked[1] + room];
         } },
       },
-      axes: [{ ...axis, grid: { show: false }, label: content.xLabel, labelSize: 18, labelFont: font, size: 28, space: 60 }, { ...axis, size: 46, space: 32 }],
+      axes: [{ ...axis, grid: { show: false }, label: content.xLabel, labelSize: 18, labelFont: font, size: 28, space: 60 }, { ...axis, size: 52, space: 32 }],
       cursor: {
         drag: { x: false, y: false, setScale: false },
         y: false,
