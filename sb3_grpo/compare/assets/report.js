@@ -22,6 +22,11 @@ function nearest(xs, x) {
   xs.forEach((at, i) => { if (Math.abs(at - x) < Math.abs(xs[best] - x)) best = i; });
   return best;
 }
+function along(xs, ys, x) {
+  const next = xs.findIndex((at) => at >= x);
+  if (next <= 0) return ys[next === 0 ? 0 : ys.length - 1];
+  return ys[next - 1] + ((x - xs[next - 1]) / (xs[next] - xs[next - 1])) * (ys[next] - ys[next - 1]);
+}
 
 // Colours of the page's style, which knows light and dark
 function colour(css) {
@@ -85,7 +90,7 @@ function reading(line, x) {
   const at = nearest(line.x, x), { name } = DATA.variants[line.variant];
   if (x < line.x[0] || (x > line.x[line.x.length - 1] && at === line.x.length - 1 && x - line.x[at] > 0.02 * (line.x[at] - line.x[0]))) return `${name} –`;
   if (state.show === "runs" && line.runs.length) {
-    const values = line.runs.map(([xs, ys]) => ys[nearest(xs, x)]);
+    const values = line.runs.map(([xs, ys]) => along(xs, ys, line.x[at]));
     return `${name} ${fmt(line.value[at])} {${fmt(Math.min(...values))} … ${fmt(Math.max(...values))}}`;
   }
   return `${name} ${fmt(line.value[at])}${line.low && line.low[at] != null ? ` [${fmt(line.low[at])}, ${fmt(line.high[at])}]` : ""}`;
