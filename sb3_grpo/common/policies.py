@@ -197,6 +197,20 @@ class ActorPolicy(ActorCriticPolicy):
         scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
         return [key for key, part in self._observation_parts().items() if is_image_space(part, normalized_image=scaled)]
 
+    def why_not_for_images(self) -> str | None:
+        """
+        :return: What is wrong with this policy for the images in the observation, and what to write instead; ``None`` if
+            nothing is
+        """
+        parts = self._observation_parts()
+        sizes = [int(np.prod(parts[key].shape)) for key in self._image_keys()]  # type: ignore[arg-type]
+        if type(self.pi_features_extractor) is not FlattenExtractor or not sizes or max(sizes) <= MAX_PIXELS:
+            return None
+        return (
+            f"{type(self).__name__} (MlpPolicy) has weights of its own for each of {max(sizes):,} entries of an image, and "
+            'learns next to nothing from images of this size. Write "CnnPolicy".'
+        )
+
     def frozen_parts(self) -> list[Any]:
         """
         :return: What the reference policy can share with this one, because training never changes it
