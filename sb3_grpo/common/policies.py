@@ -1,5 +1,6 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -158,6 +159,16 @@ class ActorPolicy(ActorCriticPolicy):
 
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
         return self.mlp_extractor.forward_actor(self.extract_features(obs))
+
+    def rollout_latent(self) -> Callable[[PyTorchObs], th.Tensor]:
+        """
+        :return: Function from observations to the latent code, for as long as the policy is not changed
+        """
+        if not self.use_bfloat16 or type(self)._latent is not ActorPolicy._latent:
+            return self._latent
+        # Cast once, not at each step: that takes as long as a layer, and such temporaries fragment the heap by gigabytes
+        extractor = copy.deepcopy(self.pi_features_extractor).bfloat16()
+        return lambda obs: self.mlp_extractor.forward_actor(self.extract_features(obs, extractor))
 
     def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
