@@ -270,9 +270,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
         )
         policy = policy.to(self.device)
-        if self.device.type == "cpu":
-            # The order in which convolutions are fast there
-            policy = policy.to(memory_format=th.channels_last)  # type: ignore[call-overload]
         fuse_adam(policy.optimizer)
         return policy
 

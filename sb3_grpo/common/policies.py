@@ -53,7 +53,7 @@ class NoValue:
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
     """
     :param obs: Observations
-    :return: The same with images in the order in memory in which convolutions on the CPU are fast
+    :return: The same with images in that order in memory
     """
     if isinstance(obs, dict):
         return {key: _channels_last(entry) for key, entry in obs.items()}  # type: ignore[misc]
@@ -164,11 +164,24 @@ class ActorPolicy(ActorCriticPolicy):
         """
         :return: Function from observations to the latent code, for as long as the policy is not changed
         """
-        if not self.use_bfloat16 or type(self)._latent is not ActorPolicy._latent:
+        reads_images = self._puts_channels_last(self.pi_features_extractor) and self._image_keys()
+        if type(self)._latent is not ActorPolicy._latent or not (self.use_bfloat16 or reads_images):
             return self._latent
-        # Cast once, not at each step: that takes as long as a layer, and such temporaries fragment the heap by gigabytes
-        extractor = copy.deepcopy(self.pi_features_extractor).bfloat16()
+        # Weights are brought into their form once, not at each step. Casts take as long as a layer, and temporaries of their
+        # size fragment the heap by gigabytes
+        extractor = copy.deepcopy(self.pi_features_extractor)
+        if reads_images:
+            extractor.to(memory_format=th.channels_last)  # type: ignore[call-overload]
+        if self.use_bfloat16:
+            extractor.bfloat16()
         return lambda obs: self.mlp_extractor.forward_actor(self.extract_features(obs, extractor))
+
+    def _puts_channels_last(self, extractor: BaseFeaturesExtractor) -> bool:
+        """
+        :param extractor: A features extractor
+        :return: Whether it gets images in the order in memory in which convolutions on the CPU are fast
+        """
+        return self.device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor)
 
     def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
@@ -179,7 +192,7 @@ class ActorPolicy(ActorCriticPolicy):
         :return: The extracted features
         """
         extractor = self.pi_features_extractor if features_extractor is None else features_extractor
-        if self.device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor):
+        if self._puts_channels_last(extractor):
             obs = _channels_last(obs)
         entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
         with th.autocast(self.device.type, th.bfloat16, enabled=self.use_bfloat16):
