@@ -233,6 +233,13 @@ class GroupRolloutBuffer:
     def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
         return th.as_tensor(array[rows], device=self.device)
 
+    def _observations(self, rows: slice) -> Any:
+        tensors = {
+            key: values.images(rows, self.device) if isinstance(values, FrameStore) else self._tensor(values, rows)
+            for key, values in self._obs.items()
+        }
+        return tensors if self._dict_obs else tensors[""]
+
     @property
     def actions(self) -> np.ndarray:
         """The actions of the rollout as sampled, one row per step of a copy, as are ``rewards`` and ``log_probs``."""
@@ -372,13 +379,7 @@ class GroupRolloutBuffer:
         :param rows: Where their steps lie
         :return: The observations of the batch
         """
-        observations = {
-            key: values.images(self.size, self.device)
-            if isinstance(values, FrameStore)
-            else self._tensor(values, slice(0, self.size))
-            for key, values in self._obs.items()
-        }
-        return observations if self._dict_obs else observations[""]
+        return self._observations(slice(0, self.size))
 
     def keep(self, tickets: list[int]) -> None:
         """

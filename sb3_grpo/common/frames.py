@@ -132,11 +132,11 @@ class FrameStore:
         self._n_planes = len(used)
         self._last = {}
 
-    def images(self, n_rows: int, device: th.device) -> StackedImages:
+    def images(self, rows: slice, device: th.device) -> StackedImages:
         """
-        :param n_rows: How many of the first rows
+        :param rows: Which
         :param device: Where they are to be
         :return: Their images
         """
         planes = th.as_tensor(self._planes[: self._n_planes], device=device)
-        return StackedImages(planes, th.as_tensor(self._index[:n_rows], device=device), self.shape)
+        return StackedImages(planes, th.as_tensor(self._index[rows], device=device), self.shape)

@@ -111,7 +111,7 @@ def test_rows_of_any_kind_are_what_was_stored() -> None:
     rows = generator.permutation(len(expected))
     assert (store[rows] == np.stack(expected)[rows]).all()
     assert (store[3] == expected[3]).all()
-    stacked = store.images(len(expected), th.device("cpu"))
+    stacked = store.images(slice(0, len(expected)), th.device("cpu"))
     assert (stacked[th.as_tensor(rows)].numpy() == np.stack(expected)[rows]).all()
 
 
