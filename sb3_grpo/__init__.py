@@ -12,6 +12,7 @@ from sb3_grpo import presets
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.frontier import FrontierStarts
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "capture_starts",
     "check_starts",
+    "make_atari_group_env",
     "make_group_env",
     "presets",
 ]

@@ -13,14 +13,13 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import get_device
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo import GRPO, make_group_env, presets
+from sb3_grpo import GRPO, presets
 from sb3_grpo.console import (
     ALGORITHMS,
     INTERRUPTED,
@@ -42,6 +41,7 @@ from sb3_grpo.console import (
     title,
     valid_seed,
 )
+from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.entries import parse_value
 
@@ -162,22 +162,8 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     :param seed: of the first copy
     :return: the vectorized environment, preprocessed as usual if it is an Atari game
     """
-    entry_point = str(spec.entry_point)
-    atari = entry_point.startswith("ale_py") and spec.kwargs.get("obs_type", "rgb") == "rgb"
     try:
-        if atari:
-            env = make_group_env(
-                env_id,
-                n_envs=n_envs,
-                seed=seed,
-                wrapper_class=AtariWrapper,
-                # Whole games: as episodes of their own, all lives but the first would never be trained
-                wrapper_kwargs={"terminal_on_life_loss": False},
-                # AtariWrapper skips frames itself
-                env_kwargs={"frameskip": 1},
-            )
-            return VecFrameStack(env, n_stack=4)
-        return make_group_env(env_id, n_envs=n_envs, seed=seed)
+        return make_env_of(env_id, n_envs, seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
 

@@ -62,9 +62,14 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
     """
     if images.shape[1:].numel() <= max_pixels:
         return images.float().flatten(1)
-    images = images.float()
-    if images.shape[1] <= _MAX_FRAMES:
+    n_channels = images.shape[1]
+    if n_channels > _MAX_FRAMES:
+        images = images.float()
+    elif images.is_floating_point():
         images = images.mean(1, keepdim=True)
+    else:
+        # The same, without all of them in single precision
+        images = images.sum(1, keepdim=True, dtype=th.int32).float() / n_channels
     side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels // images.shape[1])), 1)
     size = min(side, images.shape[2]), min(side, images.shape[3])
     return th.nn.functional.adaptive_avg_pool2d(images, size).flatten(1)

@@ -29,7 +29,8 @@ from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
 from sb3_grpo.groups.queue import RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
-from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
+from sb3_grpo.starts.atari import make_env_of, why_not_learnable
+from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import check_number, number_parameters
@@ -102,7 +103,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if n_steps == 0:
             raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
         if isinstance(env, str):
-            env = make_group_env(env, n_envs=n_envs, seed=seed)
+            env = make_env_of(env, n_envs, seed)
         super().__init__(
             policy,
             env,
@@ -253,6 +254,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :return: What the policy gets beyond ``policy_kwargs``
         """
         return default_policy_kwargs(self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
+
+    def _warn_of_images(self) -> None:
+        """Say what a policy cannot learn from images as they are."""
+        for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
+            if problem is not None:
+                warn_user(problem)
 
     @property
     def _vec_normalize_observes(self) -> bool:

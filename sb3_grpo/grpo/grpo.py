@@ -78,7 +78,8 @@ class GRPO(OnGroupAlgorithm):
     **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param env: The environment to learn from (if registered in Gym, can be str). From its id, an Atari game is made by
+        :func:`make_atari_group_env`
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param batch_size: Minibatch size, in steps. ``None``: all steps of the update at once
@@ -331,6 +332,7 @@ class GRPO(OnGroupAlgorithm):
             self._setup_model()
             if self.default_policy_kwargs and not self.policy.observation_norm.keys:
                 self.default_policy_kwargs = {}  # images alone, or the number of a state: nothing was normalised
+            self._warn_of_images()
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -351,9 +351,7 @@ def make_group_env(
     """
     SB3's ``make_vec_env`` with a ``StartQueue`` around everything else.
 
-    For Atari: ``make_group_env("PongNoFrameskip-v4", wrapper_class=AtariWrapper,
-    wrapper_kwargs={"terminal_on_life_loss": False})``. With True, AtariWrapper's default, an episode is a life; all members of
-    a group then begin with the first one, and no other is ever trained.
+    For Atari, :func:`make_atari_group_env` adds the usual preprocessing.
 
     :param env_id: the env ID, the env class or a callable returning an env
     :param n_envs: number of copies
