@@ -16,6 +16,8 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_grpo.checkpoint.folder import newest_checkpoint
+from sb3_grpo.checkpoint.training import MODEL, Resumption, Stateful, draw_on, load_training
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -43,6 +45,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 MAX_FORWARDED_BYTES = 2**22
 # With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
 MAX_DEAD_STEPS = 1_000_000
+# What learn() takes without a number
+TOTAL_TIMESTEPS = 100_000
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -101,6 +105,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
         if n_steps == 0:
             raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
+        self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = make_group_env(env, n_envs=n_envs, seed=seed)
         super().__init__(
@@ -142,6 +147,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._start_rng = np.random.default_rng(seed)
         self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
+        self.resumption: Resumption | None = None  # until a training that was interrupted goes on
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
@@ -236,7 +242,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._check_parameters()
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
-        self.set_random_seed(self.seed)
+        seed = self.seed
+        if seed is not None and self.num_timesteps > 0:
+            # A loaded model that learns on: other random numbers than those that it has learned from, by the same seed
+            seed = int(np.random.SeedSequence([seed, self.num_timesteps]).generate_state(1)[0])
+        self.set_random_seed(seed)
         if self.seed == self._start_seed:
             self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
         self._start_seed = self.seed
@@ -322,8 +332,50 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
 
+    @classmethod
+    def resume(
+        cls: type[SelfOnGroupAlgorithm],
+        folder: str | pathlib.Path,
+        env: GymEnv | str | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+    ) -> SelfOnGroupAlgorithm:
+        """
+        Load a training that was interrupted, from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` goes on with it, and
+        ends where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
+        Like ``load`` it runs what is pickled in the files: take none from strangers.
+
+        :param folder: The folder of the checkpoints, of which the newest is taken, or one of them
+        :param env: An environment made like the one of the training; ``None`` if the model was given the id of one
+        :param device: Device on which the code should run.
+        :param custom_objects: See ``load``
+        :return: The model, and the environment in the episodes that were under way
+        """
+        checkpoint = newest_checkpoint(folder)
+        manifest = checkpoint.manifest
+        if manifest["algorithm"] != cls.__name__:
+            raise ValueError(f"{checkpoint.path} is a checkpoint of {manifest['algorithm']}: write {manifest['algorithm']}.resume(...).")
+        env = manifest["env_id"] if env is None else env
+        if env is None:
+            raise ValueError(
+                f"{cls.__name__}.resume({str(folder)!r}) needs env=..., made like that of the training, with {manifest['n_envs']} copies."
+            )
+        if isinstance(env, str):
+            env = make_group_env(env, n_envs=manifest["n_envs"], seed=manifest["seed"])
+        model = cls.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
+        if model.n_envs != manifest["n_envs"]:
+            raise ValueError(f"The training had {manifest['n_envs']} copies of the environment, and env= has {model.n_envs}.")
+        load_training(model, checkpoint)
+        return model
+
+    def training_parts(self) -> dict[str, Stateful]:
+        """
+        :return: What a checkpoint keeps of the algorithm, besides what ``save`` does
+        """
+        return {}
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -365,20 +417,27 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
+        resumed = self.resumption
+        if resumed is not None:
+            reset_num_timesteps = False
+            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds what there are
         if (
             self._last_obs is None
             or reset_num_timesteps
             or self._collector is None
-            or not self._collector.can_go_on(self.env, self._group_settings)
+            or (resumed is None and not self._collector.can_go_on(self.env, self._group_settings))
         ):
             self._last_obs = None  # makes SB3 reset the environments
-            self._begin_groups()
+            self.begin_groups()
         self.collector.feeder.fill()
         fresh = self._last_obs is None
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)])
+        if resumed is not None:
+            self._num_timesteps_at_start = resumed.begun_at
+            self.start_time -= resumed.nanoseconds
         return result
 
     @property
@@ -403,7 +462,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._sampler = parameters, make_sampler(*parameters)
         return self._sampler[1]
 
-    def _begin_groups(self) -> None:
+    def begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
@@ -443,6 +502,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.policy.reset_noise(env.num_envs)
 
         callback.on_rollout_start()
+        if self.resumption is not None:
+            draw_on(self, self.resumption.chance)
+            self.resumption = None
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
@@ -525,7 +587,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
-        self._begin_groups()
+        self.begin_groups()
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)])
@@ -573,13 +635,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def learn(
         self: SelfOnGroupAlgorithm,
-        total_timesteps: int,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "OnGroupAlgorithm",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
+        if total_timesteps is None:
+            resumed = self.resumption
+            total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException:
@@ -590,6 +655,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 if self._collector is not None:
                     self._collector.clear()
             raise
+        finally:
+            self.resumption = None
         self.collector.clear()
         return self
 

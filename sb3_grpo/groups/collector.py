@@ -45,6 +45,28 @@ class GroupCollector:
         """
         return env is self.env and settings == self.settings and self.feeder.is_in_sync(self.tickets)
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The groups under way, and how far each copy has got, without the environments
+        """
+        sampler = self.settings.sampler
+        return {
+            "queue": self.queue.state_dict(),
+            "feeder": self.feeder.state_dict(),
+            "sampler": None if sampler is None else sampler.state_dict(),
+            "attributes": {name: getattr(self, name) for name in ("tickets", "time", "outcome", "_n_steps")},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned. The environments are in its episodes already
+        """
+        self.queue.load_state_dict(state["queue"])
+        self.feeder.load_state_dict(state["feeder"])
+        if self.settings.sampler is not None:
+            self.settings.sampler.load_state_dict(state["sampler"])
+        vars(self).update(state["attributes"])
+
     def check_capture(self) -> None:
         """
         :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
