@@ -4,7 +4,7 @@ Does a training that was interrupted end with the same parameters, to the last b
 For each setting: a training without checkpoints, one that writes a checkpoint before each update, and in a new process
 trainings that go on from some of these. All have to agree in the SHA-256 of everything that has been learned.
 
-``python -m benchmarks.resume`` runs those that have no row in ``results/resume.jsonl`` yet, ``--only NAME ...`` some of them again.
+``python -m benchmarks.resume`` runs those that have no row in ``results/resume.jsonl`` yet, ``--only NAME ...`` some again.
 """
 
 import argparse
@@ -35,6 +35,8 @@ from sb3_grpo.envs import ControlVecEnv, HardPrompts, VerifierTextVecEnv
 
 ROWS = RESULTS / "resume.jsonl"
 SEED = 3
+# Settings in one process: importing takes longer than training
+AT_A_TIME = 6
 
 
 class Drift(gym.Env):
@@ -277,7 +279,7 @@ def _feed(sha: Any, value: Any) -> None:
         sha.update(pickle.dumps(value))
 
 
-def train(setting: Setting, folder: Path | None) -> tuple[str, TrainingCheckpoint | None]:
+def train(setting: Setting, folder: Path | None) -> str:
     """
     :param setting: A training
     :param folder: Where a checkpoint is written before each update, ``None`` for none
@@ -290,7 +292,7 @@ def train(setting: Setting, folder: Path | None) -> tuple[str, TrainingCheckpoin
     checkpoint = None if folder is None else TrainingCheckpoint(folder, save_freq=1, keep=1000)
     model.learn(setting.timesteps, callback=checkpoint)
     env.close()
-    return digest(model), checkpoint
+    return digest(model)
 
 
 def go_on(setting: Setting, path: Path) -> str:
@@ -305,70 +307,80 @@ def go_on(setting: Setting, path: Path) -> str:
     return digest(model)
 
 
-def try_setting(name: str) -> dict[str, Any]:
+def try_settings(names: list[str]) -> list[dict[str, Any]]:
     """
-    :param name: Of a setting
-    :return: The row of results
+    :param names: Of settings, trained in one process and resumed in another
+    :return: Their rows of results
     """
     with tempfile.TemporaryDirectory() as folder:
-        first = _in_new_process(name, "train", folder)
-        paths = checkpoints_in(Path(folder))
-        # In the middle, then the others: what the first leaves in the process must not matter
-        some = {len(paths) // 2: None, 1: None, len(paths) - 1: None}
-        resumed = _in_new_process(name, "resume", *[str(paths[idx]) for idx in some])
-    return {
-        "setting": name,
-        "updates": len(paths),
-        "same_with_checkpoints": first[0] == first[1],
-        "resumed_at": [int(paths[idx].name.split("_")[1]) for idx in some],
-        "identical": [each == first[0] for each in resumed],
-        "sha256": first[0][:16],
-    }
+        trained = _in_new_process("train", folder, names)
+        resumed = _in_new_process("resume", folder, names)
+    rows = []
+    for name in names:
+        plain, with_checkpoints, n_checkpoints = trained[name]
+        rows.append(
+            {
+                "setting": name,
+                "updates": n_checkpoints,
+                "same_with_checkpoints": plain == with_checkpoints,
+                "resumed_at": [steps for steps, _ in resumed[name]],
+                "identical": [each == plain for _, each in resumed[name]],
+                "sha256": plain[:16],
+            }
+        )
+    return rows
 
 
-def _in_new_process(name: str, *command: str) -> list[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _in_new_process(*command: Any) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.resume", "--child", name, *command], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "benchmarks.resume", "--child", json.dumps(command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
-    return done.stdout.split()[-(2 if command[0] == "train" else len(command) - 1) :]
+        raise RuntimeError(f"{command}: {done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def _child(name: str, command: str, *paths: str) -> None:
+def _child(command: str, folder: str, names: list[str]) -> None:
     th.set_num_threads(1)
-    setting = settings()[name]
-    if command == "train":
-        print(train(setting, None)[0], train(setting, Path(paths[0]))[0])
-    else:
+    results: dict[str, Any] = {}
+    for number, name in enumerate(names):
+        setting, checkpoints = settings()[name], Path(folder) / str(number)
+        if command == "train":
+            digests = train(setting, None), train(setting, checkpoints)
+            results[name] = (*digests, len(checkpoints_in(checkpoints)))
+            continue
+        paths = checkpoints_in(checkpoints)
         with warnings.catch_warnings():
             # That something was not saved
             warnings.filterwarnings("error", ".*(goes on with|perhaps not).*")
-            print(*[go_on(setting, Path(path)) for path in paths])
+            # In the middle, then the others: what one leaves in the process must not matter to the next
+            some = [paths[idx] for idx in (len(paths) // 2, 1, len(paths) - 1)]
+            results[name] = [(int(path.name.split("_")[1]), go_on(setting, path)) for path in some]
+    print(json.dumps(results))
 
 
 def main() -> None:
     """Run what is asked for, and print what is not the same."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of settings, to be run again")
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         _child(*args.child)
         return
     rows = {row["setting"]: row for row in map(json.loads, ROWS.read_text().splitlines())} if ROWS.exists() else {}
-    for name in args.only or [name for name in settings() if name not in rows]:
-        try:
-            rows[name] = try_setting(name)
-        except RuntimeError as error:
-            print("ERROR", error, flush=True)
-            continue
+    names = args.only or [name for name in settings() if name not in rows]
+    for part in [names[begin : begin + AT_A_TIME] for begin in range(0, len(names), AT_A_TIME)]:
+        for row in try_settings(part):
+            rows[row["setting"]] = row
+            good = row["same_with_checkpoints"] and all(row["identical"])
+            print("same" if good else "DIFFERENT", json.dumps(row), flush=True)
         ROWS.write_text("".join(json.dumps(rows[each]) + "\n" for each in settings() if each in rows))
-        good = rows[name]["same_with_checkpoints"] and all(rows[name]["identical"])
-        print("same" if good else "DIFFERENT", json.dumps(rows[name]), flush=True)
-    n_same = sum(sum(row["identical"]) for row in rows.values())
-    print(f"{n_same} of {sum(len(row['identical']) for row in rows.values())} resumed trainings are identical, {len(rows)} settings")
+    n_same, n_tried = (sum(count(row["identical"]) for row in rows.values()) for count in (sum, len))
+    print(f"{n_same} of {n_tried} resumed trainings are identical, {len(rows)} settings")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
+import functools
 import io
 import math
 import pathlib
@@ -34,7 +35,7 @@ from sb3_grpo.groups.queue import NO_EPISODE, RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.files import replace_file, save_location
+from sb3_grpo.utils.files import save_location, write_or_rescue
 from sb3_grpo.utils.parameters import check_number, number_parameters
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
@@ -296,15 +297,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An older file of this name is replaced when the new one is complete.
+        An older file of this name is replaced when the new one is complete. If the disk is full, the file is written into
+        another folder, and the error says where.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
         """
         if isinstance(path, (str, pathlib.Path)):
-            with replace_file(save_location(path, "zip")) as file:
-                super().save(file, exclude, include)
+            write = functools.partial(super().save, exclude=exclude, include=include)
+            write_or_rescue(save_location(path, "zip"), write)
         else:
             super().save(path, exclude, include)
 
@@ -354,11 +356,14 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         checkpoint = newest_checkpoint(folder)
         manifest = checkpoint.manifest
         if manifest["algorithm"] != cls.__name__:
-            raise ValueError(f"{checkpoint.path} is a checkpoint of {manifest['algorithm']}: write {manifest['algorithm']}.resume(...).")
+            raise ValueError(
+                f"{checkpoint.path} is a checkpoint of {manifest['algorithm']}: write {manifest['algorithm']}.resume(...)."
+            )
         env = manifest["env_id"] if env is None else env
         if env is None:
             raise ValueError(
-                f"{cls.__name__}.resume({str(folder)!r}) needs env=..., made like that of the training, with {manifest['n_envs']} copies."
+                f"{cls.__name__}.resume({str(folder)!r}) needs env=..., made like that of the training, with "
+                f"{manifest['n_envs']} copies."
             )
         if isinstance(env, str):
             env = make_group_env(env, n_envs=manifest["n_envs"], seed=manifest["seed"])

@@ -19,7 +19,6 @@ from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwa
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 
-
 # Steps of an episode that are kept where they are all that can bring it back
 MAX_RECORDED = 100_000
 

@@ -30,7 +30,8 @@ def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
     :param space: A space, with others in it or without
     :return: The states of its generators, ``None`` for one that nothing was drawn from
     """
-    return [None if each._np_random is None else each._np_random.bit_generator.state for each in _spaces_in(space)]
+    generators: list[np.random.Generator | None] = [each._np_random for each in _spaces_in(space)]
+    return [None if each is None else dict(each.bit_generator.state) for each in generators]
 
 
 def set_space_states(space: gym.Space, states: list[dict[str, Any] | None]) -> None:
@@ -40,7 +41,7 @@ def set_space_states(space: gym.Space, states: list[dict[str, Any] | None]) -> N
     """
     for each, state in zip(_spaces_in(space), states, strict=True):
         if state is None:
-            each._np_random = None
+            each._np_random = None  # type: ignore[assignment]
         else:
             each.np_random.bit_generator.state = state
 
