@@ -66,6 +66,11 @@ class Outcome(NamedTuple):
     error: Exception | None = None
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the training came to its end."""
+        return self.error is None and not self.interrupted
+
+    @property
     def steps_per_second(self) -> float:
         return self.steps / self.seconds
 
@@ -407,6 +412,20 @@ def _handling(handler: Callable[[int, Any], None], *signals: signal.Signals) -> 
             signal.signal(number, each)
 
 
+def save_training(args: argparse.Namespace, model: GRPO, outcome: Outcome, *writes: Callable[[], Any]) -> None:
+    """
+    Save the model and what else there is after the training, whose checkpoints are not needed any more if it is complete.
+
+    :param args: the arguments
+    :param model: the model
+    :param outcome: of the training
+    :param writes: what saves other results
+    """
+    save_each(lambda: model.save(args.output / MODEL), *writes)
+    if outcome.is_complete:
+        shutil.rmtree(args.output / CHECKPOINTS, ignore_errors=True)
+
+
 def save_each(*writes: Callable[[], Any]) -> None:
     """
     Save all results that can be saved.
@@ -424,16 +443,18 @@ def save_each(*writes: Callable[[], Any]) -> None:
         raise UsageError(f"Not all results could be saved. {' '.join(problems)}")
 
 
-def finish(args: argparse.Namespace, outcome: Outcome) -> int:
+def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> int:
     """
     The end of a run whose results are saved.
 
     :param args: the arguments
     :param outcome: of the training
+    :param rows: labels, and what the command has to say of the trained model
+    :param unit: what the environments' steps are called
     :return: the exit code
     """
-    if outcome.error is None and not outcome.interrupted:
-        shutil.rmtree(args.output / CHECKPOINTS, ignore_errors=True)
+    report(args.output, outcome, rows, unit)
+    if outcome.is_complete:
         return OK
     say(f"To go on: python -m sb3_grpo {args.command} --resume {args.output}")
     if outcome.error is not None:
@@ -535,7 +556,7 @@ def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit
     """
     speed = f"{outcome.seconds:.1f} s, {outcome.steps_per_second:,.0f} {unit}/s"
     rows = [
-        ("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} {unit}, {speed}"),
+        ("Interrupted after" if outcome.interrupted or outcome.error else "Training", f"{outcome.steps:,} {unit}, {speed}"),
         *rows,
         ("Saved", f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}"),
     ]

@@ -16,7 +16,6 @@ from sb3_grpo import GRPO, presets
 from sb3_grpo.console import (
     ALGORITHMS,
     CONFIG,
-    MODEL,
     UsageError,
     add_preset,
     add_saving,
@@ -29,9 +28,9 @@ from sb3_grpo.console import (
     learn,
     make_output,
     positive,
-    report,
     resumed_model,
     save_each,
+    save_training,
     say,
     say_table,
     sigterm_interrupts,
@@ -234,7 +233,7 @@ def _run(args: argparse.Namespace) -> int:
     env.close()
     config, points = args.output / CONFIG, {"right_answers": curve.curve}
     # Before the answers are shown: a Ctrl-C loses nothing else
-    save_each(lambda: model.save(args.output / MODEL), lambda: end_config(config, outcome, points))
+    save_training(args, model, outcome, lambda: end_config(config, outcome, points))
     after = exam.show(policy, "After the training")
     curve.curve.append((outcome.steps, after))
     evaluation = {**json.loads(config.read_text())["evaluation"], "right_after": after}
@@ -243,8 +242,7 @@ def _run(args: argparse.Namespace) -> int:
         lambda: end_config(config, outcome, points, evaluation=evaluation),
     )
     before = evaluation["right_before"]
-    report(args.output, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
-    return finish(args, outcome)
+    return finish(args, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
 
 
 def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: str) -> GRPO:

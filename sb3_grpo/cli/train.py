@@ -24,7 +24,6 @@ from sb3_grpo import GRPO, make_group_env, presets
 from sb3_grpo.console import (
     ALGORITHMS,
     CONFIG,
-    MODEL,
     UsageError,
     add_preset,
     add_saving,
@@ -42,9 +41,9 @@ from sb3_grpo.console import (
     missing_env_extra,
     missing_extra,
     positive,
-    report,
     resumed_model,
     save_each,
+    save_training,
     sigterm_interrupts,
     title,
     valid_seed,
@@ -246,18 +245,19 @@ def _run(args: argparse.Namespace) -> int:
     env.close()
 
     config, training = args.output / CONFIG, {"episodes": len(returns.curve)}
-    save_each(
-        lambda: model.save(args.output / MODEL),
+    save_training(
+        args,
+        model,
+        outcome,
         lambda: _save_curve(args.output / "curve.png", what, returns.curve, spec.reward_threshold),
         # Before the evaluation: a Ctrl-C loses nothing else
         lambda: end_config(config, outcome, training, evaluation=None),
     )
     evaluation: dict[str, Any] | None = None
-    if not outcome.interrupted and outcome.error is None:
+    if outcome.is_complete:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
-    report(args.output, outcome, _summary(evaluation, spec.reward_threshold))
-    return finish(args, outcome)
+    return finish(args, outcome, _summary(evaluation, spec.reward_threshold))
 
 
 def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
