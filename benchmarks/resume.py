@@ -41,8 +41,7 @@ AT_A_TIME = 6
 
 class Drift(gym.Env):
     """
-    An environment of a user: nothing says how to capture its state. It draws from its generator, from its space, and from
-    NumPy's own generator, which the seed does not reach.
+    An environment of a user: nothing says how to capture its state. It draws from its generator and from its space.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -67,7 +66,10 @@ class Drift(gym.Env):
 
 
 class NoisyDrift(Drift):
-    """The same with noise from NumPy's own generator."""
+    """The same with noise from NumPy's own generator, that of its process."""
+
+    def __init__(self) -> None:
+        np.random.seed(SEED)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation, reward, *ends = super().step(action)
@@ -222,7 +224,7 @@ def settings() -> dict[str, Setting]:
             GRPO, _dummy("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 4000
         ),
         "DAPO, ControlVecEnv, FrontierStarts": Setting(
-            DAPO, _control("MountainCar-v0"), {**GROUPS, "start_sampler": FrontierStarts()}, 6000
+            DAPO, _control("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 6000
         ),
         "GRPO, Dummy, VerifierText-v0": Setting(
             GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
@@ -357,7 +359,7 @@ def _child(command: str, folder: str, names: list[str]) -> None:
             # That something was not saved
             warnings.filterwarnings("error", ".*(goes on with|perhaps not).*")
             # In the middle, then the others: what one leaves in the process must not matter to the next
-            some = [paths[idx] for idx in (len(paths) // 2, 1, len(paths) - 1)]
+            some = [paths[idx] for idx in dict.fromkeys((len(paths) // 2, 1, len(paths) - 1))]
             results[name] = [(int(path.name.split("_")[1]), go_on(setting, path)) for path in some]
     print(json.dumps(results))
 
