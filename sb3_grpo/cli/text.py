@@ -156,7 +156,9 @@ class AnswersCurve(BaseCallback):
         self.curve = list(state["curve"])
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= len(self.curve) * self.interval:
+        # A training that goes on has the point with which it was interrupted
+        is_new = not self.curve or self.num_timesteps > self.curve[-1][0]
+        if is_new and self.num_timesteps >= len(self.curve) * self.interval:
             assert isinstance(self.model.policy, TokenPolicy)
             _, right = self.exam.take(self.model.policy)
             self.curve.append((self.num_timesteps, float(np.mean(right))))
