@@ -234,6 +234,9 @@ def settings() -> dict[str, Setting]:
         "GRPO, Dummy, Hopper": Setting(GRPO, _dummy("Hopper-v5"), STEPS, 2500),
         "DAPO, Subproc, Hopper": Setting(DAPO, _subproc("Hopper-v5"), STEPS, 1500),
         "DAPO, Dummy, Pong": Setting(DAPO, _pong, {**STEPS, "n_epochs": 1}, 1500, "CnnPolicy"),
+        "GRPO, Dummy, Pong with sticky actions (replayed)": Setting(
+            GRPO, _dummy("ALE/Pong-v5", env_kwargs={"obs_type": "ram", "repeat_action_probability": 0.25}), STEPS, 1500
+        ),
         "DAPO, Dummy, image and numbers": Setting(DAPO, _dummy(Signals), {**STEPS, "n_epochs": 1}, 1500, "MultiInputPolicy"),
         "GRPO, Dummy, FrozenLake": Setting(GRPO, _dummy("FrozenLake-v1"), STEPS, 2500),
         "GRPO, Dummy, no get_state": Setting(GRPO, _dummy(Drift), STEPS, 2500),

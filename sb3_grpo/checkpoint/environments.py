@@ -62,8 +62,8 @@ def prepare_env(env: VecEnv) -> None:
     :param env: The training environment
     """
     copies = env.unwrapped
-    if copies.has_attr("save_episode") and any(copies.env_method("why_not_captured")):
-        copies.env_method("record_actions")
+    if copies.has_attr("prepare_saving"):
+        copies.env_method("prepare_saving")
 
 
 def _wrappers(env: VecEnv) -> Iterator[VecEnvWrapper]:

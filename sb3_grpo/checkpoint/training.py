@@ -13,7 +13,8 @@ import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 
 from sb3_grpo.checkpoint.environments import NotSavedError, load_env, save_env
-from sb3_grpo.checkpoint.folder import Checkpoint, write_checkpoint
+from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
+from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.user_warnings import warn_user
@@ -95,7 +96,33 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     return write_checkpoint(folder, model.num_timesteps, files, facts, keep)
 
 
-def load_training(model: Any, checkpoint: Checkpoint) -> None:
+def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, custom_objects: dict[str, Any] | None) -> Any:
+    """
+    The parameters are explained at :meth:`OnGroupAlgorithm.resume`.
+
+    :param algorithm: Class of the model
+    :return: The model
+    """
+    checkpoint = newest_checkpoint(folder)
+    manifest = checkpoint.manifest
+    name, n_envs = manifest["algorithm"], manifest["n_envs"]
+    if name != algorithm.__name__:
+        raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
+    env = manifest["env_id"] if env is None else env
+    if env is None:
+        raise ValueError(
+            f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training, with {n_envs} copies."
+        )
+    if isinstance(env, str):
+        env = make_group_env(env, n_envs=n_envs, seed=manifest["seed"])
+    model = algorithm.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
+    if model.n_envs != n_envs:
+        raise ValueError(f"The training had {n_envs} copies of the environment, and env= has {model.n_envs}.")
+    _load_training(model, checkpoint)
+    return model
+
+
+def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     """
     Put a training in place.
 

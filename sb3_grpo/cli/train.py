@@ -21,30 +21,32 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 
 from sb3_grpo import GRPO, make_group_env, presets
-from sb3_grpo.console import (
-    ALGORITHMS,
+from sb3_grpo.cli.runs import (
     CONFIG,
-    UsageError,
-    add_preset,
     add_saving,
-    announce,
     arguments_of,
     begin_config,
-    close_matches,
-    curve_figure,
     end_config,
-    find_env,
     finish,
-    known_settings,
     learn,
     make_output,
-    missing_env_extra,
-    missing_extra,
-    positive,
     resumed_model,
     save_each,
     save_training,
     sigterm_interrupts,
+)
+from sb3_grpo.console import (
+    ALGORITHMS,
+    UsageError,
+    add_preset,
+    announce,
+    close_matches,
+    curve_figure,
+    find_env,
+    known_settings,
+    missing_env_extra,
+    missing_extra,
+    positive,
     title,
     valid_seed,
 )

@@ -17,8 +17,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.checkpoint.folder import newest_checkpoint
-from sb3_grpo.checkpoint.training import MODEL, Resumption, Stateful, draw_on, load_training
+from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, resume_training
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -353,25 +352,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param custom_objects: See ``load``
         :return: The model, and the environment in the episodes that were under way
         """
-        checkpoint = newest_checkpoint(folder)
-        manifest = checkpoint.manifest
-        if manifest["algorithm"] != cls.__name__:
-            raise ValueError(
-                f"{checkpoint.path} is a checkpoint of {manifest['algorithm']}: write {manifest['algorithm']}.resume(...)."
-            )
-        env = manifest["env_id"] if env is None else env
-        if env is None:
-            raise ValueError(
-                f"{cls.__name__}.resume({str(folder)!r}) needs env=..., made like that of the training, with "
-                f"{manifest['n_envs']} copies."
-            )
-        if isinstance(env, str):
-            env = make_group_env(env, n_envs=manifest["n_envs"], seed=manifest["seed"])
-        model = cls.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
-        if model.n_envs != manifest["n_envs"]:
-            raise ValueError(f"The training had {manifest['n_envs']} copies of the environment, and env= has {model.n_envs}.")
-        load_training(model, checkpoint)
-        return model
+        return resume_training(cls, folder, env, device, custom_objects)
 
     def training_parts(self) -> dict[str, Stateful]:
         """

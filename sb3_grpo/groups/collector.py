@@ -12,6 +12,8 @@ from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
 
+_PARTS = ("env", "feeder", "queue", "rng", "settings")
+
 
 class GroupCollector:
     """
@@ -54,7 +56,7 @@ class GroupCollector:
             "queue": self.queue.state_dict(),
             "feeder": self.feeder.state_dict(),
             "sampler": None if sampler is None else sampler.state_dict(),
-            "attributes": {name: getattr(self, name) for name in ("tickets", "time", "outcome", "_n_steps")},
+            "attributes": {name: value for name, value in vars(self).items() if name not in _PARTS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from sb3_grpo.starts.base_states import base_state
 from sb3_grpo.starts.holdings import DESCRIPTIVE, layers_of
 from sb3_grpo.starts.snapshots import play_replay, restore
 from sb3_grpo.starts.starts import Replay, ReplayPiece, SeedStart, SnapshotStart, StartNotSupportedError
@@ -37,6 +38,28 @@ class EpisodeState:
     process: tuple[Any, Any, Any] | None = field(repr=False)
 
 
+def must_be_recorded(env: "StartQueue") -> bool:
+    """
+    :param env: a copy
+    :return: whether it can only come back to where it is by playing its episode again
+    """
+    return isinstance(_capture(env), str)
+
+
+def _capture(env: "StartQueue") -> SnapshotStart | str:
+    """
+    :return: the present state, or why it cannot be captured
+    """
+    state = base_state(env.unwrapped)
+    reason = None if state is None else state.not_captured(env.unwrapped)
+    if reason is not None:
+        return reason
+    try:
+        return env.capture_start()
+    except StartNotSupportedError as error:
+        return str(error)
+
+
 def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     """
     :param env: a copy
@@ -45,14 +68,14 @@ def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     """
     if env._last is None:
         return "no episode has begun"
-    try:
-        reached: SnapshotStart | Replay = env.capture_start()
-    except StartNotSupportedError as error:
-        if not env._recorded:
-            return str(error)
-        if not isinstance(env._origin, SeedStart):
-            return f"{env._origin or error}"
-        reached = Replay(env._origin, (ReplayPiece(env._noise_seed, tuple(env._actions)),))
+    reached: SnapshotStart | Replay | str = _capture(env)
+    if isinstance(reached, str) and env._recorded:
+        if isinstance(env._origin, SeedStart):
+            reached = Replay(env._origin, (ReplayPiece(env._noise_seed, tuple(env._actions)),))
+        else:
+            reached = f"{reached} {env._origin or ''}"
+    if isinstance(reached, str):
+        return reached
     return EpisodeState(
         observation=env._last[0],
         reached=reached,

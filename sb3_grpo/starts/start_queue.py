@@ -12,7 +12,7 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
-from sb3_grpo.starts.episodes import EpisodeState, load_episode, save_episode
+from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
 from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
 from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
@@ -279,12 +279,12 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._record_origin(StartNotSupportedError(f"The episode has more than {MAX_RECORDED} steps."), None)
         return StartQueue.step(self, action)
 
-    def record_actions(self) -> None:
+    def prepare_saving(self) -> None:
         """
-        From now on keep what is done in an episode: an environment whose state cannot be captured can play it again, from
-        the seed that it began with.
+        From now on keep what is done in an episode, if the state of the environment cannot be captured: then it can play the
+        episode again, from the seed that it began with.
         """
-        if self._recorded:
+        if self._recorded or not must_be_recorded(self):
             return
         self._recorded = True
         self.step = self._step_and_record  # type: ignore[method-assign]
