@@ -14,9 +14,9 @@ from sb3_grpo import DAPO, FrontierStarts, SeedStart, make_group_env
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import frontier
 from sb3_grpo.groups.collector import own_observations
-from sb3_grpo.groups.frontier import Archive, FrontierState, _stack
+from sb3_grpo.groups.frontier import Archive, Cell, FrontierState, _stack
 from sb3_grpo.groups.group import Episode, Group
-from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.starts.starts import SnapshotStart, StartNotSupportedError
 
 SETTINGS: dict[str, Any] = {"group_size": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
