@@ -1,4 +1,4 @@
-"""What the commands share: options, the training itself, and the results that it leaves."""
+"""What the commands share: options, errors, and what they print."""
 
 import argparse
 import difflib

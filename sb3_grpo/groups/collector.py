@@ -12,7 +12,8 @@ from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
 
-_PARTS = ("env", "feeder", "queue", "rng", "settings")
+# What is saved for itself, or not at all
+_PARTS = ("env", "feeder", "queue", "rng", "settings", "watchdog")
 
 
 class GroupCollector:
