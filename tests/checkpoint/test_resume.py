@@ -55,7 +55,7 @@ def train(folder: Path, make_env: Any = cart_pole, algorithm: type[GRPO] = GRPO,
 
 
 def test_in_new_processes() -> None:
-    names = ["DAPO, Dummy, groups", "GRPO, Subproc, VecNormalize", "GRPO, VerifierTextVecEnv, HardPrompts"]
+    names = ["DAPO, Dummy, groups", "DAPO, Subproc, NumPy's own generator", "GRPO, VerifierTextVecEnv, HardPrompts"]
     for row in try_settings(names):
         assert row["same_with_checkpoints"], f"{row}: checkpoints must not change a training"
         assert row["identical"] == [True] * 3, row
