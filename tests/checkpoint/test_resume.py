@@ -45,6 +45,23 @@ def unknown() -> VecEnv:
     return make_group_env(NoisyEnv, n_envs=3, seed=0, env_kwargs={"length": None})
 
 
+class Sampling(ToyEnv):
+    """It draws from its space, whose generator is in no snapshot."""
+
+    def observe(self) -> Any:
+        return np.array([self.start, float(self.action_space.sample())])
+
+    def get_state(self) -> Any:
+        return self.start, self.end, self.t
+
+    def set_state(self, state: Any) -> None:
+        self.start, self.end, self.t = state
+
+
+def sampling() -> VecEnv:
+    return make_group_env(Sampling, n_envs=3, seed=0, env_kwargs={"length": None})
+
+
 def plain() -> VecEnv:
     return DummyVecEnv([ToyEnv] * 2)
 
@@ -72,9 +89,21 @@ def test_in_new_processes() -> None:
         (pendulum, {**GROUPS, "horizon": 8}),
         (unknown, GROUPS),
         (unknown, STEPS),
+        (sampling, STEPS),
         (lambda: VecNormalize(pendulum()), STEPS),
     ],
-    ids=["gSDE", "vine", "reference", "frontier", "unrelated", "horizon", "unknown groups", "unknown", "VecNormalize"],
+    ids=[
+        "gSDE",
+        "vine",
+        "reference",
+        "frontier",
+        "unrelated",
+        "horizon",
+        "unknown groups",
+        "unknown",
+        "spaces",
+        "VecNormalize",
+    ],
 )
 def test_from_each_checkpoint(make_env: Any, kwargs: dict[str, Any], tmp_path: Path) -> None:
     expected = digest(train(tmp_path, make_env, **kwargs))
