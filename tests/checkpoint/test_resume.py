@@ -71,6 +71,7 @@ def train(folder: Path, make_env: Any = cart_pole, algorithm: type[GRPO] = GRPO,
     return model.learn(steps, callback=TrainingCheckpoint(folder, save_freq=1, keep=100))
 
 
+@pytest.mark.slow
 def test_in_new_processes() -> None:
     names = ["DAPO, Dummy, groups", "DAPO, Subproc, NumPy's own generator", "GRPO, VerifierTextVecEnv, HardPrompts"]
     for row in try_settings(names):
