@@ -9,6 +9,7 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
 from sb3_grpo import presets
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.frontier import FrontierStarts
 from sb3_grpo.grpo import GRPO
@@ -26,6 +27,7 @@ __all__ = [
     "SeedStart",
     "SnapshotStart",
     "StartQueue",
+    "TrainingCheckpoint",
     "__version__",
     "capture_starts",
     "check_starts",

@@ -159,6 +159,21 @@ class GroupRolloutBuffer:
         }
         self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: All rows, of which the log probabilities are known
+        """
+        assert self._n_evaluated == self.size
+        return {name: {key: values[: self.size] for key, values in getattr(self, name).items()} for name in ("_obs", "_data")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self.reset()
+        vars(self).update(state)
+        self.size = self._n_evaluated = self._capacity = len(self._data["ticket"])
+
     def _grow(self, n_rows: int) -> None:
         """Make room. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
         self._capacity = max(2 * self._capacity, n_rows, 1024)

@@ -1,5 +1,6 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
+import functools
 import io
 import pathlib
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, resume_training
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -32,7 +34,7 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.files import replace_file, save_location
+from sb3_grpo.utils.files import save_location, write_or_rescue
 from sb3_grpo.utils.parameters import check_number, number_parameters
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
@@ -43,6 +45,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 MAX_FORWARDED_BYTES = 2**22
 # With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
 MAX_DEAD_STEPS = 1_000_000
+# What learn() takes without a number
+TOTAL_TIMESTEPS = 100_000
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -102,6 +106,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
         if n_steps == 0:
             raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
+        self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = make_env_of(env, n_envs, seed)
         super().__init__(
@@ -144,6 +149,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._start_rng = np.random.default_rng(seed)
         self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
+        self.resumption: Resumption | None = None  # until a training that was interrupted goes on
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
@@ -239,7 +245,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._check_parameters()
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
-        self.set_random_seed(self.seed)
+        seed = self.seed
+        if seed is not None and self.num_timesteps > 0:
+            # A loaded model that learns on: other random numbers than those that it has learned from, by the same seed
+            seed = int(np.random.SeedSequence([seed, self.num_timesteps]).generate_state(1)[0])
+        self.set_random_seed(seed)
         if self.seed == self._start_seed:
             self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
         self._start_seed = self.seed
@@ -295,15 +305,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An older file of this name is replaced when the new one is complete.
+        An older file of this name is replaced when the new one is complete. If the disk is full, the file is written into
+        another folder, and the error says where.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
         """
         if isinstance(path, (str, pathlib.Path)):
-            with replace_file(save_location(path, "zip")) as file:
-                super().save(file, exclude, include)
+            write = functools.partial(super().save, exclude=exclude, include=include)
+            write_or_rescue(save_location(path, "zip"), write)
         else:
             super().save(path, exclude, include)
 
@@ -331,8 +342,35 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
 
+    @classmethod
+    def resume(
+        cls: type[SelfOnGroupAlgorithm],
+        folder: str | pathlib.Path,
+        env: GymEnv | str | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+    ) -> SelfOnGroupAlgorithm:
+        """
+        Load a training that was interrupted, from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` goes on with it, and
+        ends where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
+        Like ``load`` it runs what is pickled in the files: take none from strangers.
+
+        :param folder: The folder of the checkpoints, of which the newest is taken, or one of them
+        :param env: An environment made like the one of the training; ``None`` if the model was given the id of one
+        :param device: Device on which the code should run.
+        :param custom_objects: See ``load``
+        :return: The model, and the environment in the episodes that were under way
+        """
+        return resume_training(cls, folder, env, device, custom_objects)
+
+    def training_parts(self) -> dict[str, Stateful]:
+        """
+        :return: What a checkpoint keeps of the algorithm, besides what ``save`` does
+        """
+        return {}
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -374,14 +412,18 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
+        resumed = self.resumption
+        if resumed is not None:
+            reset_num_timesteps = False
+            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds what there are
         if (
             self._last_obs is None
             or reset_num_timesteps
             or self._collector is None
-            or not self._collector.can_go_on(self.env, self._group_settings)
+            or (resumed is None and not self._collector.can_go_on(self.env, self._group_settings))
         ):
             self._last_obs = None  # makes SB3 reset the environments
-            self._begin_groups()
+            self.begin_groups()
         self.collector.feeder.fill()
         fresh = self._last_obs is None
         with self.collector.watchdog:
@@ -390,6 +432,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)])
             self.collector.check_observations(self._last_obs)
+        if resumed is not None:
+            self._num_timesteps_at_start = resumed.begun_at
+            self.start_time -= resumed.nanoseconds
         return result
 
     @property
@@ -414,7 +459,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._sampler = parameters, make_sampler(*parameters)
         return self._sampler[1]
 
-    def _begin_groups(self) -> None:
+    def begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
@@ -454,6 +499,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.policy.reset_noise(env.num_envs)
 
         callback.on_rollout_start()
+        if self.resumption is not None:
+            draw_on(self, self.resumption.chance)
+            self.resumption = None
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
@@ -535,7 +583,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
-        self._begin_groups()
+        self.begin_groups()
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)])
@@ -583,13 +631,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def learn(
         self: SelfOnGroupAlgorithm,
-        total_timesteps: int,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "OnGroupAlgorithm",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
+        if total_timesteps is None:
+            resumed = self.resumption
+            total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException as error:
@@ -604,6 +655,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 raise fault from error
             raise
         finally:
+            self.resumption = None
             if self._collector is not None:
                 self._collector.watchdog.stop()
         self.collector.clear()

@@ -59,7 +59,7 @@ class DAPO(GRPO):
 
     def learn(
         self: SelfDAPO,
-        total_timesteps: int = 100_000,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "DAPO",

@@ -10,6 +10,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
+from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import (
     KINDS,
     SCALES,
@@ -772,7 +773,7 @@ class GRPO(OnGroupAlgorithm):
 
     def learn(
         self: SelfGRPO,
-        total_timesteps: int = 100_000,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "GRPO",
@@ -816,6 +817,9 @@ class GRPO(OnGroupAlgorithm):
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
         return [*state_dicts, "ref_policy"] if self.reference is not None else state_dicts, variables
+
+    def training_parts(self) -> dict[str, Stateful]:
+        return {**super().training_parts(), "value_regression": self.value_regression}
 
     def _excluded_save_params(self) -> list[str]:
         # The next fit makes up for those of which there is no memory

@@ -12,11 +12,15 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
+from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
 from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
 from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
+
+# Steps of an episode that are kept where they are all that can bring it back
+MAX_RECORDED = 100_000
 
 
 class QueuedStart(NamedTuple):
@@ -115,9 +119,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._goes_on = False
         self._horizon: int | None = None
         self._ordinary_seeds = OrdinarySeeds()
+        self._continued = False
         _separate_spaces(env.unwrapped)
-        self._replayed = needs_replay(env)
-        if self._replayed:
+        self._replayed = self._recorded = needs_replay(env)
+        if self._recorded:
             # Bound here, because most environments need no record of the actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
@@ -227,6 +232,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param options: for the ordinary reset
         :return: the first observation and the info
         """
+        if self._continued and self._last is not None:
+            self._continued = False
+            return self._last[0], self._last[4]
         self._last = self.current_ticket = self._steps_left = None
         if self.queue:
             self._ordinary_seeds.note(seed)
@@ -234,7 +242,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         else:
             seed = self._ordinary_seeds.ordinary(seed)
             self._steps_left, self._goes_on = self._horizon, False
-            if self._replayed:
+            if self._recorded:
                 self._record_ordinary_reset(seed, options)
             observation, info = self.env.reset(**reset_arguments(seed, options))
         self._last = (observation, 0.0, False, False, info)
@@ -267,7 +275,29 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._actions.append(copy.copy(action))
+        if not self._replayed and len(self._actions) > MAX_RECORDED:
+            self._record_origin(StartNotSupportedError(f"The episode has more than {MAX_RECORDED} steps."), None)
         return StartQueue.step(self, action)
+
+    def prepare_saving(self) -> None:
+        """
+        From now on keep what is done in an episode, if the state of the environment cannot be captured: then it can play the
+        episode again, from the seed that it began with.
+        """
+        if self._recorded or not must_be_recorded(self):
+            return
+        self._recorded = True
+        self.step = self._step_and_record  # type: ignore[method-assign]
+        if self._last is not None and "group_start" not in self._last[4]:
+            self._origin = StartNotSupportedError("The episode was under way when its actions began to be recorded.")
+
+    def save_episode(self, process_id: int) -> EpisodeState | str:
+        """See ``sb3_grpo.starts.episodes.save_episode``."""
+        return save_episode(self, process_id)
+
+    def load_episode(self, state: EpisodeState, info: dict[str, Any]) -> None:
+        """See ``sb3_grpo.starts.episodes.load_episode``."""
+        load_episode(self, state, info)
 
 
 def _separate_spaces(base: gym.Env) -> None:
