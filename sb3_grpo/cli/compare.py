@@ -87,8 +87,12 @@ def _pack(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     _check_extra()
+    from sb3_grpo.compare.worker import prepare_runs
+
     experiment = _experiment(args)
     folder: Path = args.output or Path("comparisons") / experiment.name
+    if args.ray is None:
+        prepare_runs()
     _check(experiment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
