@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 RESULT, ERROR, _LOG, _PROGRESS = "result.json", "error.txt", "log.txt", "progress.json"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PATIENCE = 5.0
-_TRAINING = "sb3_grpo.compare.training"
+# The second is imported by PyTorch where the first optimizer is made, and takes longer than PyTorch itself
+_IMPORTED = ["sb3_grpo.compare.training", "torch._dynamo"]
 # A server imports what runs need, once, and forks for each of them: every run begins in the same state, whatever ran before,
 # and leaves no memory behind. The libraries of macOS may not survive a fork: there each run imports for itself
 _PROCESSES: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
@@ -46,7 +47,7 @@ def prepare_runs() -> None:
     if _PROCESSES.get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        _PROCESSES.set_forkserver_preload([_TRAINING])
+        _PROCESSES.set_forkserver_preload(_IMPORTED)
         with _one_thread():
             forkserver.ensure_running()
 
