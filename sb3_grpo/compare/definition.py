@@ -42,6 +42,10 @@ _KEYS = (
     "n_eval_episodes",
     "n_final_episodes",
     "device",
+    # For readers, and the list of those that are ready
+    "about",
+    "minutes",
+    "extras",
 )
 
 
