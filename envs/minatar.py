@@ -7,7 +7,7 @@ Reference: Young and Tian, arXiv:1903.03176.
 """
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -36,7 +36,7 @@ class MinAtarEnv(gym.Env):
     :param kwargs: For ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``
     """
 
-    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 15}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 15}
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class MinAtarEnv(gym.Env):
             self.render()
         return self.game.state()
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         """
         :return: (160, 160, 3) a picture in MinAtar's colours for ``"rgb_array"``
         """
