@@ -247,7 +247,7 @@ def test_finished_runs_of_unknown_origin_are_refused(env: str, tmp_path: Path, c
     assert "has finished runs, but no experiment.json that says what they are" in capfd.readouterr().err
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, seconds: float = 180.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
