@@ -19,6 +19,7 @@ from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO, presets
+from sb3_grpo.starts.start_queue import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
 # What the environments of a package need, by the beginning of their entry point
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+# What is imported besides the module that registers them: without it, nobody can learn them
+_NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
 
 # Constructor parameters with an option of their own, or that no Python literal can express
 _NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
@@ -155,20 +158,21 @@ def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
     return None
 
 
-def register_atari(env_id: str) -> None:
+def register_games(env_id: str) -> None:
     """
-    Import what registers the environment if it is an Atari game.
+    Import what registers the environment if it is a game of Atari or MinAtar.
 
     :param env_id: id of any environment
     """
-    if "ALE/" not in env_id and "NoFrameskip-v" not in env_id:
+    module = importable_id(env_id).rpartition(":")[0]
+    if module not in _NEEDED_BY:
         return
+    extra, others = _NEEDED_BY[module]
     try:
-        # ale-py registers its environments when it is imported
-        importlib.import_module("ale_py")
-        importlib.import_module("cv2")
+        for name in (module, *others):
+            importlib.import_module(name)
     except ImportError as error:
-        raise missing_extra("atari", env_id) from error
+        raise missing_extra(extra, env_id) from error
 
 
 def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
@@ -182,7 +186,7 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
             importlib.import_module(module)
         except ImportError as error:
             raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
-    register_atari(name)
+    register_games(name)
     try:
         return gym.spec(name)
     except gym.error.Error as error:

@@ -30,6 +30,8 @@ _ZOO_KEYS = (
 )
 # Parameters that the comparison sets, or that say nothing of the algorithm
 NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
+# Below, the evaluations of a good policy would take longer than the training
+_LARGE_BUDGET = 100_000
 _KEYS = (
     "name",
     "envs",
@@ -40,6 +42,10 @@ _KEYS = (
     "n_eval_episodes",
     "n_final_episodes",
     "device",
+    # For readers, and the list of those that are ready
+    "about",
+    "minutes",
+    "extras",
 )
 
 
@@ -83,20 +89,26 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     _check_unique([variant.name for variant in variants], f"{source}: variants", "give each a name of its own")
     for variant in variants:
         _check_variant(variant, envs, algorithms, source)
-    numbers: dict[str, Any] = {
-        key: _whole_number(content[key], f"{source}: {key}")
-        for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes")
-        if key in content
+    timesteps = _timesteps(content["timesteps"], envs, source)
+    numbers = {
+        key: _whole_number(content[key], f"{source}: {key}") if key in content else default
+        for key, default in _evaluation(max(timesteps.values())).items()
     }
     return Experiment(
         name=_safe_name(content["name"], f"{source}: name"),
         envs=envs,
         variants=variants,
         seeds=_seeds(content.get("seeds", 10), source),
-        timesteps=_timesteps(content["timesteps"], envs, source),
+        timesteps=timesteps,
         device=str(content.get("device", "cpu")),
         **numbers,
     )
+
+
+def _evaluation(timesteps: int) -> dict[str, int]:
+    """How a comparison is evaluated if nothing else is said: no more than its largest budget is worth."""
+    n_evaluations, n_episodes = (20, 10) if timesteps >= _LARGE_BUDGET else (10, 5)
+    return {"n_evaluations": n_evaluations, "n_eval_episodes": n_episodes, "n_final_episodes": 20}
 
 
 def known_algorithms() -> dict[str, type]:

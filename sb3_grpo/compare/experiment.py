@@ -86,9 +86,9 @@ class Experiment:
     variants: list[Variant]
     seeds: list[int]
     timesteps: dict[str, int]
-    n_evaluations: int = 20
-    n_eval_episodes: int = 10
-    n_final_episodes: int = 20
+    n_evaluations: int
+    n_eval_episodes: int
+    n_final_episodes: int
     device: str = "cpu"
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
@@ -100,7 +101,7 @@ class Evaluator:
         before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
         training = policy.training
         try:
-            with preserve_generators():
+            with preserve_generators(), unchecked_distributions():
                 return [self._evaluate(mode, n_episodes, final) for mode in MODES]
         finally:
             policy.set_training_mode(training)

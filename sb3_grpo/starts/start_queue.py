@@ -420,10 +420,14 @@ def importable_id(env_id: str) -> str:
     :param env_id: the id of an environment
     :return: the same with what Gymnasium has to import for it in every process: importing ale_py registers Atari games
     """
-    return f"ale_py:{env_id}" if _ATARI_ID.fullmatch(env_id) else env_id
+    module = next((module for module, ids in _REGISTERED_BY.items() if ids.fullmatch(env_id)), None)
+    return env_id if module is None else f"{module}:{env_id}"
 
 
-_ATARI_ID = re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]")
+_REGISTERED_BY = {
+    "ale_py": re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]"),
+    "sb3_grpo.envs.minatar": re.compile(r"MinAtar/[^:]+"),
+}
 
 
 def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:
