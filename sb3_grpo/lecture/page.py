@@ -183,7 +183,7 @@ def _kept_together(html: str) -> str:
     :param html: Text with formulas
     :return: The same, with no line that begins with the comma behind a formula
     """
-    formula = r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)'
+    formula = r'(<span class="math inline">(?:(?!</span>).)*</span>)'
     return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
 
 

@@ -26,7 +26,7 @@ function capitalShares() {
 
 function capitalTable(country) {
   const right = capitalAnswers(country)[0].answer;
-  const cell = ({ answers }) => el("td", {}, Object.entries(answers[country]).slice(0, 4).map(([answer, share]) =>
+  const cell = ({ answers }) => el("td", {}, Object.entries(answers[country]).slice(0, 3).map(([answer, share]) =>
     el("div", { class: answer === right ? "good" : "" }, `${answer || "(nothing)"} ${percentOf(share)}`)));
   return el("table", {}, el("thead", {}, el("tr", {}, DATA.capitals.looks.map(({ update }, i) => el("th", { scope: "col" }, i === 1 ? `after ${update} updates` : `${CAPITAL_WHEN[i]}${update ? `: ${update} updates` : ""}`)))),
     el("tbody", {}, el("tr", {}, DATA.capitals.looks.map(cell))));
