@@ -30,9 +30,9 @@ CHAPTERS = {
     "grpo": "GRPO",
     "dapo": "DAPO",
     "prorl": "ProRL",
+    "agents": "Agents",
     "side_by_side": "Side by side",
     "mistakes": "Mistakes",
-    "agents": "Agents",
 }
 # What is learned in the page, and played
 LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
@@ -124,8 +124,20 @@ def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     tokens = markdown.parse(text)
     begins = [index for index, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"]
     parts = [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
-    html = "".join(f'<section class="part">{markdown.renderer.render(part, markdown.options, {})}</section>' for part in parts)
+    html = "".join(
+        f'<section class="part" id="{name}-{_slug(part[1].content)}">'
+        f"{markdown.renderer.render(part, markdown.options, {})}</section>"
+        for part in parts
+    )
     return Markup(_kept_together(html))
+
+
+def _slug(heading: str) -> str:
+    """
+    :param heading: Of a part
+    :return: What an address calls it
+    """
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def _markdown() -> MarkdownIt:
@@ -162,7 +174,7 @@ def _kept_together(html: str) -> str:
     :param html: Text with formulas
     :return: The same, with no line that begins with the comma behind a formula
     """
-    formula = r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)'
+    formula = r'(<span class="math inline">(?:(?!</span>).)*</span>)'
     return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
 
 
