@@ -1,5 +1,6 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
+import functools
 import io
 import math
 import pathlib
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
@@ -16,6 +18,16 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_grpo.common.arguments import (
+    ARGUMENTS,
+    captures_states,
+    check_arguments,
+    check_call,
+    check_env,
+    check_policy,
+    check_together,
+    check_use_sde,
+)
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -33,7 +45,7 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.files import replace_file, save_location
-from sb3_grpo.utils.parameters import check_number, number_parameters
+from sb3_grpo.utils.parameters import short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -43,6 +55,21 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 MAX_FORWARDED_BYTES = 2**22
 # With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
 MAX_DEAD_STEPS = 1_000_000
+# Of an environment that is given by its id
+DEFAULT_N_ENVS = 16
+# What policies say of arguments that they cannot take
+_IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# What SB3 keeps by another name or in another form
+_NOT_KEPT = ("n_envs", "stats_window_size", "device")
+
+
+def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
+    try:
+        return make_group_env(env_id, n_envs=n_envs, seed=seed)
+    except gym.error.DependencyNotInstalled:
+        raise
+    except gym.error.Error as error:
+        raise ValueError(f"env={env_id!r} cannot be made: {error}") from error
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -67,12 +94,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
     batch: GroupBatch | None
 
+    def __new__(cls: type[SelfOnGroupAlgorithm], *args: Any, **kwargs: Any) -> SelfOnGroupAlgorithm:
+        check_call(cls, args, kwargs)
+        return super().__new__(cls)
+
     def __init__(
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule,
-        n_envs: int,
+        n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
@@ -96,33 +127,41 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
+        _init_setup_model: bool = True,
     ):
-        # What is needed before all others are checked
-        n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
-        if n_steps == 0:
-            raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
+        check_policy(policy, self.policy_aliases)
+        n_envs = check_arguments({"n_steps": n_steps, "n_envs": n_envs})["n_envs"]
+        if _init_setup_model:
+            check_env(env, n_envs)
+        as_in_sb3 = check_arguments(
+            {
+                "learning_rate": learning_rate,
+                "gamma": gamma,
+                "ent_coef": ent_coef,
+                "max_grad_norm": max_grad_norm,
+                "use_sde": use_sde,
+                "sde_sample_freq": sde_sample_freq,
+                "stats_window_size": stats_window_size,
+                "tensorboard_log": tensorboard_log,
+                "policy_kwargs": policy_kwargs,
+                "verbose": verbose,
+                "seed": seed,
+                "device": device,
+            }
+        )
         if isinstance(env, str):
-            env = make_group_env(env, n_envs=n_envs, seed=seed)
+            env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
+        if env is not None:
+            check_use_sde(as_in_sb3["use_sde"], env.action_space)
         super().__init__(
             policy,
             env,
-            learning_rate=learning_rate,
             n_steps=0,  # chosen below
-            gamma=gamma,
             gae_lambda=1.0,
-            ent_coef=ent_coef,
             vf_coef=0.0,
-            max_grad_norm=max_grad_norm,
-            use_sde=use_sde,
-            sde_sample_freq=sde_sample_freq,
-            stats_window_size=check_number(type(self), "stats_window_size", stats_window_size),
-            tensorboard_log=tensorboard_log,
-            policy_kwargs=policy_kwargs,
-            verbose=verbose,
-            seed=seed,
-            device=device,
             _init_setup_model=False,
             supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+            **as_in_sb3,
         )
         # What policy_kwargs do not say. Saved, because a model has to be loaded with what was chosen when it was made
         self.default_policy_kwargs: dict[str, Any] = {}
@@ -138,102 +177,38 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.start_sampler = start_sampler
         self.vine_share = vine_share
         self.horizon = horizon
-        self._start_seed = seed
-        self._start_rng = np.random.default_rng(seed)
+        self._start_seed = self.seed
+        self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
-    def _check_parameters(self) -> None:
+    def _check_each_argument(self) -> None:
         """
-        :raises ValueError: if a parameter is impossible
+        :raises ValueError: if one is impossible
+        """
+        check_policy(self.policy_class, self.policy_aliases)
+        kept = {name: getattr(self, name) for name in ARGUMENTS if name not in _NOT_KEPT and hasattr(self, name)}
+        for name, value in check_arguments(kept).items():
+            setattr(self, name, value)
+
+    def _choose_arguments(self) -> None:
+        """Choose what the user has left open."""
+
+    def _check_together(self) -> None:
+        """
+        :raises ValueError: if arguments are impossible together
         :raises StartNotSupportedError: if groups are to begin in mid-episode, and frames are stacked outside of the copies
         """
-        if not issubclass(self.policy_class, ActorPolicy):
-            raise ValueError(
-                f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
-                f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
-            )
-        for name in number_parameters(type(self)):
-            if hasattr(self, name):
-                setattr(self, name, check_number(type(self), name, getattr(self, name)))
-        if self.start_sampler is not None and not callable(self.start_sampler):
-            raise ValueError(
-                "start_sampler must be a function of a numpy.random.Generator that returns a start, "
-                f"got {self.start_sampler!r:.80}."
-            )
-        if self.group_size < 2:
-            raise ValueError(
-                f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
-                "the others of its group, and a group of one gives no signal."
-            )
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
-        if not 0.0 <= self.vine_share <= 1.0:
-            raise ValueError(f"vine_share must be between 0 and 1, got {self.vine_share}.")
-        if self.vine_share > 0.0 and self.unrelated_starts:
-            raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.horizon is not None:
-            self._check_horizon()
-        captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
-        if captures_states:
-            self._check_captures_states()
-        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
+        check_together(self)
+        if self.env is not None and captures_states(self):
             refuse_frame_stack(self.env)
-        if self.max_grad_norm <= 0.0:
-            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
-        for name in ("n_groups", "batch_size", "max_sampling_rounds", "n_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        self._check_update_size()
-
-    def _check_update_size(self) -> None:
-        """
-        :raises ValueError: if an update has no size, or two, or a single step
-        """
-        if self.n_steps is not None and self.n_groups is not None:
-            raise ValueError(
-                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update is sized in steps of "
-                "each copy, or in whole groups. Write None for the other, also in load(): a model keeps its own."
-            )
-        if self.n_steps is None and self.n_groups is None:
-            raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")
-        if self.env is not None and self.n_steps == self.n_envs == 1:
-            raise ValueError(
-                "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a single step has no other to be "
-                "compared with."
-            )
-
-    def _check_horizon(self) -> None:
-        """
-        :raises ValueError: if it is impossible, or with other parameters
-        """
-        assert self.horizon is not None
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon}.")
-        if self.unrelated_starts:
-            raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.group_metric != RETURN:
-            raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
-        if self.vine_share > 0.0:
-            raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
-
-    def _check_captures_states(self) -> None:
-        """
-        :raises ValueError: if the sampler of starts captures states, and other parameters are against it
-        """
-        name = type(self.start_sampler).__name__
-        if self.unrelated_starts:
-            raise ValueError(f"{name} needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.vine_share > 0.0 or self.horizon is not None:
-            raise ValueError(
-                f"{name} begins groups in mid-episode already: leave vine_share=0 and horizon=None, got "
-                f"vine_share={self.vine_share} and horizon={self.horizon}."
-            )
 
     def _setup_model(self) -> None:
-        self._check_parameters()
+        self._check_each_argument()
+        self._choose_arguments()
+        self._check_together()
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
         self.set_random_seed(self.seed)
@@ -259,9 +234,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
-        policy = self.policy_class(
-            self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
-        )
+        make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
+        try:
+            policy = make(use_sde=self.use_sde, **policy_kwargs)
+        except _IMPOSSIBLE as error:
+            if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError):
+                raise
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} are impossible. {said}") from error
+        if self.policy_kwargs and not all(bool(each.isfinite().all()) for each in policy.parameters()):
+            raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} give the policy parameters that are not finite.")
         policy = policy.to(self.device)
         fuse_adam(policy.optimizer)
         return policy
@@ -351,7 +333,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        self._check_parameters()
+        self._check_each_argument()
+        self._check_together()
         for name in self.plugin_parameters:
             if isinstance(plugin := getattr(self, name), MissingPlugIn):
                 raise ValueError(plugin.message)

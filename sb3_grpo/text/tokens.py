@@ -1,7 +1,7 @@
 """What environments and policies of text agree on: observations are token ids to which tokens are only ever appended."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch as th
@@ -54,6 +54,8 @@ class TokenSpace(spaces.Box):
     :param length: Tokens at the most
     :param tokenizer: What the ids mean
     """
+
+    is_text: ClassVar[bool] = True
 
     def __init__(self, length: int, tokenizer: Tokenizer):
         super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
