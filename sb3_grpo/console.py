@@ -17,6 +17,7 @@ import torch as th
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO, presets
@@ -304,6 +305,22 @@ def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome
         if hasattr(progress, "pbar"):
             progress.pbar.close()
     return Outcome(interrupted, seconds, model.num_timesteps)
+
+
+def save_model(model: BaseAlgorithm, path: Path) -> None:
+    """
+    Save a model so that others can load it without running anything, where it is ours and has nothing but data.
+
+    :param model: any model
+    :param path: the file
+    """
+    if isinstance(model, GRPO):
+        try:
+            model.save(path, format="safe")
+            return
+        except ValueError as error:
+            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickles, as Stable-Baselines3 does. {error}")
+    model.save(path)
 
 
 @contextmanager

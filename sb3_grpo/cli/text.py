@@ -25,6 +25,7 @@ from sb3_grpo.console import (
     positive,
     report,
     save_config,
+    save_model,
     say,
     say_table,
     title,
@@ -229,7 +230,7 @@ def _text(args: argparse.Namespace) -> int:
     curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
     outcome = learn(model, args.timesteps, [curve])
     env.close()
-    model.save(output / "model.zip")
+    save_model(model, output / "model.zip")
     after = exam.show(policy, "After the training")
     curve.curve.append((outcome.steps, after))
     _save_curve(output / "curve.png", what, curve.curve)

@@ -39,6 +39,7 @@ from sb3_grpo.console import (
     positive,
     report,
     save_config,
+    save_model,
     title,
     valid_seed,
 )
@@ -224,7 +225,7 @@ def _train(args: argparse.Namespace) -> int:
     returns = EpisodeReturns()
     outcome = learn(model, args.timesteps, [returns])
     env.close()
-    model.save(output / "model.zip")
+    save_model(model, output / "model.zip")
     evaluation: dict[str, Any] | None = None
     try:
         if not outcome.interrupted:

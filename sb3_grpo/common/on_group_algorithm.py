@@ -37,6 +37,7 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     default_policy_kwargs,
 )
+from sb3_grpo.common.safe_files import as_sb3_file, is_safe_model, pickles_in, read_safe_model, write_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
@@ -45,7 +46,7 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.files import replace_file, save_location
-from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -265,6 +266,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         path: str | pathlib.Path | io.BufferedIOBase,
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
+        format: str = "sb3",
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
@@ -273,10 +275,18 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
+        :param format: ``"sb3"``: as Stable-Baselines3 does, with pickles. ``"safe"``: safetensors and JSON, each member with
+            its hash, for models that others are to load. What is no data (functions and classes of your own) is an error
         """
+        Choice(("sb3", "safe")).check("format", format)
         if isinstance(path, (str, pathlib.Path)):
             with replace_file(save_location(path, "zip")) as file:
-                super().save(file, exclude, include)
+                self.save(file, exclude, include, format)
+        elif format == "safe":
+            excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
+            excluded |= {name.split(".")[0] for names in self._get_torch_save_params() for name in names}
+            data = {name: value for name, value in self.__dict__.items() if name not in excluded}
+            write_safe_model(path, data, self.get_parameters(), self.policy_aliases)
         else:
             super().save(path, exclude, include)
 
@@ -287,20 +297,33 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
+        trusted: bool = True,
         **kwargs: Any,
     ) -> SelfOnGroupAlgorithm:
         """
         Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Functions of the user's own that cannot be imported
         (``advantage``, ``start_sampler``, ...) are not needed to predict; to go on learning give them by ``custom_objects``.
 
-        :param path: path to the file (or a file-like) where to load the agent from
+        :param path: path to the file (or a file-like) where to load the agent from, of either ``format`` of :meth:`save`
         :param env: the new environment to run the loaded model on
             (can be None if you only need prediction from a trained model) has priority over any saved environment
         :param device: Device on which the code should run.
         :param custom_objects: Dictionary of objects to replace upon loading.
+        :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
+            whatever it says. ``False``: only files of ``format="safe"``
         :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`
         :return: new model instance with loaded parameters
+        :raises ValueError: if it is not trusted and has pickles
         """
+        if is_safe_model(path):
+            file: Any = as_sb3_file(*read_safe_model(path, cls.policy_aliases))
+            return super().load(file, env, device, custom_objects, **kwargs)
+        if not trusted:
+            raise ValueError(
+                f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
+                f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
+                "whoever made it."
+            )
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
 

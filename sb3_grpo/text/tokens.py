@@ -61,6 +61,11 @@ class TokenSpace(spaces.Box):
         super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
         self.tokenizer = tokenizer
 
+    @property
+    def length(self) -> int:
+        """Tokens at the most."""
+        return self.shape[0]
+
     def __eq__(self, other: object) -> bool:
         """Whether the same ids mean the same texts, too: a policy reads and writes ids."""
         if not isinstance(other, TokenSpace) or not super().__eq__(other):
