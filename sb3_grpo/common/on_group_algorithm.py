@@ -316,8 +316,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :raises ValueError: if it is not trusted and has pickles
         """
         if is_safe_model(path):
-            file: Any = as_sb3_file(*read_safe_model(path, cls.policy_aliases))
-            return super().load(file, env, device, custom_objects, **kwargs)
+            return cls._load_safe(path, env, device, custom_objects, **kwargs)
         if not trusted:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
@@ -326,6 +325,30 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             )
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
+
+    @classmethod
+    def _load_safe(
+        cls: type[SelfOnGroupAlgorithm],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None,
+        device: th.device | str,
+        custom_objects: dict[str, Any] | None,
+        **kwargs: Any,
+    ) -> SelfOnGroupAlgorithm:
+        data, params = read_safe_model(path, cls.policy_aliases)
+        for name in cls.plugin_parameters:
+            # A function would have been refused by save: nobody else says what to import
+            if isinstance(plugin := data.get(name), str) and "." in plugin:
+                raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
+        # A folder of another machine
+        data["tensorboard_log"] = None
+        file: Any = as_sb3_file(data, params)
+        try:
+            return super().load(file, env, device, {**data, **(custom_objects or {})}, **kwargs)
+        except _IMPOSSIBLE as error:
+            if isinstance(error, ValueError | th.OutOfMemoryError):
+                raise
+            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]

@@ -7,7 +7,7 @@ import json
 import pathlib
 import pickletools
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,14 +132,15 @@ def _verified(archive: zipfile.ZipFile, path: ModelFile) -> dict[str, bytes]:
     return members
 
 
-def as_sb3_file(data: dict[str, Any], params: dict[str, Any]) -> io.BytesIO:
+def as_sb3_file(names: Iterable[str], params: dict[str, Any]) -> io.BytesIO:
     """
-    :param data: attributes of a model
+    :param names: of the attributes, whose values are given as ``custom_objects``: in the file they would be JSON again,
+        some of which SB3 takes for pickles
     :param params: state dicts by name
     :return: what SB3 loads, in memory
     """
     file = io.BytesIO()
-    save_to_zip_file(file, data=data, params=params, pytorch_variables={})
+    save_to_zip_file(file, data=dict.fromkeys(names), params=params, pytorch_variables={})
     file.seek(0)
     return file
 

@@ -268,10 +268,10 @@ def damage(run: Path) -> str | None:
     try:
         with (run / "evaluations.csv").open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("final") == "1"]
-    except OSError as error:
-        return f"it has finished, but its evaluations.csv cannot be read ({error.strerror})"
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return f"it has finished, but its evaluations.csv cannot be read ({error})"
     for mode in MODES:
-        if not any(row["mode"] == mode and _is_finite(row["return_mean"]) for row in rows):
+        if not any(row.get("mode") == mode and _is_finite(row.get("return_mean")) for row in rows):
             return f"it has finished, but its evaluations.csv has no final {mode} return"
     return None
 

@@ -1,6 +1,7 @@
 """Models of strangers: a format without pickles, and files with pickles that are not loaded."""
 
 import base64
+import contextlib
 import functools
 import hashlib
 import io
@@ -207,13 +208,38 @@ def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
 def test_nothing_is_called_that_no_model_has(value: Any, tmp_path: Path) -> None:
     """With hashes that are right again: whoever changes a file can write these, too."""
     saved(tmp_path / "model")
-    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    content = json.loads(members["data.json"])
-    content["attributes"]["tensorboard_log"] = value
-    rewritten(tmp_path / "model.zip", members | {"data.json": json.dumps(content).encode()})
+    changed_attributes(tmp_path / "model.zip", tensorboard_log=value)
     with pytest.raises(ValueError, match=r"is not what save has written: "):
         DAPO.load(tmp_path / "model")
+
+
+def changed_attributes(path: Path, **changes: Any) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    content = json.loads(members["data.json"])
+    content["attributes"] |= changes
+    rewritten(path, members | {"data.json": json.dumps(content).encode()})
+
+
+def test_what_sb3_takes_for_a_pickle_is_data(tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    executed = tmp_path / "executed"
+    pickled = base64.b64encode(pickle.dumps(Touch(str(executed)))).decode()
+    for name in ("notes", "_last_obs", "learning_rate"):
+        changed_attributes(tmp_path / "model.zip", **{name: {":type:": "x", ":serialized:": pickled}})
+        with contextlib.suppress(ValueError):
+            DAPO.load(tmp_path / "model", trusted=False)
+        DAPO.load(tmp_path / "model", trusted=False, custom_objects={"learning_rate": 1e-3})
+        assert not executed.exists()
+
+
+def test_no_function_is_imported_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "stranger.py").write_text("raise SystemExit")
+    for name in ("advantage", "start_sampler", "policy_loss"):
+        saved(tmp_path / "model")
+        changed_attributes(tmp_path / "model.zip", **{name: "stranger.function"})
+        with pytest.raises(ValueError, match=f"{name}='stranger.function' is the name of a function"):
+            DAPO.load(tmp_path / "model")
 
 
 def rewritten(path: Path, members: dict[str, bytes]) -> None:
