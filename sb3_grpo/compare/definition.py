@@ -252,7 +252,8 @@ def _whole_number(value: Any, where: str, highest: int = MAX_EVALUATIONS) -> int
     if isinstance(value, float) and value.is_integer():  # 1e5 in YAML
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
-        raise _wrong_value(value, where, f"a whole number above 0, and not above {highest:,}")
+        bound = f", and not above {highest:,}" if isinstance(value, int) and value > highest else ""
+        raise _wrong_value(value, where, f"a whole number above 0{bound}")
     return value
 
 

@@ -21,6 +21,7 @@ from torch import nn
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.cli.main import main
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 
@@ -259,3 +260,21 @@ def test_arrays_keep_their_types(tmp_path: Path) -> None:
     notes = DAPO.load(tmp_path / "model", trusted=False).notes  # type: ignore[attr-defined]
     assert notes["counts"].dtype == np.uint8 and notes["counts"].tolist() == [0, 1, 2]
     assert notes[5] == (1, float("-inf")) and notes["flags"].shape == () and notes["$x"] == [None]
+
+
+def test_the_command_line_writes_them(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    arguments = [
+        "--env",
+        "CartPole-v1",
+        "--n-envs",
+        "2",
+        "--timesteps",
+        "100",
+        "--eval-episodes",
+        "1",
+        "--output",
+        str(output),
+    ]
+    assert main(["train", "--algo", "dapo", *arguments, "--set", "n_steps=32"]) == 0
+    assert DAPO.load(output / "model.zip", trusted=False).n_steps == 32
