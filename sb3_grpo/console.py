@@ -16,6 +16,7 @@ import torch as th
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO, presets
@@ -237,6 +238,22 @@ def is_own_error(error: ValueError | StartNotSupportedError) -> bool:
     last = traceback.extract_tb(error.__traceback__)[-1]
     # Not what a function in C has refused that was called here
     return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
+
+
+def save_model(model: BaseAlgorithm, path: Path) -> None:
+    """
+    Save a model so that others can load it without running anything, where it is ours and has nothing but data.
+
+    :param model: any model
+    :param path: the file
+    """
+    if isinstance(model, GRPO):
+        try:
+            model.save(path, format="safe")
+            return
+        except ValueError as error:
+            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickles, as Stable-Baselines3 does. {error}")
+    model.save(path)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 
 from sb3_grpo.checkpoint.environments import NotSavedError, load_env, save_env
 from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
-from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.user_warnings import warn_user
@@ -114,7 +114,7 @@ def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, c
             f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training, with {n_envs} copies."
         )
     if isinstance(env, str):
-        env = make_group_env(env, n_envs=n_envs, seed=manifest["seed"])
+        env = make_env_of(env, n_envs, manifest["seed"])
     model = algorithm.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
     if model.n_envs != n_envs:
         raise ValueError(f"The training had {n_envs} copies of the environment, and env= has {model.n_envs}.")

@@ -28,6 +28,7 @@ from sb3_grpo.console import (
     is_own_error,
     known_settings,
     positive,
+    save_model,
     say,
     say_table,
 )
@@ -214,7 +215,7 @@ def save_training(args: argparse.Namespace, model: GRPO, outcome: Outcome, *writ
     :param outcome: of the training
     :param writes: what saves other results
     """
-    save_each(lambda: model.save(args.output / MODEL), *writes)
+    save_each(lambda: save_model(model, args.output / MODEL), *writes)
     if outcome.is_complete:
         shutil.rmtree(args.output / CHECKPOINTS, ignore_errors=True)
 

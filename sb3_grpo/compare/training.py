@@ -22,6 +22,7 @@ from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
+from sb3_grpo.console import save_model
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
 from sb3_grpo.zoo.hyperparams import provenance
 
@@ -317,7 +318,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         keys = _keys(settings)
         _write_csv(folder / "evaluations.csv", EVALUATION_COLUMNS, [{**keys, **row} for row in recorder.rows])
         _write_csv(folder / "diagnostics.csv", DIAGNOSTIC_COLUMNS, [{**keys, **row} for row in diagnostics.rows])
-        model.save(folder / "model.zip")
+        save_model(model, folder / "model.zip")
         normalizer = model.get_vec_normalize_env()
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))

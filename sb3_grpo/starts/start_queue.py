@@ -18,6 +18,12 @@ from sb3_grpo.starts.holdings import env_name
 from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
+from sb3_grpo.utils.parameters import Whole
+
+# More copies than any machine steps
+MAX_ENVS = 2**16
+# The highest that NumPy's global generator takes
+MAX_SEED = 2**32 - 1
 
 # Steps of an episode that are kept where they are all that can bring it back
 MAX_RECORDED = 100_000
@@ -397,6 +403,12 @@ def make_group_env(
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
     :return: the vectorized environment
     """
+    n_envs, seed = Whole(high=MAX_ENVS).check("n_envs", n_envs), Whole(0, MAX_SEED, none="no seed").check("seed", seed)
+    if not isinstance(env_id, str) and not callable(env_id):
+        raise ValueError(
+            f"env_id must be the id of a registered environment, an environment's class or a function that makes one, got "
+            f"{env_id!r:.80}: each copy is made anew."
+        )
     if isinstance(env_id, str):
         # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
         # and is 3 to 6 times slower

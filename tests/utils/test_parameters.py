@@ -35,7 +35,6 @@ RICH: dict[str, Any] = {
     "constant_length": 4.0,
     "target_kl": 0.5,
     "clip_range_high": 0.3,
-    "n_envs": 2,
     "seed": 0,
     "policy_kwargs": TINY,
     "device": "cpu",
