@@ -7,7 +7,7 @@ Reference: Young and Tian, arXiv:1903.03176.
 """
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -36,7 +36,7 @@ class MinAtarEnv(gym.Env):
     :param kwargs: For ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 15}
+    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 15}  # noqa: RUF012  as in every environment
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     for variant in variants:
         _check_variant(variant, envs, algorithms, source)
     timesteps = _timesteps(content["timesteps"], envs, source)
-    numbers = {
+    numbers: dict[str, Any] = {
         key: _whole_number(content[key], f"{source}: {key}") if key in content else default
         for key, default in _evaluation(max(timesteps.values())).items()
     }
