@@ -1,8 +1,9 @@
 """
 The page of what was tried to break: ``python -m benchmarks.trust`` writes ``docs/results/trust.md``.
 
-A row for each file of ``benchmarks/results/trust``, in which the script that made it says what was tried, what is promised,
-how often it was kept, and by which command it is made again.
+A row for the trainings that were resumed, for the processes that were killed, and for each file of
+``benchmarks/results/trust``, in which the script that made it says what was tried, what is promised, how often it was kept,
+and by which command it is made again. Below the table stands ``benchmarks/readings/trust.md``.
 """
 
 import json
@@ -12,25 +13,44 @@ from typing import Any
 from benchmarks.common import RESULTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "trust.md"
+READING = Path(__file__).resolve().parent / "readings" / "trust.md"
 _BEFORE = """# Trust
 
 What was tried to break the package, and how often it kept what it promises. Each row is a committed script that can be run
 again.
 
 """
-_AFTER = """
-- *Changed* means: a value put in the place of another, left out or written twice, or bytes of the file cut off,
-  repeated or replaced. Parts of safe models were also changed together with their hashes.
-- *Arguments.* An error counts as clear if it is raised when the model is made and names one of the arguments that
-  were strange. `group_metric` is the exception: which keys the environment's `info` has is known at the end of the
-  first episode.
-- *Functions of your own* (`advantage=`, `policy_loss=`, ...) are checked for how they can be called; what they return
-  is checked in training.
-- *Files with pickles* were tried with `trusted=False` only. With `trusted=True`, the default, [a file runs what its
-  maker has written](../guide/saving.md).
-- *Answers.* What is right follows from how an answer was made; the list of [what is accepted](../text_tasks.md) is
-  stricter than mathematics.
-"""
+
+
+def resumed(results: Path) -> dict[str, Any]:
+    """
+    :param results: Of ``benchmarks.resume``, a setting in each line
+    :return: Its row
+    """
+    settings = [json.loads(line) for line in results.read_text().splitlines()]
+    identical = [each for setting in settings for each in setting["identical"]]
+    return {
+        "what": f"trainings resumed in new processes, {len(settings)} settings",
+        "promise": "parameters, optimizer and statistics of a training that was not interrupted, to the last bit",
+        "n": len(identical),
+        "as_promised": sum(identical),
+        "command": "python -m benchmarks.resume",
+    }
+
+
+def killed(results: Path) -> dict[str, Any]:
+    """
+    :param results: Of ``benchmarks.kills``
+    :return: Its row
+    """
+    found = json.loads(results.read_text())
+    return {
+        "what": f"processes killed with SIGKILL, {found['while_writing']} of them while a checkpoint was being written",
+        "promise": "the newest checkpoint is whole, and the next process goes on from it",
+        "n": found["kills"],
+        "as_promised": found["resumable"],
+        "command": "python -m benchmarks.kills",
+    }
 
 
 def _row(result: dict[str, Any]) -> str:
@@ -40,15 +60,18 @@ def _row(result: dict[str, Any]) -> str:
     return f"| {result['what']} | {result['promise']} | {result['n']:,} | {shown} | `{script}` |"
 
 
-def page(folder: Path) -> str:
+def page(results: Path, reading: Path) -> str:
     """
-    :param folder: with a JSON file for each row: ``what``, ``promise``, ``n``, ``as_promised``, ``command``
-    :return: the page
+    :param results: With what ``benchmarks.resume`` and ``benchmarks.kills`` have written, and a folder ``trust`` with a JSON
+        file for each other row: ``what``, ``promise``, ``n``, ``as_promised``, ``command``
+    :param reading: What is said below the table
+    :return: The page
     """
-    rows = [_row(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    others = [json.loads(path.read_text()) for path in sorted((results / "trust").glob("*.json"))]
+    rows = [_row(each) for each in (resumed(results / "resume.jsonl"), killed(results / "kills.json"), *others)]
     head = "| what was tried | what is promised | tried | kept | made by `python -m` |\n|---|---|---|---|---|\n"
-    return _BEFORE + head + "\n".join(rows) + "\n" + _AFTER
+    return _BEFORE + head + "\n".join(rows) + "\n\n" + reading.read_text()
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(RESULTS / "trust"))
+    PAGE.write_text(page(RESULTS, READING))

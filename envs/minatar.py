@@ -36,7 +36,7 @@ class MinAtarEnv(gym.Env):
     :param kwargs: For ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``
     """
 
-    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 15}  # noqa: RUF012
+    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 15}  # noqa: RUF012  as in every environment
 
     def __init__(
         self,
