@@ -1,5 +1,5 @@
 // A small transformer learns capitals from a verifier: what benchmarks/lecture_capitals.py recorded.
-const CAPITAL_COLOURS = ["green", "orange", "pink"], CAPITAL_WHEN = ["before", "in the middle", "after"];
+const CAPITAL_COLOURS = ["green", "orange", "pink"];
 const capitalCountries = [...new Set(DATA.capitals.asked.map(([country]) => country))];
 const percentOf = (share) => `${fmt(100 * share, share < 0.1 ? 1 : 0)}%`;
 
@@ -28,7 +28,7 @@ function capitalTable(country) {
   const right = capitalAnswers(country)[0].answer;
   const cell = ({ answers }) => el("td", {}, Object.entries(answers[country]).slice(0, 3).map(([answer, share]) =>
     el("div", { class: answer === right ? "good" : "" }, `${answer || "(nothing)"} ${percentOf(share)}`)));
-  return el("table", {}, el("thead", {}, el("tr", {}, DATA.capitals.looks.map(({ update }, i) => el("th", { scope: "col" }, i === 1 ? `after ${update} updates` : `${CAPITAL_WHEN[i]}${update ? `: ${update} updates` : ""}`)))),
+  return el("table", {}, el("thead", {}, el("tr", {}, DATA.capitals.looks.map(({ update }, i) => el("th", { scope: "col" }, update ? `after ${update} updates` : "before")))),
     el("tbody", {}, el("tr", {}, DATA.capitals.looks.map(cell))));
 }
 

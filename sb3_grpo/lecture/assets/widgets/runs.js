@@ -1,7 +1,7 @@
 // One real training for each chapter, on the same task: what benchmarks/lecture_runs.py recorded.
 const RUN_NAMES = {
   vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO", dapo: "DAPO", prorl: "ProRL",
-  grpo_default: "GRPO, the package’s defaults", dapo_default: "DAPO, the package’s defaults",
+  grpo_default: "GRPO, our defaults", dapo_default: "DAPO, our defaults",
 };
 const RUN_STEPS = DATA.runs.steps.map((steps) => steps / 1000);
 const runSteps = { x: [0, RUN_STEPS.at(-1)], xLabel: "steps, in thousands" };
@@ -14,7 +14,7 @@ const RUN_MEASURES = {
   clipped: { yLabel: "share", says: "Share of the samples that the clip cut off, mean over the passes of an update." },
   dead: { yLabel: "share", y: [0, 1], says: "Share of dead groups among those that were drawn for an update." },
   entropy: { yLabel: "entropy", y: [0, 0.7], says: "Entropy of the policy: 0.69 is a coin, 0 always the same action." },
-  kl_ref: { yLabel: "KL, nats", says: "KL(policy ‖ reference) after each update, on the states that it was made of; 0 where the policy has just become the reference." },
+  kl_ref: { yLabel: "KL, nats", byUpdate: true, says: "KL(policy ‖ reference) after each update, on the states that it was made of; 0 where the policy has just become the reference." },
 };
 
 function runCurve(name, others, seed) {
@@ -31,22 +31,23 @@ function runCurve(name, others, seed) {
 }
 
 function runMeasure(own, [key, name = own], seed, bound, height) {
-  const { updates } = DATA.runs.runs[name], { yLabel, y } = RUN_MEASURES[key];
+  const { updates } = DATA.runs.runs[name], { yLabel, y, byUpdate } = RUN_MEASURES[key];
   const says = `${name === own ? "" : `${RUN_NAMES[name]}. `}${RUN_MEASURES[key].says}`;
   const top = y || [0, 1.05 * Math.max(...updates.flatMap((update) => update[key]))];
   const last = updates.map((update) => update[key].at(-1));
-  const p = plot({ ...runSteps, y: top, height, label: `${says} At the end: ${last.map((value) => fmt(value, 3)).join(", ")}.`, yLabel });
+  const end = byUpdate ? Math.max(...updates.map(({ steps }) => steps.length)) : RUN_STEPS.at(-1);
+  const p = plot({ x: [0, end], xLabel: byUpdate ? "updates" : runSteps.xLabel, y: top, height, label: `${says} At the end: ${last.map((value) => fmt(value, 3)).join(", ")}.`, yLabel });
   // Nothing is known of groups where none has ended
-  const line = (update) => update.steps.map((steps, i) => [steps / 1000, update[key][i]]).filter(([, value]) => value !== null);
+  const line = (update) => update.steps.map((steps, i) => [byUpdate ? i + 1 : steps / 1000, update[key][i]]).filter(([, value]) => value !== null);
   updates.forEach((update, i) => i + 1 !== seed && p.line(line(update), "blue thin"));
   if (seed) p.line(line(updates[seed - 1]), "pink");
-  if (bound) p.line([[0, bound], [RUN_STEPS.at(-1), bound]], "orange dashed");
-  return el("figure", {}, p.root, el("figcaption", {}, `${says}${bound ? ` Orange: the bound, ${bound}.` : ""} A line for each seed.`));
+  if (bound) p.line([[0, bound], [end, bound]], "orange dashed");
+  return el("figure", {}, p.root, el("figcaption", {}, `${says}${bound ? ` Orange: the bound, ${bound}.` : ""} A line for each seed${seed ? `, pink: seed ${seed}` : ""}.`));
 }
 
-function runWidget(name, { others, measures, bound, question }) {
+function runWidget(name, { others, measures, bound, question, first = 0 }) {
   widget(`run-${name}`, {
-    state: { seed: 0 },
+    state: { seed: first },
     guess: question,
     controls: [range("seed", "Show one seed (0: none)", 0, DATA.runs.made.seeds.length, 1, 0)],
     draw({ seed }) {
@@ -113,7 +114,7 @@ runWidget("dapo", {
   },
 });
 runWidget("prorl", {
-  others: ["dapo"], measures: [["kl_ref"]],
+  others: ["dapo"], measures: [["kl_ref"]], first: 2,
   question: {
     question: "After a reset the policy is its own reference. What is the KL penalty then?",
     options: ["As before", "Zero"],
