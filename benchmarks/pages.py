@@ -148,7 +148,7 @@ def list_pages() -> None:
     made = [
         name for name in (*(f"unseen_{name}" for name in LISTS), "ablation", "frontier") if (PAGES / f"{name}.md").exists()
     ]
-    names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts"))
+    names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts", "trust"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 
 
