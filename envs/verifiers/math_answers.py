@@ -150,9 +150,11 @@ def _words(text: str) -> list[str]:
 
 def with_unit(text: str) -> tuple[str, str]:
     """
-    :param text: a reference such as "72 apples"
-    :return: the number and its unit, or the reference and nothing
+    :param text: a reference such as "72 apples", or dollars
+    :return: the number and the unit behind it, or the reference and nothing
     """
+    if money := re.fullmatch(rf"\\\$\s*([-+]?(?:{_NUMBER}))", text, re.ASCII):
+        return money[1], ""
     match = re.fullmatch(rf"([-+]?(?:{_NUMBER}))\s+([A-Za-z][A-Za-z ]{{2,}}?)\.?", text, re.ASCII)
     return (match[1], match[2]) if match else (text, "")
 

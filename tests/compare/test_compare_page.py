@@ -12,11 +12,12 @@ pytest.importorskip("rliable")
 from compare_data import write_experiment
 
 from sb3_grpo.compare import statistics
+from sb3_grpo.compare.reading import Name
 from sb3_grpo.compare.report import make_report
 from tests.browser import Opened, serious_findings
 
 HOSTILE = "</script><img src=x onerror=window.hacked=1>"
-ENVS = ("CartPole-v1", f"{HOSTILE}-v1")
+ENVS = ("CartPole-v1", f"{HOSTILE}-v1")  # which compare refuses: this page is the second line of defence
 VARIANTS = {"ppo": "ppo", f'"{HOSTILE}': "grpo", "dapo": "dapo"}
 
 
@@ -35,6 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "experiment.json").write_text(json.dumps(experiment | {"name": HOSTILE}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "RESAMPLES", 200)
+        patch.setattr(Name, "check", lambda self, name, value: value)
         return make_report(folder)
 
 
