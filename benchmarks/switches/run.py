@@ -1,0 +1,142 @@
+"""
+What each of DAPO's changes is worth: ``python -m benchmarks.switches.run``.
+
+GRPO as in its paper, DAPO, and what lies between. Each run is a process with one torch thread; its row is appended to
+``benchmarks/results/switches.jsonl`` when it has ended. Continues where it was interrupted.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from rich.progress import Progress
+from stable_baselines3.common.callbacks import BaseCallback
+
+from benchmarks.switches.tasks import N_POINTS, TASKS, Arm, arguments, environments
+from benchmarks.unseen.run import ROOT, origin, rows
+
+RESULTS = ROOT / "benchmarks" / "results" / "switches.jsonl"
+N_SEEDS = 5
+
+
+class Scores(BaseCallback):
+    """
+    The score of the policy that acts, at the beginning and after equal shares of the budget.
+
+    :param score: Of a model
+    :param timesteps: The budget
+    """
+
+    def __init__(self, score: Callable[[Any], float], timesteps: int):
+        super().__init__()
+        self.score, self.timesteps = score, timesteps
+        self.scores: list[float] = []
+        # Of each update: shares of the groups that were dead, and of the episodes learned from that a time limit cut off
+        self.dead: list[float] = []
+        self.cut_off: list[float] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.dead.append(self.model.logger.name_to_value["group/dead_fraction"])
+        if self.model.batch is not None:
+            self.cut_off.append(self.model.batch.truncated.float().mean().item())
+        # One policy made all the steps of the rollout
+        reached = min(self.num_timesteps * N_POINTS // self.timesteps, N_POINTS - 1) + 1
+        if reached > len(self.scores):
+            self.scores += [round(self.score(self.model), 3)] * (reached - len(self.scores))
+
+
+def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
+    """
+    :param name: One of ``TASKS``
+    :param arm: What is on
+    :param seed: Of everything random
+    :return: The row
+    """
+    import torch as th
+
+    from sb3_grpo import GRPO
+
+    th.set_num_threads(1)
+    begun, task = time.process_time(), TASKS[name]
+    env, score = environments(name, seed)
+    model = GRPO(policy_of(name), env, seed=seed, device="cpu", **arguments(task, arm))
+    if name == "text":
+        warm_up(model, seed)
+    callback = Scores(score, task.timesteps)
+    model.learn(task.timesteps, callback=callback)
+    return {
+        "task": name,
+        "on": arm,
+        "seed": seed,
+        "scores": [*callback.scores, round(score(model), 3)],
+        "dead": round(fmean(callback.dead), 3),
+        "cut_off": round(fmean(callback.cut_off), 3),
+        "updates": len(callback.dead),
+        "seconds": round(time.process_time() - begun, 1),
+    }
+
+
+def policy_of(name: str) -> Any:
+    """
+    :param name: One of ``TASKS``
+    :return: Its policy
+    """
+    return "TokenPolicy" if name == "text" else "MlpPolicy"
+
+
+def warm_up(model: Any, seed: int) -> None:
+    """
+    :param model: Learns from worked examples
+    :param seed: Which
+    """
+    examples = model.get_env().get_attr("task")[0].worked_examples(100, seed=seed)
+    model.policy.pretrain(examples, n_epochs=20, batch_size=32)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """
+    :param row: A run
+    :return: What tells runs apart
+    """
+    return row["task"], tuple(row["on"]), row["seed"]
+
+
+def main() -> None:
+    """Make the runs that have no row yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--try", dest="tried", type=int, nargs="+", help="seeds from 100 on, printed and not kept")
+    args = parser.parse_args()
+    done = set() if args.tried else {key(row) for row in rows(RESULTS)}
+    seeds: Sequence[int] = args.tried or range(N_SEEDS)
+    jobs = [(name, arm, seed) for name, seed in product(args.tasks, seeds) for arm in TASKS[name].arms]
+    jobs = [job for job in jobs if job not in done]
+    made = {} if args.tried else origin()
+    # Every process is a copy of one that has imported everything
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.switches.run", "sb3_grpo", "stable_baselines3.common.evaluation"])
+    with Progress() as progress, ProcessPoolExecutor(args.processes, context, max_tasks_per_child=1) as pool:
+        bar = progress.add_task("runs", total=len(jobs))
+        for ended in as_completed([pool.submit(learn, *job) for job in jobs]):
+            line = json.dumps(ended.result() | made)
+            progress.advance(bar)
+            if args.tried:
+                print(line)
+                continue
+            with RESULTS.open("a") as file:
+                file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The changes that can be on or off, and the tasks on which they are measured."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
+
+from sb3_grpo import presets
+
+# From GRPO's paper to DAPO's, in the order of the chapter
+SWITCHES: dict[str, dict[str, Any]] = {
+    "clip_higher": {"clip_range_high": 0.28},
+    "dynamic_sampling": {"dynamic_sampling": True, "max_sampling_rounds": 10},
+    "step_loss": {"loss_average": "step"},
+    "overlong_filter": {"overlong_filter": True},
+    # Full where an answer is cut off, nothing below
+    "overlong_penalty": {"overlong_penalty": 1.0, "overlong_max_length": 4, "overlong_cache_length": 1},
+    "no_kl": {"kl_coef": 0.0},
+}
+Arm = tuple[str, ...]
+# The changes that are on, in the order of SWITCHES; further arguments, such as "group_size=8", stand behind them
+
+
+class Task(NamedTuple):
+    """
+    :param title: In words
+    :param unit: Of its steps
+    :param score: What is measured
+    :param timesteps: To train
+    :param settings: What the paper leaves to the task
+    :param overlong: The switch that stands for overlong episodes
+    :param arms: What is measured
+    """
+
+    title: str
+    unit: str
+    score: str
+    timesteps: int
+    settings: dict[str, Any]
+    overlong: str
+    arms: tuple[Arm, ...]
+
+
+def ordered(names: set[str]) -> Arm:
+    """
+    :param names: Of switches
+    :return: The same in the order of ``SWITCHES``
+    """
+    return tuple(name for name in SWITCHES if name in names)
+
+
+def five(overlong: str) -> list[str]:
+    """
+    :param overlong: The switch that stands for overlong episodes
+    :return: The five switches
+    """
+    other = "overlong_filter" if overlong == "overlong_penalty" else "overlong_penalty"
+    return [name for name in SWITCHES if name != other]
+
+
+def factorial(overlong: str) -> tuple[Arm, ...]:
+    """
+    :param overlong: The switch that stands for overlong episodes
+    :return: All combinations of the five
+    """
+    names = five(overlong)
+    return tuple(ordered({name for name, on in zip(names, bits, strict=True) if on}) for bits in product((0, 1), repeat=5))
+
+
+def ladder(overlong: str) -> tuple[Arm, ...]:
+    """
+    DAPO's changes one after the other in the order of table 1 of its paper. There the KL penalty was off from the beginning.
+
+    :param overlong: The switch of the last rungs: with the penalty, it takes the place of the filter
+    :return: Combinations
+    """
+    on: list[set[str]] = [set(), {"no_kl"}, {"no_kl", "overlong_filter"}, {"no_kl", "overlong_filter", "clip_higher"}]
+    if overlong == "overlong_penalty":
+        on.append({"no_kl", "overlong_penalty", "clip_higher"})
+    on.append({*on[-1], "step_loss"})
+    on.append({*on[-1], "dynamic_sampling"})
+    return tuple(map(ordered, on))
+
+
+# What is optimised in GRPO's paper, with sizes for control; 16 episodes in an update
+_CONTROL: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 10, "batch_size": 256}
+_TEXT: dict[str, Any] = {"group_size": 16, "n_groups": 16, "n_epochs": 4, "batch_size": 512, "learning_rate": 1e-3}
+_FILTER = "overlong_filter"
+TASKS = {
+    "control": Task(
+        "CartPole-v1 with a limit of 200 steps", "steps", "return", 25_000, _CONTROL, _FILTER, factorial(_FILTER)
+    ),
+    "acrobot": Task(
+        "Acrobot-v1",
+        "steps",
+        "return",
+        100_000,
+        _CONTROL,
+        _FILTER,
+        ((), (_FILTER,), ordered({*five(_FILTER)} - {_FILTER}), tuple(five(_FILTER))),
+    ),
+    "sizes": Task(
+        "CartPole-v1",
+        "steps",
+        "return",
+        30_000,
+        _CONTROL,
+        _FILTER,
+        tuple((f"group_size={size}", f"n_groups={16 // size}") for size in (2, 4, 8, 16)),
+    ),
+}
+N_POINTS = 15
+N_EPISODES = 10
+
+
+def arguments(task: Task, arm: Arm) -> dict[str, Any]:
+    """
+    :param task: A task
+    :param arm: What is on
+    :return: Of ``GRPO``
+    """
+    kwargs = {**presets.GRPO_PAPER, **task.settings}
+    for name in arm:
+        key, _, value = name.partition("=")
+        kwargs.update({key: int(value)} if value else SWITCHES[name])
+    return kwargs
+
+
+def environments(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
+    """
+    :param name: One of ``TASKS``
+    :param seed: Of everything random
+    :return: To train in, and a function of a model: its score
+    """
+    return _text(seed) if name == "text" else _gym(name, seed)
+
+
+def _gym(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
+    import gymnasium as gym
+    import numpy as np
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    from benchmarks.unseen.run import EVALUATION_SEED
+    from sb3_grpo import make_group_env
+
+    def make(**kwargs: Any) -> gym.Env:
+        if name == "control":
+            kwargs["max_episode_steps"] = 200
+        return gym.make("Acrobot-v1" if name == "acrobot" else "CartPole-v1", **kwargs)
+
+    evaluation = make_vec_env(make, N_EPISODES, seed=EVALUATION_SEED + seed)
+
+    def score(model: Any) -> float:
+        evaluation.seed(EVALUATION_SEED + seed)
+        returns, _ = evaluate_policy(model, evaluation, N_EPISODES, warn=False, return_episode_rewards=True)
+        return float(np.mean(returns))
+
+    return make_group_env(make, 16, seed=seed), score
+
+
+def _text(seed: int) -> tuple[Any, Callable[[Any], float]]:
+    from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
+
+    task = ArithmeticTask(digits=1, n_test=0, split="all")
+    items = [task.item(index) for index in range(task.n_items)]
+
+    def score(model: Any) -> float:
+        answers = model.policy.generate([item.prompt for item in items])
+        return sum(answer == item.answer for answer, item in zip(answers, items, strict=True)) / len(items)
+
+    return VerifierTextVecEnv(256, seed=seed, task=task, max_answer_tokens=4, truncate=True), score
