@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 
-from benchmarks.switches.tasks import N_POINTS, TASKS, Arm, arguments, environments
+from benchmarks.switches.tasks import N_EPISODES, N_POINTS, TASKS, Arm, arguments, environments
 from benchmarks.unseen.run import ROOT, origin, rows
 
 RESULTS = ROOT / "benchmarks" / "results" / "switches.jsonl"
@@ -49,7 +49,7 @@ class Scores(BaseCallback):
         self.dead.append(self.model.logger.name_to_value["group/dead_fraction"])
         if self.model.batch is not None:
             self.cut_off.append(self.model.batch.truncated.float().mean().item())
-        # One policy made all the steps of the rollout
+        # One policy made all the steps of the rollout (but for episodes that were begun ahead)
         reached = min(self.num_timesteps * N_POINTS // self.timesteps, N_POINTS - 1) + 1
         if reached > len(self.scores):
             self.scores += [round(self.score(self.model), 3)] * (reached - len(self.scores))
@@ -69,7 +69,7 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     th.set_num_threads(1)
     begun, task = time.process_time(), TASKS[name]
     env, score = environments(name, seed)
-    model = GRPO(policy_of(name), env, seed=seed, device="cpu", **arguments(task, arm))
+    model = GRPO(policy_of(name), env, seed=seed, device="cpu", stats_window_size=N_EPISODES, **arguments(task, arm))
     if name == "text":
         warm_up(model, seed)
     callback = Scores(score, task.timesteps)

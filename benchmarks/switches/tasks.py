@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from itertools import product
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from sb3_grpo import presets
 
-# From GRPO's paper to DAPO's, in the order of the chapter
+# From GRPO's paper to DAPO, in the order of the chapter
 SWITCHES: dict[str, dict[str, Any]] = {
     "clip_higher": {"clip_range_high": 0.28},
-    "dynamic_sampling": {"dynamic_sampling": True, "max_sampling_rounds": 10},
+    "dynamic_sampling": {"dynamic_sampling": True, "max_sampling_rounds": 4},
     "step_loss": {"loss_average": "step"},
     "overlong_filter": {"overlong_filter": True},
     # Full where an answer is cut off, nothing below
@@ -81,23 +82,14 @@ def ladder(overlong: str) -> tuple[Arm, ...]:
     return tuple(map(ordered, on))
 
 
-# What is optimised in GRPO's paper, with sizes for control; 16 episodes in an update
+# What is optimised in GRPO's paper, with sizes for control: 16 episodes in an update
 _CONTROL: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 10, "batch_size": 256}
-_TEXT: dict[str, Any] = {"group_size": 16, "n_groups": 16, "n_epochs": 4, "batch_size": 512, "learning_rate": 1e-3}
-_FILTER = "overlong_filter"
+_FILTER, _PENALTY = "overlong_filter", "overlong_penalty"
+# Neither or either of DAPO's other changes and the filter
+_CORNERS: tuple[Arm, ...] = ((), (_FILTER,), ordered({*five(_FILTER)} - {_FILTER}), ordered({*five(_FILTER)}))
 TASKS = {
-    "control": Task(
-        "CartPole-v1 with a limit of 200 steps", "steps", "return", 25_000, _CONTROL, _FILTER, factorial(_FILTER)
-    ),
-    "acrobot": Task(
-        "Acrobot-v1",
-        "steps",
-        "return",
-        100_000,
-        _CONTROL,
-        _FILTER,
-        ((), (_FILTER,), ordered({*five(_FILTER)} - {_FILTER}), tuple(five(_FILTER))),
-    ),
+    "control": Task("Acrobot-v1", "steps", "return", 80_000, _CONTROL, _FILTER, factorial(_FILTER)),
+    "cartpole": Task("CartPole-v1", "steps", "return", 60_000, _CONTROL, _FILTER, _CORNERS),
     "sizes": Task(
         "CartPole-v1",
         "steps",
@@ -109,7 +101,9 @@ TASKS = {
     ),
 }
 N_POINTS = 15
-N_EPISODES = 10
+# The score of control is the mean return of the last episodes of the training: of as many as an update has
+N_EPISODES = 16
+N_COPIES = 16
 
 
 def arguments(task: Task, arm: Arm) -> dict[str, Any]:
@@ -131,31 +125,19 @@ def environments(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
     :param seed: Of everything random
     :return: To train in, and a function of a model: its score
     """
-    return _text(seed) if name == "text" else _gym(name, seed)
+    from sb3_grpo.envs import ControlVecEnv
+
+    if name == "text":
+        return _text(seed)
+    return ControlVecEnv(TASKS[name].title, N_COPIES, seed=seed), recent_return
 
 
-def _gym(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
-    import gymnasium as gym
-    import numpy as np
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.evaluation import evaluate_policy
-
-    from benchmarks.unseen.run import EVALUATION_SEED
-    from sb3_grpo import make_group_env
-
-    def make(**kwargs: Any) -> gym.Env:
-        if name == "control":
-            kwargs["max_episode_steps"] = 200
-        return gym.make("Acrobot-v1" if name == "acrobot" else "CartPole-v1", **kwargs)
-
-    evaluation = make_vec_env(make, N_EPISODES, seed=EVALUATION_SEED + seed)
-
-    def score(model: Any) -> float:
-        evaluation.seed(EVALUATION_SEED + seed)
-        returns, _ = evaluate_policy(model, evaluation, N_EPISODES, warn=False, return_episode_rewards=True)
-        return float(np.mean(returns))
-
-    return make_group_env(make, 16, seed=seed), score
+def recent_return(model: Any) -> float:
+    """
+    :param model: Whose window has ``N_EPISODES``
+    :return: Mean return of the last episodes
+    """
+    return fmean(info["r"] for info in model.ep_info_buffer)
 
 
 def _text(seed: int) -> tuple[Any, Callable[[Any], float]]:
