@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 
-from benchmarks.switches.tasks import N_EPISODES, N_POINTS, TASKS, Arm, arguments, environments
+from benchmarks.switches.tasks import N_EPISODES, N_POINTS, TASKS, WARM_START_PASSES, Arm, arguments, environments, sums
 from benchmarks.unseen.run import ROOT, origin, rows
 
 RESULTS = ROOT / "benchmarks" / "results" / "switches.jsonl"
@@ -63,6 +63,7 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     :return: The row
     """
     import torch as th
+    from stable_baselines3.common.utils import set_random_seed
 
     from sb3_grpo import GRPO
 
@@ -70,8 +71,10 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     begun, task = time.process_time(), TASKS[name]
     env, score = environments(name, seed)
     model = GRPO(policy_of(name), env, seed=seed, device="cpu", stats_window_size=N_EPISODES, **arguments(task, arm))
+    # A reference policy draws random numbers, too: with it and without, training begins alike
+    set_random_seed(seed)
     if name == "text":
-        warm_up(model, seed)
+        model.policy.pretrain(sums().worked_examples(100, seed=seed), n_epochs=WARM_START_PASSES, batch_size=32)
     callback = Scores(score, task.timesteps)
     model.learn(task.timesteps, callback=callback)
     return {
@@ -92,15 +95,6 @@ def policy_of(name: str) -> Any:
     :return: Its policy
     """
     return "TokenPolicy" if name == "text" else "MlpPolicy"
-
-
-def warm_up(model: Any, seed: int) -> None:
-    """
-    :param model: Learns from worked examples
-    :param seed: Which
-    """
-    examples = model.get_env().get_attr("task")[0].worked_examples(100, seed=seed)
-    model.policy.pretrain(examples, n_epochs=20, batch_size=32)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
