@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.switches.tasks import N_POINTS, TASKS, Arm, Task, factorial, five, ordered
-from sb3_grpo.compare.statistics import Interval, bootstrap, iqm
+from sb3_grpo.compare.statistics import CONFIDENCE, RESAMPLES, Interval, iqm
 
 Row = dict[str, Any]
 
@@ -64,18 +64,18 @@ def measured(rows: Sequence[Row], name: str) -> Measured:
 
 def difference(with_it: np.ndarray, without: np.ndarray) -> Interval:
     """
-    The seeds are the same in both, so they are drawn together.
+    A seed begins alike in all combinations, so the bootstrap draws seeds, each with all of its runs.
 
     :param with_it: (seeds, arms) scores
     :param without: (seeds, arms) scores
     :return: Difference of the interquartile means of all runs
     """
-    n_arms = with_it.shape[1]
-    band = bootstrap(
-        lambda drawn: (iqm(drawn[:, :n_arms].ravel()) - iqm(drawn[:, n_arms:].ravel()))[None],
-        [np.concatenate([with_it, without], axis=1)],
-    )
-    return Interval(*(float(part[0]) for part in band))
+    n_seeds = len(with_it)
+    drawn = np.random.default_rng(0).integers(n_seeds, size=(RESAMPLES, n_seeds))
+    # Runs come first
+    values = iqm(with_it[drawn].reshape(RESAMPLES, -1).T) - iqm(without[drawn].reshape(RESAMPLES, -1).T)
+    ends = np.percentile(values, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    return Interval(float(iqm(with_it.ravel()) - iqm(without.ravel())), *ends.tolist())
 
 
 def effect(found: Measured, name: str, others: Sequence[Arm]) -> Interval:
