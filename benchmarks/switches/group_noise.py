@@ -97,7 +97,9 @@ def noise(episodes: Episodes, size: int, scale: str) -> tuple[np.ndarray, np.nda
     n_starts, members, n_steps = episodes.rewards.shape
     pieces = (n_starts * members // size, size, n_steps)
     advantages = group_advantages(episodes.rewards.reshape(pieces), episodes.mask.reshape(pieces), scale=scale)[..., 0]
-    weighted = advantages.reshape(n_starts, -1, size, 1).float() * episodes.scores.view(n_starts, -1, size, episodes.scores.shape[-1])
+    weighted = advantages.reshape(n_starts, -1, size, 1).float() * episodes.scores.view(
+        n_starts, -1, size, episodes.scores.shape[-1]
+    )
     gradients = weighted.mean(2)
     return gradients.var(1).sum(-1).numpy(), gradients.mean(1).numpy()
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import IMAGES, PAGES, READINGS, fold, list_pages
-from benchmarks.switches.effects import Effects, Measured, effects, measured
+from benchmarks.switches.effects import Effects, Measured, effect, effects, measured
 from benchmarks.switches.figures import draw
 from benchmarks.switches.group_noise import RESULTS as NOISE
 from benchmarks.switches.run import RESULTS
@@ -83,9 +83,6 @@ def ladder_table(rungs: list[Rung], budget: int) -> str:
     def cell(rung: Rung, key: str, divisor: float = 1.0) -> str:
         return interval_text(Interval(*(getattr(fit, key) / divisor for fit in (rung.fit, rung.low, rung.high))))
 
-    def reached(rung: Rung) -> str:
-        return ">" if rung.high.midpoint > budget else ""
-
     columns = ["", "at the end", "over training", "ceiling A", "midpoint, thousands", "exponent B", "paper: AIME 2024"]
     lines = [
         [
@@ -93,7 +90,7 @@ def ladder_table(rungs: list[Rung], budget: int) -> str:
             interval_text(rung.final),
             interval_text(rung.over_training),
             cell(rung, "ceiling"),
-            cell(rung, "midpoint", 1000) + (" \u2020" if reached(rung) else ""),
+            cell(rung, "midpoint", 1000) + (" \u2020" if rung.high.midpoint > budget else ""),
             cell(rung, "exponent"),
             "" if rung.paper is None else f"{rung.paper}",
         ]
@@ -163,16 +160,28 @@ def curve(scores: np.ndarray, digits: int) -> list[list[float]]:
     return [[round(float(x), digits) + 0.0 for x in part] for part in iqm_curve(scores)]
 
 
-def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -> dict[str, Any]:
+def worth(found: Measured, arm: Arm, name: str, digits: int) -> list[float] | None:
+    """
+    :param found: What was measured
+    :param arm: A combination
+    :param name: Of a switch
+    :param digits: Behind the point
+    :return: What the switch adds to the others that are on, with its interval. ``None`` if it is on, or that was not measured
+    """
+    if name in arm or ordered({*arm, name}) not in found.curves:
+        return None
+    return [round(x, digits) + 0.0 for x in effect(found, name, [arm])]
+
+
+def widget_data(found: dict[str, Measured]) -> dict[str, Any]:
     """
     :param found: What was measured on control and on text
-    :param of: The effects
     :return: What the lecture draws. A combination is named by five digits, one for each switch
     """
     data = {}
     for name, each in found.items():
         names, digits = five(each.task.overlong), each.task.digits
-        arms = {arm for arm in each.curves if set(arm) <= set(names)}
+        arms = [arm for arm in each.curves if set(arm) <= set(names)]
         data[name] = {
             "title": each.task.title,
             "steps": each.task.timesteps,
@@ -185,9 +194,10 @@ def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -
             "arms": {
                 "".join(str(int(switch in arm)) for switch in names): {
                     "curve": curve(each.curves[arm], digits),
-                    "mean": [round(x, digits + 1) for x in iqm_interval([each.over_training([arm])[:, 0]])],
+                    "mean": [round(x, digits) for x in iqm_interval([each.over_training([arm])[:, 0]])],
+                    "worth": [worth(each, arm, switch, digits) for switch in names],
                 }
-                for arm in sorted(arms)
+                for arm in arms
             },
         }
     return data
@@ -284,11 +294,10 @@ def write_page(
     both = {name: found[name] for name in ("control", "text")}
     of = {name: effects(each) for name, each in both.items()}
     rungs = rungs_of(found["text"])
-    labels = LABELS | {"overlong_filter": "overlong filter", "overlong_penalty": "overlong penalty"}
     fits: list[tuple[Arm, str, Fit]] = [(rung.arm, rung.label, rung.fit) for rung in rungs]
-    draw(both, of, labels, fits, images / "dapo_switches.svg")
+    draw(both, of, LABELS, fits, images / "dapo_switches.svg")
     (pages / "dapo_switches.md").write_text(page(found, of, rungs, noise), encoding="utf-8")
-    data.write_text(json.dumps(widget_data(both, of), separators=(",", ":")) + "\n", encoding="utf-8")
+    data.write_text(json.dumps(widget_data(both), separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """What DAPO's changes are worth: the fits, the effects and the noise of groups on numbers that are known, and a run."""
 
+import json
+
 import numpy as np
 import pytest
 import torch as th
@@ -10,9 +12,12 @@ pytest.importorskip("scipy")
 from benchmarks.switches import run
 from benchmarks.switches.effects import effects, measured
 from benchmarks.switches.group_noise import Episodes, measure
-from benchmarks.switches.report import Rung, rungs_of, widget_data
+from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
+from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
-from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, ladder
+from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder
+from benchmarks.unseen.run import rows
+from sb3_grpo.compare.statistics import iqm
 
 WORTH = {
     "clip_higher": 0.05,
@@ -110,11 +115,14 @@ def test_all_switches_together_are_dapo():
 
 def test_the_lecture_gets_the_combinations_that_were_measured():
     found = {name: measured(rows_of(name), name) for name in ("control", "text")}
-    data = widget_data(found, {})
+    data = widget_data(found)
     assert len(data["control"]["arms"]) == 32
     assert {"00000", "11111", "10000", "01111"} <= set(data["text"]["arms"])
     # Combinations with the filter are on the page alone
     assert data["text"]["switches"][3] == "overlong penalty" and "10011" in data["text"]["arms"]
+    # Of what is off, as far as the combination with it was measured
+    assert data["text"]["arms"]["00000"]["worth"][4] == pytest.approx([0.1] * 3)
+    assert data["text"]["arms"]["10000"]["worth"] == [None] * 5
     assert [len(part) for part in data["text"]["arms"]["00000"]["curve"]] == [N_POINTS + 1] * 3
 
 
@@ -138,3 +146,14 @@ def test_runs_begin_alike_and_have_all_points(name, monkeypatch):
     assert len(with_kl["scores"]) == len(without["scores"]) == N_POINTS + 1
     assert with_kl["scores"][0] == without["scores"][0]
     assert set(with_kl) == {"task", "on", "seed", "scores", "dead", "cut_off", "updates", "seconds"}
+
+
+def test_the_lecture_shows_the_runs_there_are():
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    for name in ("control", "text"):
+        found = measured(rows(RESULTS), name)
+        assert data[name]["seeds"] == len(found.seeds)
+        for arm, curves in found.curves.items():
+            bits = "".join(str(int(switch in arm)) for switch in five(found.task.overlong))
+            if set(arm) <= set(five(found.task.overlong)):
+                assert data[name]["arms"][bits]["curve"][0] == pytest.approx(iqm(curves), abs=0.06)

@@ -1,7 +1,6 @@
 // Measured learning curves of any combination of DAPO's changes, beside GRPO and DAPO
 const SWITCHES = ["clip", "dynamic", "step", "overlong", "kl"];
 const nameOfArm = (state) => SWITCHES.map((key) => state[key]).join("");
-const turned = (state, key) => ({ ...state, [key]: 1 - state[key] });
 const onNames = (recorded, arm) => recorded.switches.filter((_, i) => arm[i] === "1");
 const combined = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
 
@@ -23,7 +22,7 @@ function switchesSay(recorded, arm) {
   if (!recorded.arms[arm]) return `${armTitle(recorded, arm)} was not measured on this task. The ends were: ${ends} (${what}).`;
   if (arm === "00000" || arm === "11111") return `${recorded.title}: ${ends} (${what}).`;
   const [, low, high] = recorded.arms[arm].mean, [, grpoLow, grpoHigh] = recorded.arms["00000"].mean;
-  const against = low > grpoHigh ? "It is above GRPO, and the intervals do not meet." : high < grpoLow ? "It is below GRPO, and the intervals do not meet." : "Its interval meets GRPO’s.";
+  const against = low > grpoHigh ? "It is above GRPO, and the intervals do not overlap." : high < grpoLow ? "It is below GRPO, and the intervals do not overlap." : "Its interval overlaps GRPO’s.";
   return `${recorded.title}, ${armTitle(recorded, arm)}: ${of(arm)} (${what}). ${ends}. ${against}`;
 }
 
@@ -38,13 +37,12 @@ function switchesPicture(recorded, arm, label) {
   return p.root;
 }
 
-// What turning over one switch would change
-function neighbours(recorded, state) {
-  const here = recorded.arms[nameOfArm(state)], digits = meanDigits(recorded);
+// What each switch is worth where the others are as they are
+function worthRows(recorded, state) {
+  const digits = meanDigits(recorded);
   return SWITCHES.map((key, i) => {
-    const there = recorded.arms[nameOfArm(turned(state, key))];
-    const change = here && there ? there.mean[0] - here.mean[0] : null;
-    const text = change === null ? "not measured" : `${change > 0 ? "+" : ""}${fmt(change, digits)}`;
+    const without = recorded.arms[nameOfArm({ ...state, [key]: 0 })], worth = without && without.worth[i];
+    const text = worth ? `${worth[0] > 0 ? "+" : ""}${intervalText(worth, digits)}` : "not measured";
     return el("tr", {}, el("th", { scope: "row" }, recorded.switches[i]), el("td", {}, state[key] ? "on" : "off"), el("td", {}, text));
   });
 }
@@ -79,9 +77,9 @@ widget("dapo-switches", {
       el("div", { class: "pictures" },
         el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
           el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `What is ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
-        el("table", {}, el("caption", {}, `Turning over one switch: change of the ${recorded.score}, mean over the training`),
-          el("thead", {}, el("tr", {}, ["switch", "now", "change"].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, neighbours(recorded, state)))),
+        el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
+          el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
+          el("tbody", {}, worthRows(recorded, state)))),
     ];
   },
 });
