@@ -70,10 +70,11 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     th.set_num_threads(1)
     begun, task = time.process_time(), TASKS[name]
     env, score = environments(name, seed)
-    model = GRPO(policy_of(name), env, seed=seed, device="cpu", stats_window_size=N_EPISODES, **arguments(task, arm))
+    policy = "TokenPolicy" if task.is_text else "MlpPolicy"
+    model = GRPO(policy, env, seed=seed, device="cpu", stats_window_size=N_EPISODES, **arguments(task, arm))
     # A reference policy draws random numbers, too: with it and without, training begins alike
     set_random_seed(seed)
-    if name == "text":
+    if task.is_text:
         model.policy.pretrain(sums().worked_examples(100, seed=seed), n_epochs=WARM_START_PASSES, batch_size=32)
     callback = Scores(score, task.timesteps)
     model.learn(task.timesteps, callback=callback)
@@ -87,14 +88,6 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
         "updates": len(callback.dead),
         "seconds": round(time.process_time() - begun, 1),
     }
-
-
-def policy_of(name: str) -> Any:
-    """
-    :param name: One of ``TASKS``
-    :return: Its policy
-    """
-    return "TokenPolicy" if name == "text" else "MlpPolicy"
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
