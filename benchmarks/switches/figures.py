@@ -61,6 +61,7 @@ def draw(
     found: dict[str, Measured],
     of: dict[str, dict[str, Effects]],
     labels: dict[str, str],
+    climbed: Measured,
     rungs: Sequence[tuple[Arm, str, Fit]],
     path: Path,
 ) -> None:
@@ -68,7 +69,8 @@ def draw(
     :param found: What was measured on control and on text
     :param of: The effects
     :param labels: Of the switches
-    :param rungs: Of the ladder on text
+    :param climbed: What was measured of the ladder
+    :param rungs: Combination, label and fit of each of its steps
     :param path: Where to save, an SVG
     """
     # Text as text, and the same file for the same data
@@ -76,7 +78,7 @@ def draw(
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
         for axis, (name, measured) in zip(axes, found.items(), strict=False):
             draw_effects(axis, f"{measured.task.title}: {measured.task.score}", labels, of[name])
-        draw_ladder(axes[2], found["text"], rungs)
+        draw_ladder(axes[2], climbed, rungs)
         handles, said = axes[0].get_legend_handles_labels()
         figure.legend(handles, said, loc="outside lower left", ncols=3, frameon=False)
         figure.savefig(path, metadata={"Date": None})

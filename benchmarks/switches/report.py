@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import IMAGES, PAGES, READINGS, fold, list_pages
-from benchmarks.switches.effects import Effects, Measured, effect, effects, measured
+from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
 from benchmarks.switches.figures import draw
 from benchmarks.switches.group_noise import RESULTS as NOISE
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import Fit, fit_interval
-from benchmarks.switches.tasks import Arm, five, ladder, ordered
+from benchmarks.switches.tasks import TASKS, Arm, five, ladder, ordered
 from benchmarks.tables import markdown
 from benchmarks.unseen.run import ROOT, origins, rows
 from sb3_grpo.compare.findings import interval_text
@@ -61,7 +61,9 @@ class Rung:
         self.paper = None if self.added is None else PAPER[self.added]
         self.fit, self.low, self.high = fit_interval(found.grid, self.curves, found.task.range[1])
         self.final = iqm_interval([self.curves[:, -1]])
-        self.over_training = iqm_interval([found.over_training([arm])[:, 0]])
+        scores = found.over_training([arm])
+        self.over_training = iqm_interval([scores[:, 0]])
+        self.adds = None if before is None else difference(scores, found.over_training([before]))
 
 
 def rungs_of(found: Measured) -> list[Rung]:
@@ -83,12 +85,13 @@ def ladder_table(rungs: list[Rung], budget: int) -> str:
     def cell(rung: Rung, key: str, divisor: float = 1.0) -> str:
         return interval_text(Interval(*(getattr(fit, key) / divisor for fit in (rung.fit, rung.low, rung.high))))
 
-    columns = ["", "at the end", "over training", "ceiling A", "midpoint, thousands", "exponent B", "paper: AIME 2024"]
+    columns = ["", "at the end", "over training", "adds", "ceiling A", "midpoint, thousands", "exponent B", "paper: AIME 2024"]
     lines = [
         [
             rung.label,
             interval_text(rung.final),
             interval_text(rung.over_training),
+            "" if rung.adds is None else interval_text(rung.adds),
             cell(rung, "ceiling"),
             cell(rung, "midpoint", 1000) + (" \u2020" if rung.high.midpoint > budget else ""),
             cell(rung, "exponent"),
@@ -173,9 +176,10 @@ def worth(found: Measured, arm: Arm, name: str, digits: int) -> list[float] | No
     return [round(x, digits) + 0.0 for x in effect(found, name, [arm])]
 
 
-def widget_data(found: dict[str, Measured]) -> dict[str, Any]:
+def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -> dict[str, Any]:
     """
     :param found: What was measured on control and on text
+    :param of: The effects
     :return: What the lecture draws. A combination is named by five digits, one for each switch
     """
     data = {}
@@ -191,6 +195,8 @@ def widget_data(found: dict[str, Measured]) -> dict[str, Any]:
             "digits": digits,
             "seeds": len(each.seeds),
             "switches": [LABELS[switch] for switch in names],
+            # On top of any combination of the others
+            "main": [[round(x, digits) for x in of[name][switch].main or ()] for switch in names],
             "arms": {
                 "".join(str(int(switch in arm)) for switch in names): {
                     "curve": curve(each.curves[arm], digits),
@@ -213,7 +219,7 @@ def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: l
     """
     readings = (READINGS / "dapo_switches.md").read_text(encoding="utf-8").split("\n---\n")
     shows, of_ladder, overlong, groups, to_know = (part.strip() for part in readings)
-    control, text = found["control"], found["text"]
+    control, text, ladder_task = found["control"], found["text"], found["ladder"].task
     n_seeds = len(control.seeds)
     titles = {found[name].task.title: each for name, each in of.items()}
     parts = [
@@ -228,8 +234,9 @@ def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: l
         "seeds are the same in all combinations, so the bootstrap draws them for all together.*\n",
         "## The ladder\n",
         of_ladder + "\n",
-        ladder_table(rungs, text.task.timesteps) + "\n",
-        f"*{text.task.title}, {text.task.timesteps:,} {text.task.unit}. IQM and 95% interval. A, midpoint and B: "
+        ladder_table(rungs, ladder_task.timesteps) + "\n",
+        f"*{ladder_task.title}, {ladder_task.timesteps:,} {ladder_task.unit}. IQM and 95% interval. Adds: to the mean over "
+        "the training, on top of the line above, the same seeds. A, midpoint and B: "
         "$R(C) = R_0 + (A - R_0) / (1 + (C_{mid} / C)^B)$, the form of [ScaleRL](https://arxiv.org/abs/2510.13786), fitted to "
         "the mean over the seeds, with $R_0$ as measured and A at most 1; intervals by drawing the seeds again. \u2020: the "
         "interval of the midpoint goes beyond the budget, so the ceiling is extrapolated.*\n",
@@ -290,14 +297,14 @@ def write_page(
     :param images: Where the figure goes
     :param data: Where the lecture's data go
     """
-    found = {name: measured(found_rows, name) for name in ("control", "text", "cartpole", "sizes")}
+    found = {name: measured(found_rows, name) for name in TASKS}
     both = {name: found[name] for name in ("control", "text")}
     of = {name: effects(each) for name, each in both.items()}
-    rungs = rungs_of(found["text"])
+    rungs = rungs_of(found["ladder"])
     fits: list[tuple[Arm, str, Fit]] = [(rung.arm, rung.label, rung.fit) for rung in rungs]
-    draw(both, of, LABELS, fits, images / "dapo_switches.svg")
+    draw(both, of, LABELS, found["ladder"], fits, images / "dapo_switches.svg")
     (pages / "dapo_switches.md").write_text(page(found, of, rungs, noise), encoding="utf-8")
-    data.write_text(json.dumps(widget_data(both), separators=(",", ":")) + "\n", encoding="utf-8")
+    data.write_text(json.dumps(widget_data(both, of), separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ def test_only_seeds_that_all_combinations_have_are_compared():
 
 
 def test_the_ladder_is_that_of_the_paper():
-    rungs: list[Rung] = rungs_of(measured(rows_of("text"), "text"))
+    rungs: list[Rung] = rungs_of(measured(rows_of("ladder"), "ladder"))
     assert [(rung.label, rung.paper) for rung in rungs] == [
         ("GRPO", None),
         ("+ no KL penalty", 30),
@@ -103,6 +103,8 @@ def test_the_ladder_is_that_of_the_paper():
         ("+ step-level loss", 42),
         ("+ dynamic sampling", 50),
     ]
+    # The penalty takes the place of the filter
+    assert rungs[4].adds == pytest.approx([WORTH["overlong_penalty"] - WORTH["overlong_filter"]] * 3)
 
 
 def test_all_switches_together_are_dapo():
@@ -115,7 +117,7 @@ def test_all_switches_together_are_dapo():
 
 def test_the_lecture_gets_the_combinations_that_were_measured():
     found = {name: measured(rows_of(name), name) for name in ("control", "text")}
-    data = widget_data(found)
+    data = widget_data(found, {name: effects(each) for name, each in found.items()})
     assert len(data["control"]["arms"]) == 32
     assert {"00000", "11111", "10000", "01111"} <= set(data["text"]["arms"])
     # Combinations with the filter are on the page alone

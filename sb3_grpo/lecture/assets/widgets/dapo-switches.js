@@ -54,7 +54,7 @@ widget("dapo-switches", {
     options: ["The most again", "Nothing that shows", "It costs"],
     right: 1,
     state: { task: "control", clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
-    because: "",
+    because: `On average over the other changes it is worth ${intervalText(DATA.switches.control.main[1], 0)} points of return: some seeds gain, others lose. Early in training most groups are dead, and each that is thrown away has cost 2,000 steps.`,
   },
   examples: {
     "GRPO": { clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 0 },
