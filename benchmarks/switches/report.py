@@ -129,8 +129,9 @@ def overlong_table(acrobot: Measured, cartpole: Measured) -> str:
             scores = found.over_training(both)
             cut_off = [row["cut_off"] for row in found.rows if tuple(row["on"]) in both]
             cells = [interval_text(iqm_interval([scores[:, i]])) for i in range(2)]
+            cells.append(interval_text(difference(scores[:, 1:], scores[:, :1])))
             lines.append([found.task.title, label, *cells, f"{100 * np.mean(cut_off):.0f}%"])
-    return markdown(["", "", "without the filter", "with it", "episodes cut off"], lines)
+    return markdown(["", "", "without the filter", "with it", "difference", "episodes cut off"], lines)
 
 
 def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
