@@ -53,7 +53,7 @@ def draw_ladder(axes: plt.Axes, found: Measured, rungs: Sequence[tuple[Arm, str,
     axes.set_xlabel(f"thousand {found.task.unit}")
     axes.set_ylabel(found.task.score)
     axes.set_title(f"Ladder: {found.task.title}", fontsize=10)
-    axes.legend(fontsize=7.5, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.grid(alpha=0.3)
 
 
@@ -75,7 +75,7 @@ def draw(
     """
     # Text as text, and the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
-        figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
+        figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
         for axis, (name, measured) in zip(axes, found.items(), strict=False):
             draw_effects(axis, f"{measured.task.title}: {measured.task.score}", labels, of[name])
         draw_ladder(axes[2], climbed, rungs)
