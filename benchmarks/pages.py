@@ -145,9 +145,8 @@ def list_pages() -> None:
     """The list of pages at the end of the first one."""
     index = PAGES / "index.md"
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
-    made = [
-        name for name in (*(f"unseen_{name}" for name in LISTS), "ablation", "frontier") if (PAGES / f"{name}.md").exists()
-    ]
+    of_scripts = (*(f"unseen_{name}" for name in LISTS), "ablation", "dapo_switches", "frontier")
+    made = [name for name in of_scripts if (PAGES / f"{name}.md").exists()]
     names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts", "trust"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 

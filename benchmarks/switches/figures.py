@@ -1,0 +1,85 @@
+"""The figure of the page: effects of the switches, and the ladder on text with its fits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.switches.effects import Effects, Measured
+from benchmarks.switches.scaling import Fit, scaling_curve
+from benchmarks.switches.tasks import Arm
+from sb3_grpo.compare.statistics import Interval
+
+# From those that tell colours apart badly, too (Okabe and Ito)
+COLOURS = ("#999999", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#0072B2", "#D55E00")
+_MARKS = {"main": ("D", "#000000"), "alone": ("o", "#0072B2"), "last": ("s", "#D55E00")}
+_SAYS = {"main": "mean over all 16 combinations of the others", "alone": "on top of GRPO", "last": "on top of the other four"}
+
+
+def draw_effects(axes: plt.Axes, title: str, labels: dict[str, str], of: dict[str, Effects]) -> None:
+    """
+    :param axes: Where
+    :param title: Of it
+    :param labels: Of the switches
+    :param of: Their effects
+    """
+    kinds = [kind for kind in _MARKS if getattr(next(iter(of.values())), kind) is not None]
+    for place, kind in enumerate(kinds):
+        intervals: list[Interval] = [getattr(each, kind) for each in of.values()]
+        y = np.arange(len(of)) + 0.22 * (place - (len(kinds) - 1) / 2)
+        marker, colour = _MARKS[kind]
+        axes.hlines(y, [each.low for each in intervals], [each.high for each in intervals], color=colour, linewidth=1.5)
+        axes.plot([each.value for each in intervals], y, marker, color=colour, markersize=5, label=_SAYS[kind])
+    axes.axvline(0, color="#777777", linewidth=0.8)
+    axes.set_yticks(range(len(of)), [labels[name] for name in of])
+    axes.invert_yaxis()
+    axes.set_title(title, fontsize=10)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def draw_ladder(axes: plt.Axes, found: Measured, rungs: Sequence[tuple[Arm, str, Fit]]) -> None:
+    """
+    :param axes: Where
+    :param found: What was measured
+    :param rungs: Combination, label and fit of each
+    """
+    fine = np.linspace(0, found.task.timesteps, 200)
+    for (arm, label, fit), colour in zip(rungs, COLOURS, strict=False):
+        mean = found.curves[arm].mean(0)
+        axes.plot(found.grid / 1000, mean, "o", color=colour, markersize=3)
+        axes.plot(fine / 1000, scaling_curve(fine, mean[0], *fit), color=colour, linewidth=1.5, label=label)
+    axes.set_xlabel(f"thousand {found.task.unit}")
+    axes.set_ylabel(found.task.score)
+    axes.set_title(f"Ladder: {found.task.title}", fontsize=10)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.grid(alpha=0.3)
+
+
+def draw(
+    found: dict[str, Measured],
+    of: dict[str, dict[str, Effects]],
+    labels: dict[str, str],
+    climbed: Measured,
+    rungs: Sequence[tuple[Arm, str, Fit]],
+    path: Path,
+) -> None:
+    """
+    :param found: What was measured on control and on text
+    :param of: The effects
+    :param labels: Of the switches
+    :param climbed: What was measured of the ladder
+    :param rungs: Combination, label and fit of each of its steps
+    :param path: Where to save, an SVG
+    """
+    # Text as text, and the same file for the same data
+    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
+        figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
+        for axis, (name, measured) in zip(axes, found.items(), strict=False):
+            draw_effects(axis, f"{measured.task.title}: {measured.task.score}", labels, of[name])
+        draw_ladder(axes[2], climbed, rungs)
+        handles, said = axes[0].get_legend_handles_labels()
+        figure.legend(handles, said, loc="outside lower left", ncols=3, frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)

@@ -1,0 +1,170 @@
+"""
+How much noise a larger group takes out of the gradient: ``python -m benchmarks.switches.group_noise``.
+
+A policy learns CartPole for a while, as in GRPO's paper, and then plays large groups without learning. Cut into smaller ones,
+these give many estimates of the same gradient. Writes ``benchmarks/results/group_noise.json``.
+"""
+
+import argparse
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+
+from benchmarks.switches.tasks import N_COPIES, TASKS, arguments
+from benchmarks.unseen.run import ROOT, origin
+from sb3_grpo import GRPO
+from sb3_grpo.common.advantages import group_advantages
+from sb3_grpo.common.buffers import GroupBatch
+from sb3_grpo.envs import ControlVecEnv
+
+RESULTS = ROOT / "benchmarks" / "results" / "group_noise.json"
+SIZES = (2, 4, 8, 16, 32)
+LARGEST, N_STARTS = 128, 24
+STEPS_BEFORE = 10_000
+RESAMPLES = 2000
+
+
+class Episodes(NamedTuple):
+    """
+    :param rewards: (starts, members, T)
+    :param mask: (starts, members, T)
+    :param scores: (starts, members, parameters) gradient of the mean log probability of an episode's actions
+    """
+
+    rewards: th.Tensor
+    mask: th.Tensor
+    scores: th.Tensor
+
+
+class _Keep(BaseCallback):
+    """Keeps the groups of the last rollout."""
+
+    batch: GroupBatch
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.batch = self.model.batch  # type: ignore[attr-defined]
+
+
+def play(steps: int = STEPS_BEFORE, n_starts: int = N_STARTS, members: int = LARGEST, seed: int = 0) -> Episodes:
+    """
+    :param steps: To learn before
+    :param n_starts: How many groups are played after that
+    :param members: Of each
+    :param seed: Of everything random
+    :return: What was played
+    """
+    task = TASKS["sizes"]
+    learned = GRPO("MlpPolicy", ControlVecEnv(task.title, N_COPIES, seed=seed), seed=seed, device="cpu", **arguments(task, ()))
+    learned.learn(steps)
+    kwargs = arguments(task, (f"group_size={members}", f"n_groups={n_starts}"))
+    env = ControlVecEnv(task.title, members, seed=seed + 1)
+    model: Any = GRPO("MlpPolicy", env, seed=seed, device="cpu", learning_rate=0.0, **{**kwargs, "n_epochs": 1})
+    model.policy.load_state_dict(learned.policy.state_dict())
+    keep = _Keep()
+    model.learn(1, callback=keep)
+    return Episodes(keep.batch.rewards, keep.batch.mask, scores_of(model, keep.batch))
+
+
+def scores_of(model: Any, batch: GroupBatch) -> th.Tensor:
+    """
+    :param model: A model
+    :param batch: What it has played
+    :return: (B, G, parameters) the gradient of the mean log probability of each episode's actions
+    """
+    parameters = [parameter for parameter in model.policy.parameters() if parameter.requires_grad]
+    gradients = []
+    for steps in batch.rows.split(batch.lengths.flatten().tolist()):
+        log_prob = model.policy.get_distribution(batch.observations[steps]).log_prob(batch.actions[steps])  # type: ignore[index]
+        of_one = th.autograd.grad(log_prob.mean(), parameters)
+        gradients.append(th.cat([each.flatten() for each in of_one]))
+    return th.stack(gradients).view(*batch.lengths.shape, -1)
+
+
+def noise(episodes: Episodes, size: int, scale: str) -> tuple[np.ndarray, np.ndarray]:
+    """
+    :param episodes: What was played
+    :param size: Of the groups that it is cut into
+    :param scale: As in :func:`group_advantages`
+    :return: (starts,) the variance of the gradient that a group of this size gives, around the mean over the groups from the
+        same start; (starts, parameters) these means
+    """
+    n_starts, members, n_steps = episodes.rewards.shape
+    pieces = (n_starts * members // size, size, n_steps)
+    advantages = group_advantages(episodes.rewards.reshape(pieces), episodes.mask.reshape(pieces), scale=scale)[..., 0]
+    weighted = advantages.reshape(n_starts, -1, size, 1).float() * episodes.scores.view(
+        n_starts, -1, size, episodes.scores.shape[-1]
+    )
+    gradients = weighted.mean(2)
+    return gradients.var(1).sum(-1).numpy(), gradients.mean(1).numpy()
+
+
+def relative_noise(variances: np.ndarray, means: np.ndarray, n_groups: int) -> float:
+    """
+    :param variances: (starts,)
+    :param means: (starts, parameters)
+    :param n_groups: Over how many groups they are means
+    :return: Standard deviation of the gradient of a group over the size of what it estimates
+    """
+    # A mean is longer than what it estimates, by its own noise
+    signal = (np.square(means).sum(-1) - variances / n_groups).mean()
+    return float(np.sqrt(variances.mean() / signal))
+
+
+def slope(sizes: tuple[int, ...], noises: list[float]) -> float:
+    """
+    :param sizes: Of groups
+    :param noises: Of their gradients
+    :return: Slope of the logarithms
+    """
+    return float(np.polyfit(np.log(sizes), np.log(noises), 1)[0])
+
+
+def measure(episodes: Episodes, scale: str) -> dict[str, Any]:
+    """
+    :param episodes: What was played
+    :param scale: As in :func:`group_advantages`
+    :return: The noise for each size with its interval, and slopes against G and against G - 1 with theirs
+    """
+    parts = [noise(episodes, size, scale) for size in SIZES]
+    rng, (n_starts, members) = np.random.default_rng(0), episodes.rewards.shape[:2]
+
+    def figures(drawn: np.ndarray) -> list[float]:
+        noises = [
+            relative_noise(variances[drawn], means[drawn], members // size)
+            for size, (variances, means) in zip(SIZES, parts, strict=True)
+        ]
+        return [*noises, slope(SIZES, noises), slope(tuple(size - 1 for size in SIZES), noises)]
+
+    value = figures(np.arange(n_starts))
+    low, high = np.percentile([figures(rng.integers(n_starts, size=n_starts)) for _ in range(RESAMPLES)], [2.5, 97.5], axis=0)
+    rows = [[round(float(x), 4) for x in row] for row in zip(value, low, high, strict=True)]
+    return {"noise": rows[:-2], "slope": rows[-2], "slope_of_others": rows[-1]}
+
+
+def main() -> None:
+    """Play, measure, write."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    th.set_num_threads(1)
+    episodes = play()
+    result = {
+        "task": TASKS["sizes"].title,
+        "steps_before": STEPS_BEFORE,
+        "starts": N_STARTS,
+        "members": LARGEST,
+        "mean_length": round(float(episodes.mask.sum(-1).double().mean()), 1),
+        "sizes": SIZES,
+        **{scale: measure(episodes, scale) for scale in ("none", "group")},
+        **origin(),
+    }
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The curve of ScaleRL (arXiv:2510.13786, eq. 1): from where a training begins to the ceiling that it heads for."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+RESAMPLES = 400
+# Of the exponent. The midpoint may lie beyond the budget, up to so many times: from there on it cannot be told from none
+EXPONENTS = (0.3, 8.0)
+FURTHEST = 10.0
+
+
+class Fit(NamedTuple):
+    """
+    :param ceiling: A, what the score heads for
+    :param midpoint: C_mid, the compute at which half of the way is gone
+    :param exponent: B, how steep it is there
+    """
+
+    ceiling: float
+    midpoint: float
+    exponent: float
+
+
+def scaling_curve(compute: np.ndarray, start: float, ceiling: float, midpoint: float, exponent: float) -> np.ndarray:
+    """
+    ``R(C) = R_0 + (A - R_0) / (1 + (C_mid / C)^B)``.
+
+    :param compute: C, not negative
+    :param start: R_0, the score before training
+    :param ceiling: A
+    :param midpoint: C_mid
+    :param exponent: B
+    :return: The score after each compute
+    """
+    with np.errstate(divide="ignore"):
+        return start + (ceiling - start) / (1.0 + (midpoint / compute) ** exponent)
+
+
+def fit(compute: np.ndarray, scores: np.ndarray, highest: float) -> Fit:
+    """
+    Least squares. ``R_0`` is the first score, which is measured.
+
+    :param compute: (points,) beginning with 0
+    :param scores: (points,)
+    :param highest: The ceiling is not sought above it
+    :return: What fits best
+    """
+    budget, start = float(compute[-1]), float(scores[0])
+    low, high = np.array([start, 0.01, EXPONENTS[0]]), np.array([highest, FURTHEST, EXPONENTS[1]])
+
+    def errors(parameters: np.ndarray) -> np.ndarray:
+        return scaling_curve(compute[1:] / budget, start, *parameters) - scores[1:]
+
+    top = float(np.clip(scores.max(), start + 1e-3 * (highest - start), highest))
+    begins = [[ceiling, midpoint, 2.0] for ceiling in (top, highest) for midpoint in (0.2, 0.6, 2.0)]
+    found = [least_squares(errors, np.clip(begin, low + 1e-6, high - 1e-6), bounds=(low, high)) for begin in begins]
+    ceiling, midpoint, exponent = min(found, key=lambda each: each.cost).x
+    return Fit(float(ceiling), float(midpoint * budget), float(exponent))
+
+
+def fit_interval(compute: np.ndarray, curves: np.ndarray, highest: float, seed: int = 0) -> tuple[Fit, Fit, Fit]:
+    """
+    :param compute: (points,) beginning with 0
+    :param curves: (seeds, points)
+    :param highest: The ceiling is not sought above it
+    :param seed: Of the bootstrap
+    :return: The fit to the mean over the seeds, and the ends of 95% intervals, by drawing the seeds again
+    """
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(curves), size=(RESAMPLES, len(curves)))
+    fits = np.array([fit(compute, curves[rows].mean(0), highest) for rows in drawn])
+    low, high = np.percentile(fits, [2.5, 97.5], axis=0)
+    return fit(compute, curves.mean(0), highest), Fit(*low.tolist()), Fit(*high.tolist())

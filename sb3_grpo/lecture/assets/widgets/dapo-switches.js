@@ -1,0 +1,85 @@
+// Measured learning curves of any combination of DAPO's changes, beside GRPO and DAPO
+const SWITCHES = ["clip", "dynamic", "step", "overlong", "kl"];
+const nameOfArm = (state) => SWITCHES.map((key) => state[key]).join("");
+const onNames = (recorded, arm) => recorded.switches.filter((_, i) => arm[i] === "1");
+const combined = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
+
+function armTitle(recorded, arm) {
+  const on = onNames(recorded, arm), off = recorded.switches.filter((name) => !on.includes(name));
+  if (!on.length) return "GRPO";
+  if (!off.length) return "DAPO";
+  return off.length === 1 ? `DAPO less ${off[0]}` : `GRPO with ${combined(on)}`;
+}
+
+const intervalText = ([value, low, high], digits) => `${fmt(value, digits)} (${fmt(low, digits)} to ${fmt(high, digits)})`;
+// Digits of means over the training
+const meanDigits = (recorded) => (recorded.digits > 1 ? 2 : 0);
+
+function switchesSay(recorded, arm) {
+  const digits = meanDigits(recorded), of = (name) => intervalText(recorded.arms[name].mean, digits);
+  const ends = `GRPO ${of("00000")}, DAPO ${of("11111")}`;
+  const what = `${recorded.score}, mean over ${recorded.steps.toLocaleString("en")} ${recorded.unit}`;
+  if (!recorded.arms[arm]) return `${armTitle(recorded, arm)} was not measured on this task. The ends were: ${ends} (${what}).`;
+  if (arm === "00000" || arm === "11111") return `${recorded.title}: ${ends} (${what}).`;
+  const [, low, high] = recorded.arms[arm].mean, [, grpoLow, grpoHigh] = recorded.arms["00000"].mean;
+  const against = low > grpoHigh ? "It is above GRPO, and the intervals do not overlap." : high < grpoLow ? "It is below GRPO, and the intervals do not overlap." : "Its interval overlaps GRPO’s.";
+  return `${recorded.title}, ${armTitle(recorded, arm)}: ${of(arm)} (${what}). ${ends}. ${against}`;
+}
+
+function switchesPicture(recorded, arm, label) {
+  const [low, high] = recorded.range, points = recorded.arms["00000"].curve[0].length - 1;
+  const x = (i) => (recorded.steps / 1000) * (i / points);
+  const p = plot({ x: [0, recorded.steps / 1000], y: [low, high], label, xLabel: `thousand ${recorded.unit}`, yLabel: recorded.score });
+  const curves = [["00000", "grey"], ["11111", "blue"]];
+  if (recorded.arms[arm] && !curves.some(([name]) => name === arm)) curves.push([arm, "orange"]);
+  for (const [name, color] of curves) p.band(recorded.arms[name].curve[0].map((_, i) => [x(i), recorded.arms[name].curve[1][i], recorded.arms[name].curve[2][i]]), color);
+  for (const [name, color] of curves) p.line(recorded.arms[name].curve[0].map((value, i) => [x(i), value]), color);
+  return p.root;
+}
+
+// What each switch is worth where the others are as they are
+function worthRows(recorded, state) {
+  const digits = meanDigits(recorded);
+  return SWITCHES.map((key, i) => {
+    const without = recorded.arms[nameOfArm({ ...state, [key]: 0 })], worth = without && without.worth[i];
+    const text = worth ? `${worth[0] > 0 ? "+" : ""}${intervalText(worth, digits)}` : "not measured";
+    return el("tr", {}, el("th", { scope: "row" }, recorded.switches[i]), el("td", {}, state[key] ? "on" : "off"), el("td", {}, text));
+  });
+}
+
+widget("dapo-switches", {
+  state: { task: "control", clip: 1, dynamic: 0, step: 1, overlong: 1, kl: 1 },
+  guess: {
+    question: "In DAPO’s paper, dynamic sampling brought the most: 8 of 20 points. On Acrobot every episode that fails takes 500 steps. What does dynamic sampling bring there?",
+    options: ["The most again", "Nothing that shows", "It costs"],
+    right: 1,
+    state: { task: "control", clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
+    because: `On average over the other changes it is worth ${intervalText(DATA.switches.control.main[1], 0)} points of return: some seeds gain, others lose. Early in training most groups are dead, and each that is thrown away has cost 2,000 steps.`,
+  },
+  examples: {
+    "GRPO": { clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 0 },
+    "DAPO": { clip: 1, dynamic: 1, step: 1, overlong: 1, kl: 1 },
+    "dynamic sampling alone": { clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
+    "DAPO less dynamic sampling": { clip: 1, dynamic: 0, step: 1, overlong: 1, kl: 1 },
+  },
+  controls: [
+    choice("task", "Task", { control: "Acrobot (control)", text: "Sums (text)" }),
+    tick("clip", "Clip-higher"),
+    tick("dynamic", "Dynamic sampling"),
+    tick("step", "Step-level loss"),
+    tick("overlong", "Overlong episodes: filter (control), penalty (text)"),
+    tick("kl", "No KL penalty"),
+  ],
+  draw(state) {
+    const recorded = DATA.switches[state.task], arm = nameOfArm(state), says = switchesSay(recorded, arm);
+    return [
+      el("p", { class: "says", "aria-live": "polite" }, says),
+      el("div", { class: "pictures" },
+        el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
+          el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `What is ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
+        el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
+          el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
+          el("tbody", {}, worthRows(recorded, state)))),
+    ];
+  },
+});

@@ -1,0 +1,161 @@
+"""What DAPO's changes are worth: the fits, the effects and the noise of groups on numbers that are known, and a run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch as th
+
+pytest.importorskip("rliable")
+pytest.importorskip("scipy")
+
+from benchmarks.switches import run
+from benchmarks.switches.effects import effects, measured
+from benchmarks.switches.group_noise import Episodes, measure
+from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
+from benchmarks.switches.run import RESULTS
+from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
+from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder
+from benchmarks.unseen.run import rows
+from sb3_grpo.compare.statistics import iqm
+
+WORTH = {
+    "clip_higher": 0.05,
+    "dynamic_sampling": 0.2,
+    "step_loss": 0.0,
+    "overlong_filter": -0.1,
+    "overlong_penalty": 0.03,
+    "no_kl": 0.1,
+}
+BUDGET = 10_000
+
+
+def rows_of(name, seeds=5):
+    """
+    :param name: Of a task
+    :param seeds: How many
+    :return: Runs to which each change adds what it is worth, times the range of the task, all along
+    """
+    low, high = TASKS[name].range
+    return [
+        {
+            "task": name,
+            "on": list(arm),
+            "seed": seed,
+            "scores": [low + (high - low) * (0.3 + 0.01 * seed + sum(WORTH[change] for change in arm))] * (N_POINTS + 1),
+        }
+        for arm in TASKS[name].arms
+        for seed in range(seeds)
+    ]
+
+
+def test_a_fit_finds_the_curve_that_made_the_points():
+    compute = np.linspace(0, BUDGET, 16)
+    for ceiling, midpoint, exponent in ((0.8, 3_000.0, 2.5), (0.95, 9_000.0, 1.2)):
+        found = fit(compute, scaling_curve(compute, 0.1, ceiling, midpoint, exponent), highest=1.0)
+        assert found == pytest.approx((ceiling, midpoint, exponent), rel=0.02)
+    # Half of the way at the midpoint
+    assert scaling_curve(np.array([3_000.0]), 0.2, 0.8, 3_000.0, 2.5)[0] == pytest.approx(0.5)
+
+
+def test_a_ceiling_that_is_far_away_has_a_wide_interval():
+    rng, compute = np.random.default_rng(0), np.linspace(0, BUDGET, 16)
+    widths = []
+    for midpoint in (2_000.0, 30_000.0):
+        curves = scaling_curve(compute, 0.1, 0.8, midpoint, 2.0) + 0.02 * rng.normal(size=(5, 16))
+        value, low, high = fit_interval(compute, curves, highest=1.0)
+        assert low.ceiling <= value.ceiling <= high.ceiling
+        widths.append(high.ceiling - low.ceiling)
+    assert widths[0] < 0.1 < widths[1]
+
+
+def test_effects_are_what_each_change_adds():
+    for name in ("control", "text"):
+        low, high = TASKS[name].range
+        for change, effect in effects(measured(rows_of(name), name)).items():
+            expected = (high - low) * WORTH[change]
+            assert effect.alone.value == pytest.approx(expected, abs=1e-6), change
+            # All seeds agree
+            assert effect.last == pytest.approx([expected] * 3, abs=1e-6), change
+            if name == "control":
+                # Middle halves of different combinations: near the truth
+                assert effect.main is not None
+                assert effect.main.value == pytest.approx(expected, abs=0.03 * (high - low)), change
+            else:
+                assert effect.main is None
+
+
+def test_only_seeds_that_all_combinations_have_are_compared():
+    rows = [row for row in rows_of("control") if not (row["seed"] == 3 and row["on"] == ["no_kl"])]
+    found = measured(rows, "control")
+    assert found.seeds == (0, 1, 2, 4)
+    assert {len(curves) for curves in found.curves.values()} == {4}
+
+
+def test_the_ladder_is_that_of_the_paper():
+    rungs: list[Rung] = rungs_of(measured(rows_of("ladder"), "ladder"))
+    assert [(rung.label, rung.paper) for rung in rungs] == [
+        ("GRPO", None),
+        ("+ no KL penalty", 30),
+        ("+ overlong filter", 36),
+        ("+ clip-higher", 38),
+        ("+ overlong penalty for the filter", 41),
+        ("+ step-level loss", 42),
+        ("+ dynamic sampling", 50),
+    ]
+    # The penalty takes the place of the filter
+    assert rungs[4].adds == pytest.approx([WORTH["overlong_penalty"] - WORTH["overlong_filter"]] * 3)
+
+
+def test_all_switches_together_are_dapo():
+    paper = arguments(TASKS["control"], ())
+    assert (paper["kl_coef"], paper["loss_average"], paper["dynamic_sampling"]) == (0.04, "episode", False)
+    dapo = arguments(TASKS["text"], ladder("overlong_penalty")[-1])
+    assert (dapo["kl_coef"], dapo["loss_average"], dapo["dynamic_sampling"]) == (0.0, "step", True)
+    assert (dapo["clip_range_high"], dapo["overlong_penalty"], dapo["overlong_filter"]) == (0.28, 1.0, False)
+
+
+def test_the_lecture_gets_the_combinations_that_were_measured():
+    found = {name: measured(rows_of(name), name) for name in ("control", "text")}
+    data = widget_data(found, {name: effects(each) for name, each in found.items()})
+    assert len(data["control"]["arms"]) == 32
+    assert {"00000", "11111", "10000", "01111"} <= set(data["text"]["arms"])
+    # Combinations with the filter are on the page alone
+    assert data["text"]["switches"][3] == "overlong penalty" and "10011" in data["text"]["arms"]
+    # Of what is off, as far as the combination with it was measured
+    assert data["text"]["arms"]["00000"]["worth"][4] == pytest.approx([0.1] * 3)
+    assert data["text"]["arms"]["10000"]["worth"] == [None] * 5
+    assert [len(part) for part in data["text"]["arms"]["00000"]["curve"]] == [N_POINTS + 1] * 3
+
+
+def test_noise_of_groups_whose_members_are_independent():
+    generator = th.Generator().manual_seed(0)
+    chosen = th.randint(0, 2, (24, 128), generator=generator).double()
+    # The gradient of the log probability of a coin, and rewards of the side that fell
+    scores = th.stack([chosen - 0.5, th.randn(24, 128, generator=generator, dtype=th.float64)], dim=-1).float()
+    figures = measure(Episodes(chosen[..., None], th.ones(24, 128, 1, dtype=th.bool), scores), scale="none")
+    slope, low, high = figures["slope_of_others"]
+    assert low < slope < high and slope == pytest.approx(-0.5, abs=0.08)
+    noises = [row[0] for row in figures["noise"]]
+    assert noises == sorted(noises, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["control", "text"])
+def test_runs_begin_alike_and_have_all_points(name, monkeypatch):
+    monkeypatch.setitem(TASKS, name, TASKS[name]._replace(timesteps=600))
+    monkeypatch.setattr(run, "WARM_START_PASSES", 1)
+    with_kl, without = (run.learn(name, arm, 0) for arm in ((), ("no_kl",)))
+    assert len(with_kl["scores"]) == len(without["scores"]) == N_POINTS + 1
+    assert with_kl["scores"][0] == without["scores"][0]
+    assert set(with_kl) == {"task", "on", "seed", "scores", "dead", "cut_off", "updates", "seconds"}
+
+
+def test_the_lecture_shows_the_runs_there_are():
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    for name in ("control", "text"):
+        found = measured(rows(RESULTS), name)
+        assert data[name]["seeds"] == len(found.seeds)
+        for arm, curves in found.curves.items():
+            bits = "".join(str(int(switch in arm)) for switch in five(found.task.overlong))
+            if set(arm) <= set(five(found.task.overlong)):
+                assert data[name]["arms"][bits]["curve"][0] == pytest.approx(iqm(curves), abs=0.06)
