@@ -466,8 +466,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
             self.collector.check_capture()
-            self.collector.begin_episodes([*range(self.n_envs)])
-            self.collector.check_observations(self._last_obs)
+            self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
         if resumed is not None:
             self._num_timesteps_at_start = resumed.begun_at
             self.start_time -= resumed.nanoseconds
@@ -622,7 +621,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.begin_groups()
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self.collector.begin_episodes([*range(self.n_envs)])
+        self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
@@ -736,10 +735,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
             collector.end_episodes(ended, infos)
-            collector.begin_episodes(ended)
+            collector.begin_episodes(ended, new_obs)
             if self.use_sde:
                 # With that of the episode before, the members of a group that one copy plays would all be the same
                 self.policy.reset_noise_of(ended, self.n_envs)
-        # Before the policy acts on them
-        collector.check_observations(new_obs)
+        else:
+            # Before the policy acts on them
+            collector.check_observations(new_obs)
         return bool(ended)

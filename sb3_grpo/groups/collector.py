@@ -186,15 +186,18 @@ class GroupCollector:
         self.queue.begin_rollout()
         self.feeder.fill()
 
-    def begin_episodes(self, copies: list[int]) -> None:
+    def begin_episodes(self, copies: list[int], observations: Any) -> None:
         """
         Find out which episodes have just begun.
 
         :param copies: Environment copies that were reset
+        :param observations: Of all copies, see ``check_observations``
         """
-        self.tickets[copies] = self.feeder.tickets_of(copies)
         self.time[copies] = 0
         self.outcome[copies] = 0.0
+        # Before the first ones of a group are compared: those that are no numbers are no unequal start
+        self.check_observations(observations)
+        self.tickets[copies] = self.feeder.tickets_of(copies)
         self.feeder.fill()
 
     def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:
