@@ -1,6 +1,7 @@
 """What the benchmark scripts share: the machine's description, and configurations in RL Zoo's format."""
 
 import importlib
+import json
 import os
 import platform
 import sys
@@ -72,3 +73,21 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         if isinstance(value, str) and key == "policy_kwargs":
             entry[key] = parse_value(value)  # a call in a string, as the RL Zoo has it
     return entry
+
+
+def write_trust(name: str, what: str, promise: str, n: int, wrong: list[Any], **more: Any) -> None:
+    """
+    Write what was tried to break, for ``benchmarks.trust``.
+
+    :param name: of the file in ``results/trust``
+    :param what: what was tried
+    :param promise: what is promised
+    :param n: how often it was tried
+    :param wrong: where it was not kept
+    :param more: what else is worth knowing
+    """
+    path = RESULTS / "trust" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    found = {"what": what, "promise": promise, "n": n, "as_promised": n - len(wrong), **more, "wrong": wrong}
+    path.write_text(json.dumps({**found, "command": command(), "machine": machine()}, indent=1) + "\n")
+    print(f"{n} tried, {n - len(wrong)} as promised: {path}")

@@ -5,7 +5,6 @@ Copy 1 of 3 fails once in the middle of a training. A fault counts as named if t
 the step; as survived if ``close()`` returns, no process is left, and the model can be saved, loaded and is finite.
 """
 
-import json
 import os
 import re
 import signal
@@ -22,10 +21,9 @@ import torch as th
 from rich.progress import track
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from benchmarks.common import RESULTS, machine
+from benchmarks.common import write_trust
 from sb3_grpo import DAPO, GRPO, make_group_env
 
-RESULT = RESULTS / "trust" / "environment_faults.json"
 IN_ANY = (
     "raises",
     "raises in reset",
@@ -173,18 +171,13 @@ def main() -> None:
         *product((*IN_ANY, *IN_A_PROCESS), (40,), (SubprocVecEnv,), (False, True), ("GRPO", "DAPO")),
     ]
     rows = [try_fault(*each) for each in track(tries, "Faults")]
-    kept = [row["named"] and row["survived"] for row in rows]
-    found = {
-        "what": "faults of environments: errors, hangs, processes that end, values that are not finite",
-        "promise": "an error that names copy, environment and step; nothing is left running, and the model can be saved",
-        "n": len(rows),
-        "as_promised": sum(kept),
-        "wrong": [row for row, is_kept in zip(rows, kept, strict=True) if not is_kept],
-        "command": "python -m benchmarks.environment_faults",
-        "machine": machine(),
-    }
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{found['n']} faults, {found['as_promised']} named and survived: {RESULT}")
+    write_trust(
+        "environment_faults",
+        "faults of environments: errors, hangs, processes that end, values that are not finite",
+        "an error that names copy, environment and step; nothing is left running, and the model can be saved",
+        len(rows),
+        [row for row in rows if not (row["named"] and row["survived"])],
+    )
 
 
 if __name__ == "__main__":

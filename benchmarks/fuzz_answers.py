@@ -6,14 +6,13 @@ around a right or a wrong one. What is right is known from how each is made.
 """
 
 import argparse
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
-from benchmarks.common import RESULTS, command, machine
+from benchmarks.common import write_trust
 
 # Around the right answer: still right
 ACCEPTED = (
@@ -226,21 +225,15 @@ def main() -> None:
         if score != right:
             wrong.append({"answer": answer[:200], "reference": reference, "right": right, "score": score})
             print(wrong[-1], flush=True)
-    result = {
-        "what": 'hostile answers to the verifier "math"',
-        "promise": "1 for the right number or formula by itself, 0 for all else",
-        "n": args.answers,
-        "as_promised": args.answers - len(wrong),
-        "counts": dict(sorted(counts.items())),
-        "slowest_seconds": round(slowest, 2),
-        "wrong": wrong,
-        "command": command(),
-        "machine": machine(),
-    }
-    path = RESULTS / "trust" / "answers.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["counts"], indent=1), slowest)
+    write_trust(
+        "answers",
+        'hostile answers to the verifier "math"',
+        "1 for the right number or formula by itself, 0 for all else",
+        args.answers,
+        wrong,
+        counts=dict(sorted(counts.items())),
+        slowest_seconds=round(slowest, 2),
+    )
 
 
 if __name__ == "__main__":

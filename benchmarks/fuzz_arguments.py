@@ -6,7 +6,6 @@ an argument, or trains.
 """
 
 import argparse
-import json
 import math
 import os
 import random
@@ -23,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-from benchmarks.common import RESULTS, command, machine
+from benchmarks.common import write_trust
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.arguments import ARGUMENTS
 
@@ -216,20 +215,14 @@ def main() -> None:
                 {"algorithm": case.algorithm.__name__, "given": f"{case.args}{case.kwargs}"[:200], "outcome": outcome[:300]}
             )
             print(wrong[-1], flush=True)
-    result = {
-        "what": "calls of the constructors with arguments at random",
-        "promise": "refused by an error that names an argument, before anything runs; or it trains",
-        "n": args.cases,
-        "as_promised": args.cases - len(wrong),
-        "counts": {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
-        "wrong": wrong,
-        "command": command(),
-        "machine": machine(),
-    }
-    path = RESULTS / "trust" / "arguments.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["counts"], indent=1))
+    write_trust(
+        "arguments",
+        "calls of the constructors with arguments at random",
+        "refused by an error that names an argument, before anything runs; or it trains",
+        args.cases,
+        wrong,
+        counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
+    )
 
 
 if __name__ == "__main__":

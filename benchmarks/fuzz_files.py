@@ -28,7 +28,7 @@ from typing import Any
 import torch as th
 import yaml
 
-from benchmarks.common import RESULTS, command, machine
+from benchmarks.common import write_trust
 from sb3_grpo import DAPO
 from sb3_grpo.compare.build import check
 from sb3_grpo.compare.definition import make_experiment, read_experiment
@@ -349,20 +349,14 @@ def main() -> None:
                 wrong.append({"file": kind, "number": number, "outcome": outcome[:300]})
                 print(wrong[-1], flush=True)
         os.chdir("/")
-    result = {
-        "what": "changed files: descriptions, entries, results, models",
-        "promise": "read, or refused by an error that says what is wrong; nothing in them is run",
-        "n": args.files,
-        "as_promised": args.files - len(wrong),
-        "counts": {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
-        "wrong": wrong,
-        "command": command(),
-        "machine": machine(),
-    }
-    path = RESULTS / "trust" / "files.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["counts"], indent=1))
+    write_trust(
+        "files",
+        "changed files: descriptions, entries, results, models",
+        "read, or refused by an error that says what is wrong; nothing in them is run",
+        args.files,
+        wrong,
+        counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
+    )
 
 
 if __name__ == "__main__":

@@ -171,8 +171,15 @@ class GroupRolloutBuffer:
         :param state: What ``state_dict`` returned
         """
         self.reset()
-        vars(self).update(state)
+        vars(self).update({name: value for name, value in state.items() if name != "_obs"})
         self.size = self._n_evaluated = self._capacity = len(self._data["ticket"])
+        for key, values in state["_obs"].items():
+            store = self._obs[key]
+            if isinstance(store, FrameStore) and values.dtype == store.dtype:
+                store.grow(self.size)
+                store.add(0, values, self._data["ticket"])
+            else:
+                self._obs[key] = values
 
     def _grow(self, n_rows: int) -> None:
         """Make room. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""

@@ -462,6 +462,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.begin_groups()
         self.collector.feeder.fill()
         fresh = self._last_obs is None
+        self.collector.watch(self.step_timeout)
         with self.collector.watchdog:
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
@@ -497,9 +498,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     def begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
-        if self._collector is not None and self._collector.env is self.env:
-            self._collector.clear()
-        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng, self.step_timeout)
+        if self._collector is not None:
+            self._collector.watchdog.stop()
+            if self._collector.env is self.env:
+                self._collector.clear()
+        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -619,6 +622,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         )
         self._evaluate_log_probs()
         self.begin_groups()
+        self.collector.watch(self.step_timeout)
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)

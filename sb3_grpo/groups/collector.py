@@ -1,5 +1,6 @@
 """Collects groups: which episode each environment copy plays, and how far it has got."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,9 @@ class GroupCollector:
     :param env: The training environment
     :param settings: What groups are drawn
     :param rng: Generator from which starts are drawn
-    :param step_timeout: How many seconds a step of the copies may take, see :class:`Watchdog`
     """
 
-    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator, step_timeout: float | None = None):
+    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
         self.env = env
         self.settings = settings
         self.rng = rng
@@ -52,11 +52,21 @@ class GroupCollector:
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
         self._n_steps = 0  # of the present rollout
-        self.watchdog = Watchdog(env.unwrapped, step_timeout)
+        self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
         # For messages: a copy that has failed cannot be asked any more
         named = env.has_attr("env_name")
         self._env_names = env.get_attr("env_name") if named else [type(env.unwrapped).__name__] * env.num_envs
+
+    def watch(self, step_timeout: float | None) -> None:
+        """
+        From now on, until ``watchdog.stop()``, end steps that take too long.
+
+        :param step_timeout: How many seconds a step of the copies may take, see :class:`Watchdog`
+        """
+        self.watchdog.stop()
+        self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
+        self.watchdog.start()
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 # Where copies are in processes of their own, and no limit was given
@@ -33,7 +34,6 @@ class Watchdog:
 
     :param env: The copies, without wrappers
     :param seconds: How long a step may take. ``None``: 600 s for copies in processes, and no limit in this process
-    :raises ValueError: if it cannot be done here
     """
 
     def __init__(self, env: VecEnv, seconds: float | None):
@@ -44,16 +44,31 @@ class Watchdog:
         self.late: list[int] = []
         self._since: float | None = None
         self._thread: int | None = None
-        self._over = threading.Event()
-        if math.isinf(seconds):
+        self._over: threading.Event | None = None  # of the thread that looks
+
+    def start(self) -> None:
+        """
+        Begin to watch, until ``stop``.
+
+        :raises ValueError: if it cannot be done here
+        """
+        if math.isinf(self.seconds) or self._over is not None:
             return
         if self.processes is not None:
-            threading.Thread(target=self._look, daemon=True).start()
+            self._over = threading.Event()
+            threading.Thread(target=self._look, args=(self._over,), daemon=True).start()
         elif not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
             raise ValueError(
-                f"step_timeout={seconds:g} in this process needs the main thread, and a system that has alarms (not Windows). "
-                "Build the copies in processes, make_group_env(..., vec_env_cls=SubprocVecEnv), or leave step_timeout=None."
+                f"step_timeout={self.seconds:g} in this process needs the main thread, and a system that has alarms (not "
+                "Windows). Build the copies in processes, make_group_env(..., vec_env_cls=SubprocVecEnv), or leave "
+                "step_timeout=None."
             )
+
+    def stop(self) -> None:
+        """There is nothing more to watch."""
+        if self._over is not None:
+            self._over.set()
+            self._over = None
 
     def __enter__(self) -> None:
         if math.isinf(self.seconds):
@@ -73,9 +88,9 @@ class Watchdog:
     def _alarm(self, number: int, frame: FrameType | None) -> None:
         raise StepTimeout(_too_long(self.seconds))
 
-    def _look(self) -> None:
+    def _look(self, over: threading.Event) -> None:
         period = min(self.seconds * _PERIOD_SHARE, _MAX_PERIOD)
-        while not self._over.wait(period):
+        while not over.wait(period):
             since = self._since
             if since is not None and time.monotonic() - since > self.seconds:
                 self._end_late()
@@ -102,10 +117,6 @@ class Watchdog:
             frame = frame.f_back
         return 0
 
-    def stop(self) -> None:
-        """There is nothing more to watch."""
-        self._over.set()
-
 
 def copy_of(error: BaseException, env: VecEnv) -> int | None:
     """
@@ -126,22 +137,24 @@ def misshapen_copy(error: BaseException, env: SubprocVecEnv) -> int | None:
     """
     :param error: What was raised
     :param env: The copies
-    :return: Which copy's observation could not be put beside the others, ``None`` if that was not it
+    :return: Which copy's observation does not fit to the others, ``None`` if that was not it
     """
     trace = error.__traceback__
     while trace is not None:
         observations = trace.tb_frame.f_locals.get("obs_list")
         if trace.tb_frame.f_code.co_name == "_stack_obs" and isinstance(observations, list | tuple):
-            wrong = [idx for idx, each in enumerate(observations) if _shapes(each) != _shapes(env.observation_space.sample())]
+            right = _shapes(env.observation_space)
+            wrong = [idx for idx, each in enumerate(observations) if _shapes(each) != right]
             return wrong[0] if wrong else None
         trace = trace.tb_next
     return None
 
 
-def _shapes(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {key: np.shape(value) for key, value in observation.items()}
-    return np.shape(observation)
+def _shapes(part: Any) -> Any:
+    """Of an observation, or of its space."""
+    if isinstance(part, dict | spaces.Dict):
+        return {key: _shapes(value) for key, value in part.items()}
+    return part.shape if isinstance(part, spaces.Space) else np.shape(part)
 
 
 def ended_processes(env: VecEnv) -> dict[int, str]:

@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.baselines import image_features
+from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.frames import FrameStore
 from tests.toy_envs import observations_of
 
@@ -151,3 +152,30 @@ def test_bfloat16_is_saved(tmp_path: Any) -> None:
 def test_bfloat16_without_layers_to_compute_in_it() -> None:
     with pytest.raises(ValueError, match=r'FlattenExtractor of this policy has none: leave it out, or write "CnnPolicy"'):
         GRPO("MlpPolicy", "CartPole-v1", policy_kwargs={"use_bfloat16": True})
+
+
+def test_frames_are_stored_once_after_a_training_was_resumed() -> None:
+    space = gym.spaces.Box(0, 255, (4, SIDE, SIDE), np.uint8)
+    generator = np.random.default_rng(0)
+    frames = generator.integers(0, 255, (12, SIDE, SIDE), dtype=np.uint8)
+    images = np.stack([frames[t : t + 4] for t in range(8)])
+
+    def make() -> GroupRolloutBuffer:
+        return GroupRolloutBuffer(space, gym.spaces.Discrete(2), "cpu")
+
+    def add(buffer: GroupRolloutBuffer, t: int) -> None:
+        buffer.add(images[t : t + 1], np.zeros(1, int), th.zeros(1, 2), np.zeros(1), np.zeros(1, int), np.full(1, t))
+
+    before = make()
+    for t in range(4):
+        add(before, t)
+    before._n_evaluated = before.size
+    after = make()
+    after.load_state_dict(before.state_dict())
+    for t in range(4, 8):
+        add(after, t)
+    store = after._obs[""]
+    assert isinstance(store, FrameStore)
+    np.testing.assert_array_equal(store[:8], images)
+    # Four images as they were written down, and one frame for each of the others
+    assert store._n_planes == 4 * 4 + 4
