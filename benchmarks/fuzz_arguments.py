@@ -1,5 +1,5 @@
 """
-Calls of GRPO and DAPO with arguments that nobody should give: each is refused when the model is made, in an error that names
+Calls of GRPO and DAPO with arguments that make no sense: each is refused when the model is made, in an error that names
 an argument, or trains.
 
     python -m benchmarks.fuzz_arguments --cases 2000
@@ -105,7 +105,7 @@ POLICY_KWARGS: tuple[dict[str, Any], ...] = (
     *({"normalize_observations": value} for value in (True, False, "yes", None)),
     *({"ortho_init": True}, {"squash_output": True}, {"full_std": 1}, {"no_such": 1}, {"use_sde": True}, {"action_space": 1}),
 )
-# What belongs to another algorithm, or to nobody
+# What belongs to another algorithm, or to none
 FOREIGN = ("vf_coef", "clip_range_vf", "normalize_advantage", "rollout_buffer_class", "use_rms_prop", "n_step", "buffer_size")
 
 

@@ -279,7 +279,7 @@ class Files:
             else:
                 members[name] = changed_bytes(rng, members[name])
             if rng.random() < 0.8:
-                # Whoever changes a member can write its hash, too
+                # A program that changes a member can write its hash, too
                 members["manifest.json"] = _with_hashes(members)
             file = io.BytesIO()
             with zipfile.ZipFile(file, "w") as archive:

@@ -3,7 +3,7 @@ Trainings that are killed again and again, and go on each time, until they end.
 
 ``python -m benchmarks.kills`` kills (SIGKILL) 50 processes at random moments of trainings that write a checkpoint before each
 update. After each kill the newest checkpoint has to be whole, its model has to load, and the next process goes on from it. A
-training that has come to its end must have learned the same, to the last bit, as one that nobody has disturbed.
+training that has come to its end must have learned the same, to the last bit, as one that was not disturbed.
 """
 
 import json

@@ -2,7 +2,7 @@
 The trainings that the chapters of the lecture show: ``python -m benchmarks.lecture_runs``.
 
 Each algorithm trains on CartPole by the program that stands in its chapter, with five seeds, and what happened is written to
-``sb3_grpo/lecture/data/runs.json``. PPO and TRPO have RL Zoo's settings for this task, but for schedules and the number of
+``sb3_grpo/lecture/data/runs.json``. PPO and TRPO have RL Zoo's settings for this task, except for schedules and the number of
 copies. Those that make several passes over an update have PPO's learning rate. That of the policy gradient was chosen on other
 seeds: ``--choose`` tries ``RATES`` there.
 """

@@ -111,7 +111,7 @@ class MinAtarEnv(gym.Env):
 
     def get_state(self) -> dict[str, Any]:
         """
-        :return: All that the rest of the episode depends on, but for the random generator, which ``sb3_grpo.starts`` looks for
+        :return: All that the rest of the episode depends on, except the random generator, which ``sb3_grpo.starts`` looks for
         """
         game = {name: value for name, value in vars(self.game.env).items() if name != "random"}
         return {"last_action": self.game.last_action, "game": copy.deepcopy(game)}

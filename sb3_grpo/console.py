@@ -30,7 +30,7 @@ ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
 # What the environments of a package need, by the beginning of their entry point
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
-# What is imported besides the module that registers them: without it, nobody can learn them
+# What is imported in addition to the module that registers them: without it, they cannot be learned
 _NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
 
 # Constructor parameters with an option of their own, or that no Python literal can express

@@ -49,7 +49,7 @@ class Scores(BaseCallback):
         self.dead.append(self.model.logger.name_to_value["group/dead_fraction"])
         if self.model.batch is not None:
             self.cut_off.append(self.model.batch.truncated.float().mean().item())
-        # One policy made all the steps of the rollout (but for episodes that were begun ahead)
+        # One policy made all the steps of the rollout (except in episodes that were begun ahead)
         reached = min(self.num_timesteps * N_POINTS // self.timesteps, N_POINTS - 1) + 1
         if reached > len(self.scores):
             self.scores += [round(self.score(self.model), 3)] * (reached - len(self.scores))

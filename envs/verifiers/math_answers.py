@@ -1,5 +1,5 @@
 """
-What counts as an answer to a question of mathematics: one number or formula, worked out, and nothing beside it that takes it
+What counts as an answer to a question of mathematics: one number or formula, worked out, and nothing else that takes it
 back. docs/text_tasks.md says the same in words.
 
 This module is sent to the process of the verifier by value: it needs nothing but Python's library.

@@ -23,7 +23,7 @@ from sb3_grpo.utils.plugins import name_of
 
 # Where whole groups are needed
 GROUPS_PER_UPDATE = 4
-# What it is where nobody says
+# What it is by default
 DEFAULT_GAE_LAMBDA = 0.95
 
 

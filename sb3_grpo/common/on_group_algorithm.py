@@ -348,7 +348,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
                 f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
-                "whoever made it."
+                "its author."
             )
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
@@ -391,7 +391,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     ) -> SelfOnGroupAlgorithm:
         data, params = read_safe_model(path, cls.policy_aliases)
         for name in cls.plugin_parameters:
-            # A function would have been refused by save: nobody else says what to import
+            # A function would have been refused by save: only the user says what to import
             if isinstance(plugin := data.get(name), str) and "." in plugin:
                 raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
         # A folder of another machine

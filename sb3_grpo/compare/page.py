@@ -30,7 +30,7 @@ class EnvSection:
     """
     :param env: the environment
     :param curves: its learning curves
-    :param curve_files: the same beside the page
+    :param curve_files: the same as files next to the page
     :param final: the final return of every run
     :param diagnostics: what was logged while training, if anything was
     :param tables: of the final scores by mode

@@ -1,4 +1,4 @@
-"""The pictures of the page: drawings, what they show in words, and the files that lie beside the page."""
+"""The pictures of the page: drawings, what they show in words, and the files that lie next to the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MODE_WORDS = {"deterministic": "most likely actions", "stochastic": "sampled act
 
 class File(NamedTuple):
     """
-    A picture beside the page, as PNG and SVG.
+    A picture next to the page, as PNG and SVG.
 
     :param label: what it shows
     :param name: of the files, without a suffix
@@ -54,7 +54,7 @@ class Picture:
     :param title: what it is about
     :param caption: what is seen
     :param drawings: one, or several that belong together
-    :param files: the same beside the page
+    :param files: the same as files next to the page
     """
 
     title: str
@@ -87,7 +87,7 @@ def final_picture(curves: EnvCurves, look: Mapping[str, Style], mode: str, file:
     :param curves: of an environment
     :param look: styles of the variants
     :param mode: how actions are chosen
-    :param file: the same beside the page
+    :param file: the same as files next to the page
     :return: the final return of every run
     """
     numbers = {name: place for place, name in enumerate(look)}
@@ -102,7 +102,7 @@ def diagnostics_picture(curves: EnvCurves, number_of: int, look: Mapping[str, St
     :param curves: of an environment
     :param number_of: the environment's number on the page
     :param look: styles of the variants
-    :param file: the same beside the page
+    :param file: the same as files next to the page
     :return: what was logged while training
     """
     drawings = []
@@ -125,7 +125,7 @@ def aggregate_picture(
     :param scores: normalised, of every run of each variant
     :param intervals: their IQM
     :param look: styles of the variants
-    :param file: the same beside the page
+    :param file: the same as files next to the page
     :return: all environments together
     """
     numbers = {name: place for place, name in enumerate(look)}
@@ -143,7 +143,7 @@ def profiles_picture(
     :param thresholds: (points,) normalised scores
     :param profiles: share of the runs above them, for each variant
     :param look: styles of the variants
-    :param file: the same beside the page
+    :param file: the same as files next to the page
     :return: performance profiles
     """
     middle = int(np.abs(thresholds - 0.5).argmin())
@@ -160,7 +160,7 @@ def improvements_picture(where: str, pairs: Sequence[Comparison], look: Mapping[
     :param where: on which environments
     :param pairs: of variants
     :param look: styles of the variants
-    :param file: the same beside the page
+    :param file: the same as files next to the page
     :return: probabilities of improvement
     """
     numbers = {name: place for place, name in enumerate(look)}

@@ -90,7 +90,7 @@ def _file(label: str, kind: str, env: str = "") -> File:
 
 
 def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> dict[str, list[File]]:
-    """Draw everything about one environment beside the page; the files by what they show."""
+    """Draw everything about one environment, next to the page; the files by what they show."""
     env, (mode, *others) = curves.env, results.modes
     steps = [
         (each, _file(f"steps, {MODE_WORDS[each]}", "curves_steps" if each == mode else f"curves_steps_{each}", env))

@@ -15,7 +15,7 @@ from sb3_grpo.utils.chance import process_state, set_process_state, set_space_st
 if TYPE_CHECKING:
     from sb3_grpo.starts.start_queue import StartQueue
 
-# What a StartQueue has beside the episode: the starts that wait, which their owner queues again, and its own step
+# What a StartQueue has in addition to the episode: the starts that wait, which their owner queues again, and its own step
 _NOT_OF_THE_EPISODE = DESCRIPTIVE | {"queue", "step", "_last"}
 
 

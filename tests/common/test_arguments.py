@@ -1,4 +1,4 @@
-"""Arguments that nobody should give: the error comes when the model is made, names the argument, and says what would do."""
+"""Arguments that make no sense: the error comes when the model is made, names the argument, and says what would do."""
 
 import json
 import math

@@ -207,7 +207,7 @@ def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_called_that_no_model_has(value: Any, tmp_path: Path) -> None:
-    """With hashes that are right again: whoever changes a file can write these, too."""
+    """With hashes that are right again: a program that changes a file can write these, too."""
     saved(tmp_path / "model")
     changed_attributes(tmp_path / "model.zip", tensorboard_log=value)
     with pytest.raises(ValueError, match=r"is not what save has written: "):

@@ -23,7 +23,7 @@ VARIANTS = {"ppo": "ppo", f'"{HOSTILE}': "grpo", "dapo": "dapo"}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PPO ends at 100 to 118 on CartPole, the others above it; nobody learns on the other environment."""
+    """PPO ends at 100 to 118 on CartPole, the others above it; none learns on the other environment."""
 
     def curve(env: str, variant: str, seed: int) -> list[float]:
         if env != "CartPole-v1":

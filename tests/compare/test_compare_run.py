@@ -212,7 +212,7 @@ def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]
     process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", "compare", *arguments])
     try:
-        # The second run, beside what starts it
+        # The second run, in addition to what starts it
         wait_for(lambda: results(tmp_path) and len(list(tmp_path.rglob("log.txt"))) == 2)
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2

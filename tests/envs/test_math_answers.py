@@ -1,4 +1,4 @@
-"""The verifier "math": one answer, worked out, and nothing beside it that takes it back."""
+"""The verifier "math": one answer, worked out, and nothing else that takes it back."""
 
 import json
 

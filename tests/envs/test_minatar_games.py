@@ -67,7 +67,7 @@ def test_episodes_end() -> None:
     env.reset(seed=0)
     game = env.unwrapped.game.env  # type: ignore[attr-defined]
     for _ in range(2500):
-        # Nobody plays better
+        # No player does better
         game.pos = game.ball_x
         _, _, terminated, truncated, _ = env.step(0)
         assert not terminated

@@ -1,4 +1,4 @@
-// Measured learning curves of any combination of DAPO's changes, beside GRPO and DAPO
+// Measured learning curves of any combination of DAPO's changes, with GRPO and DAPO
 const SWITCHES = ["clip", "dynamic", "step", "overlong", "kl"];
 const nameOfArm = (state) => SWITCHES.map((key) => state[key]).join("");
 const onNames = (recorded, arm) => recorded.switches.filter((_, i) => arm[i] === "1");

@@ -8,7 +8,7 @@ const runSteps = { x: [0, RUN_STEPS.at(-1)], xLabel: "steps, in thousands" };
 const runLast = ({ iqm: [value, low, high] }) => `${fmt(value.at(-1), 0)} (${fmt(low.at(-1), 0)} to ${fmt(high.at(-1), 0)})`;
 const program = (lines) => el("pre", { tabindex: 0, role: "region", "aria-label": "The program" }, el("code", {}, lines));
 
-// What is drawn beside the learning curve: a column of the updates, by default of the same run, and what it is
+// What is drawn next to the learning curve: a column of the updates, by default of the same run, and what it is
 const RUN_MEASURES = {
   kl: { yLabel: "KL, nats", says: "How far each update moved the policy: mean KL(old ‖ new) over the states that the update was made of." },
   clipped: { yLabel: "share", says: "Share of the samples that the clip cut off, mean over the passes of an update." },
