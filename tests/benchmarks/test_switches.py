@@ -116,11 +116,12 @@ def test_all_switches_together_are_dapo():
 
 
 def test_the_lecture_gets_the_combinations_that_were_measured():
-    found = {name: measured(rows_of(name), name) for name in ("control", "text")}
-    data = widget_data(found, {name: effects(each) for name, each in found.items()})
+    found = {name: measured(rows_of(name), name) for name in ("control", "text", "ladder")}
+    data = widget_data(found, {name: effects(found[name]) for name in ("control", "text")})
     assert len(data["control"]["arms"]) == 32
     assert {"00000", "11111", "10000", "01111"} <= set(data["text"]["arms"])
     # Combinations with the filter are on the page alone
+    assert set(data["ladder"]["arms"]) == {"00000", "00001", "10011", "10111", "11111"}
     assert data["text"]["switches"][3] == "overlong penalty" and "10011" in data["text"]["arms"]
     # Of what is off, as far as the combination with it was measured
     assert data["text"]["arms"]["00000"]["worth"][4] == pytest.approx([0.1] * 3)
@@ -152,7 +153,7 @@ def test_runs_begin_alike_and_have_all_points(name, monkeypatch):
 
 def test_the_lecture_shows_the_runs_there_are():
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    for name in ("control", "text"):
+    for name in ("control", "text", "ladder"):
         found = measured(rows(RESULTS), name)
         assert data[name]["seeds"] == len(found.seeds)
         for arm, curves in found.curves.items():
