@@ -65,7 +65,7 @@ widget("dapo-switches", {
     "sums: DAPO": { task: "ladder", clip: 1, dynamic: 1, step: 1, overlong: 1, kl: 1 },
   },
   controls: [
-    choice("task", "Task", { control: "Acrobot (control)", text: "Sums (text)", ladder: "Sums, 4 times as long" }),
+    choice("task", "Task", { control: "Acrobot (control)", text: "Sums (text)", ladder: "Sums, longer" }),
     tick("clip", "Clip-higher"),
     tick("dynamic", "Dynamic sampling"),
     tick("step", "Step-level loss"),
@@ -79,9 +79,10 @@ widget("dapo-switches", {
       el("div", { class: "pictures" },
         el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
           el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `What is ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
-        el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
+        el("div", {}, el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
           el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, worthRows(recorded, state)))),
+          el("tbody", {}, worthRows(recorded, state))),
+        el("p", { class: "note" }, "With and without it on the same seeds: so these intervals are narrower than those of the curves."))),
     ];
   },
 });
