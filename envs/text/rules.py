@@ -126,6 +126,8 @@ class TextEpisodeRules:
         filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
         a truncation, which training never sees, and learns never to come to an end
     :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
+    :param verifier_step_timeout: Seconds for all answers of a step together; those that are not scored until then count as a
+        failure of the verifier. None: there is only the limit for each answer
     :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
         for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours
     """
@@ -144,6 +146,7 @@ class TextEpisodeRules:
         success_score: float = 1.0,
         truncate: bool = True,
         verifier_timeout: float = 5.0,
+        verifier_step_timeout: float | None = None,
         on_verifier_error: str | None = None,
     ):
         self.task = make_task(task, **(task_kwargs or {}))
@@ -164,6 +167,7 @@ class TextEpisodeRules:
             n_bytes=scorer.n_bytes,
             reply_on_error="raise" if on_verifier_error is None else on_verifier_error,
             name=name,
+            step_limit=verifier_step_timeout,
         )
         limits = {"max_prompt_tokens": max_prompt_tokens, "max_answer_tokens": max_answer_tokens}
         prompt_tokens, answer_tokens = self._longest([name for name, value in limits.items() if value is None])

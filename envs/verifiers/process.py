@@ -1,12 +1,14 @@
 """A process of its own for verifiers, which may hang or crash without harm to the training."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -48,25 +50,37 @@ class VerifierProcess:
         """The worker's process id, None where there is none."""
         return None if self._process is None else self._process.pid
 
-    def call(self, name: str, calls: list[bytes], time_limit: float) -> Generator[tuple[Any, str | None], None, None]:
+    def call(
+        self, name: str, calls: list[bytes], time_limit: float, step_limit: float = math.inf
+    ) -> Generator[tuple[Any, str | None], None, None]:
         """
         :param name: Which of the functions
         :param calls: The arguments that it is called with, a pickled tuple for each call
         :param time_limit: Seconds that each of the calls may take
+        :param step_limit: Seconds that they may take together
         :return: For each of them, as soon as it is known: the result, or None and what went wrong
         """
         with self._lock:
             n_done = 0
             try:
+                self._start()
+                end = time.monotonic() + step_limit
                 while n_done < len(calls):
+                    if time.monotonic() >= end:
+                        n_done += 1
+                        yield None, f"the answers before it took all of the {step_limit:g} s that a step has for its answers"
+                        continue
                     self._start()
                     # Where the worker has ended, receiving will tell
                     with contextlib.suppress(OSError):
                         self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
                     while n_done < len(calls) and self._process is not None:
-                        result = self._receive(time_limit)
+                        left = end - time.monotonic()
+                        result = self._receive(min(time_limit, max(left, 0.0)))
                         n_done += 1
                         yield result
+                        if left <= 0.0:
+                            self._stop()  # it is still at the next ones
             finally:
                 if n_done < len(calls):
                     self._stop()

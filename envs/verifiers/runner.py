@@ -166,6 +166,7 @@ class VerifierRunner:
     :param n_bytes: Memory that the process may take, see :class:`VerifierProcess`
     :param reply_on_error: The same as ``on_error``, of ``reply``
     :param name: What the verifier is called in messages. None: as the function is
+    :param step_limit: Seconds for all answers that are scored together, or replied to. None: no limit but that for each
     """
 
     def __init__(
@@ -179,13 +180,16 @@ class VerifierRunner:
         n_bytes: int | None = None,
         reply_on_error: str = "raise",
         name: str | None = None,
+        step_limit: float | None = None,
     ):
-        if not (time_limit > 0 and math.isfinite(time_limit)):
-            raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
+        for argument, limit in (("verifier_timeout", time_limit), ("verifier_step_timeout", step_limit)):
+            if limit is not None and not (limit > 0 and math.isfinite(limit)):
+                raise ValueError(f"{argument}={limit} has to be a number of seconds greater than 0")
         for each_on_error in (on_error, reply_on_error):
             if each_on_error not in ("raise", "zero"):
                 raise ValueError(f"on_verifier_error={each_on_error!r} has to be 'raise' or 'zero'")
         self.time_limit, self.n_bytes = time_limit, n_bytes
+        self.step_limit = math.inf if step_limit is None else step_limit
         self.on_error = {"score": on_error, "reply": reply_on_error}
         self.n_errors = 0
         functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
@@ -258,7 +262,7 @@ class VerifierRunner:
         if self._process is None:
             self._process = shared_process(self._pickled, self.n_bytes)
         try:
-            with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
+            with contextlib.closing(self._process.call(key, packed, self.time_limit, self.step_limit)) as results:
                 for call, (value, error) in zip(calls, results, strict=True):
                     yield call, value, error, None
         except VerifierStartError as start_error:
@@ -283,8 +287,8 @@ class VerifierRunner:
         )
         if self.on_error[key] == "raise":
             raise VerifierError(
-                f"{message}\nCorrect the verifier, give it more time with verifier_timeout, or count such answers as "
-                'failures with on_verifier_error="zero".'
+                f"{message}\nCorrect the verifier, give it more time with verifier_timeout (or verifier_step_timeout), or "
+                'count such answers as failures with on_verifier_error="zero".'
             ) from cause
         if self.n_errors == 0:
             warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")

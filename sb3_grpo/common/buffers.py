@@ -264,38 +264,13 @@ class GroupRolloutBuffer:
 
     def _check_finite(self, rows: slice) -> None:
         finite = np.isfinite(self._data["log_prob"][rows])
-        for values in self._obs.values():
-            if values.dtype.kind == "f":
-                # A squashing network can hide an infinite observation from the log probability, but not from the gradient
-                finite &= np.isfinite(values[rows]).reshape(len(finite), -1).all(axis=1)
         if not finite.all():
-            raise ValueError(self._describe_not_finite(rows.start + int(np.argmin(finite))))
-
-    def _describe_not_finite(self, row: int) -> str:
-        """
-        :param row: A step whose action has no finite log probability
-        :return: Where, and why
-        """
-        where = f"at step {self._data['time'][row]} of an episode"
-        for key, values in self._obs.items():
-            if not np.isfinite(values[row]).all():
-                name = f"observation[{key!r}]" if self._dict_obs else "the observation"
-                return f"{name} {where} is not finite: {values[row]}. Correct the environment."
-        return (
-            f"The policy gives its action {where} no finite log probability. Go on from an earlier checkpoint with a smaller "
-            "learning_rate or a target_kl, or begin again with policy_kwargs=dict(normalize_observations=True)."
-        )
-
-    def describe_bad_rewards(self, ticket: int) -> str:
-        """
-        :param ticket: An episode whose rewards have no finite sum
-        :return: Where, and why
-        """
-        bad = np.flatnonzero((self._data["ticket"][: self.size] == ticket) & ~np.isfinite(self.rewards))
-        what = "rewards with too large a sum in"
-        if len(bad):
-            what = f"the reward {self.rewards[bad[0]]} at step {self._data['time'][bad[0]]} of"
-        return f"{what} an episode would spoil its group: rewards must be finite. Correct the environment's reward function."
+            time = self._data["time"][rows.start + int(np.argmin(finite))]
+            raise ValueError(
+                f"The policy gives its action at step {time} of an episode no finite log probability. Go on from an earlier "
+                "checkpoint with a smaller learning_rate or a target_kl, or begin again with "
+                "policy_kwargs=dict(normalize_observations=True)."
+            )
 
     def batch(self, groups: list[Group]) -> GroupBatch:
         """

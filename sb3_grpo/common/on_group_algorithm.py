@@ -1,7 +1,6 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
 import io
-import math
 import pathlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -28,7 +27,7 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
-from sb3_grpo.groups.queue import NO_EPISODE, RETURN, GroupSettings
+from sb3_grpo.groups.queue import RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
 from sb3_grpo.starts.starts import Start
@@ -88,6 +87,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
         vine_share: float,
         horizon: int | None,
+        step_timeout: float | None,
         use_sde: bool,
         sde_sample_freq: int,
         stats_window_size: int = 100,
@@ -138,6 +138,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.start_sampler = start_sampler
         self.vine_share = vine_share
         self.horizon = horizon
+        self.step_timeout = step_timeout
         self._start_seed = seed
         self._start_rng = np.random.default_rng(seed)
         self._collector: GroupCollector | None = None
@@ -181,17 +182,18 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._check_captures_states()
         if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
             refuse_frame_stack(self.env)
-        if self.max_grad_norm <= 0.0:
-            raise ValueError(f"max_grad_norm must be positive, got {self.max_grad_norm}.")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """
+        :raises ValueError: if a size is none, or if an update has no size, or two, or a single step
+        """
+        for name in ("max_grad_norm", "step_timeout"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
         for name in ("n_groups", "batch_size", "max_sampling_rounds", "n_steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        self._check_update_size()
-
-    def _check_update_size(self) -> None:
-        """
-        :raises ValueError: if an update has no size, or two, or a single step
-        """
         if self.n_steps is not None and self.n_groups is not None:
             raise ValueError(
                 f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update is sized in steps of "
@@ -375,10 +377,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._begin_groups()
         self.collector.feeder.fill()
         fresh = self._last_obs is None
-        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        with self.collector.watchdog:
+            result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)])
+            self.collector.check_observations(self._last_obs)
         return result
 
     @property
@@ -408,7 +412,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
-        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
+        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng, self.step_timeout)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -457,7 +461,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             with th.inference_mode():
                 actions, forwarded = sample_actions(obs)
 
-            new_obs, rewards, dones, infos = env.step(self._env_actions(actions))
+            new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
             is_end = self._add_step(rollout_buffer, obs, actions, forwarded, new_obs, rewards, dones, infos)
@@ -481,7 +485,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 self._evaluate_log_probs()
                 return False
 
-        self._check_outcomes([*range(env.num_envs)])
         self._evaluate_log_probs()
         self._take_groups()
 
@@ -582,14 +585,20 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     ) -> SelfOnGroupAlgorithm:
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
-        except BaseException:
+        except BaseException as error:
             # Perhaps in the middle of a step: the next learn() begins with new episodes
             self._last_obs = None
+            fault = None if self._collector is None else self._collector.fault_of(error)
             # Ctrl-C also ends the processes of a SubprocVecEnv
             with suppress(OSError, EOFError):
                 if self._collector is not None:
                     self._collector.clear()
+            if fault is not None:
+                raise fault from error
             raise
+        finally:
+            if self._collector is not None:
+                self._collector.watchdog.stop()
         self.collector.clear()
         return self
 
@@ -627,23 +636,15 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
         self.num_timesteps += collector.add_step(new_obs, rewards, dones)
+        collector.check_rewards(rewards)
         ended = dones.nonzero()[0].tolist()
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
-            self._check_outcomes(ended)
             collector.end_episodes(ended, infos)
             collector.begin_episodes(ended)
             if self.use_sde:
                 # With that of the episode before, the members of a group that one copy plays would all be the same
                 self.policy.reset_noise_of(ended, self.n_envs)
+        # Before the policy acts on them
+        collector.check_observations(new_obs)
         return bool(ended)
-
-    def _check_outcomes(self, ended: list[int]) -> None:
-        """
-        :param ended: Environment copies whose episode has just ended
-        :raises ValueError: if a reward of theirs is not finite
-        """
-        for idx in ended:
-            ticket = int(self.collector.tickets[idx])
-            if ticket != NO_EPISODE and not math.isfinite(self.collector.outcome[idx]):
-                raise ValueError(f"Environment copy {idx}: {self.rollout_buffer.describe_bad_rewards(ticket)}")

@@ -3,8 +3,20 @@
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from sb3_grpo.groups.faults import (
+    EnvironmentFault,
+    Watchdog,
+    close_processes,
+    copy_of,
+    describe_late,
+    ended_processes,
+    misshapen_copy,
+    not_finite,
+)
 from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
@@ -21,9 +33,10 @@ class GroupCollector:
     :param env: The training environment
     :param settings: What groups are drawn
     :param rng: Generator from which starts are drawn
+    :param step_timeout: How many seconds a step of the copies may take, see :class:`Watchdog`
     """
 
-    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
+    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator, step_timeout: float | None = None):
         self.env = env
         self.settings = settings
         self.rng = rng
@@ -36,6 +49,86 @@ class GroupCollector:
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
         self._n_steps = 0  # of the present rollout
+        self.watchdog = Watchdog(env.unwrapped, step_timeout)
+        self._float_keys = _float_keys(env.observation_space)
+        # For messages: a copy that has failed cannot be asked any more
+        named = env.has_attr("env_name")
+        self._env_names = env.get_attr("env_name") if named else [type(env.unwrapped).__name__] * env.num_envs
+
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
+        """
+        :param actions: (n_envs, \\*action_shape)
+        :return: See ``VecEnv.step``
+        """
+        with self.watchdog:
+            return self.env.step(actions)
+
+    def fault_of(self, error: BaseException) -> EnvironmentFault | None:
+        """
+        :param error: What was raised while groups were collected
+        :return: Which copy of the environment has failed, and how; ``None`` if none has, or if the error says so itself
+        """
+        inner = self.env.unwrapped
+        if type(error).__module__.startswith("sb3_grpo.envs") or not isinstance(error, Exception):
+            return None
+        copy = copy_of(error, inner)
+        if copy is not None:
+            return EnvironmentFault(f"{self.where(copy)}: {type(error).__name__}: {error}")
+        if not isinstance(inner, SubprocVecEnv) or inner.closed:
+            return None
+        copy = misshapen_copy(error, inner)
+        if copy is not None:
+            return EnvironmentFault(
+                f"{self.where(copy)}: the observation is not of the shape that the observation space says "
+                f"({inner.observation_space}). Correct the environment."
+            )
+        ended = ended_processes(inner)
+        if not ended:
+            return None
+        copy, *others = [copy for copy in ended if copy in self.watchdog.late] or [*ended]
+        close_processes(inner)
+        also = f" The same of copies {', '.join(map(str, others))}." if others else ""
+        return EnvironmentFault(
+            f"{self.where(copy)}: {describe_late(copy, self.watchdog) or ended[copy]}.{also} The processes of all copies were "
+            "ended; the model is as after its last update and can be saved. To go on, give it new ones by set_env(...)."
+        )
+
+    def where(self, copy: int, n_back: int = 0) -> str:
+        """
+        :param copy: Of the environment
+        :param n_back: How many steps ago
+        :return: Where it is, in words
+        """
+        return f"Environment copy {copy} ({self._env_names[copy]}), step {self.time[copy] - n_back} of its episode"
+
+    def check_observations(self, observations: Any) -> None:
+        """
+        :param observations: What the policy sees next, (n_envs, \\*obs_shape) or a dict of such
+        :raises ValueError: if one of them is not finite
+        """
+        if not self._float_keys:
+            return
+        observations = own_observations(self.env, observations)
+        for key in self._float_keys:
+            values = observations if key is None else observations[key]
+            copy = not_finite(values)
+            if copy is not None:
+                name = "the observation" if key is None else f"observation[{key!r}]"
+                raise ValueError(f"{self.where(copy)}: {name} is not finite: {values[copy]}. Correct the environment.")
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """
+        :param rewards: (n_envs,) of the step that was just counted
+        :raises ValueError: if one of them is not finite, or the sum of an episode's
+        """
+        copy = not_finite(self.outcome)
+        if copy is None:
+            return
+        what = f"the reward is {rewards[copy]}" if not_finite(rewards[[copy]]) == 0 else "the rewards have too large a sum"
+        raise ValueError(
+            f"{self.where(copy, n_back=1)}: {what}. It would spoil its group: rewards must be finite. Correct the "
+            "environment's reward function."
+        )
 
     def can_go_on(self, env: VecEnv, settings: GroupSettings) -> bool:
         """
@@ -168,6 +261,15 @@ class GroupCollector:
     def clear(self) -> None:
         """Take back the starts that are queued: who else resets the environments must not land on them."""
         self.feeder.clear()
+
+
+def _float_keys(space: spaces.Space) -> list[str | None]:
+    """
+    :param space: Of observations
+    :return: The keys of those that can be infinite, ``None`` for an observation without keys
+    """
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else [(None, space)]
+    return [key for key, part in parts if isinstance(part, spaces.Box) and part.dtype is not None and part.dtype.kind == "f"]
 
 
 def own_observations(env: VecEnv, observations: Any) -> Any:

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -31,6 +32,7 @@ from sb3_grpo.common.losses import (
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, check_kl_parameters, with_reference
+from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.sampling import unchecked_distributions
@@ -180,6 +182,8 @@ class GRPO(OnGroupAlgorithm):
         where its first member was, for environments whose state can be captured. For long episodes with rewards all along
         them: returns end where a piece does, so it should be a few times ``1 / (1 - gamma * gae_lambda)`` at least.
         ``None``: whole episodes
+    :param step_timeout: How many seconds a step of the environments may take. After that training ends with an error that
+        names the copy. ``None``: 600 where copies are in processes of their own (``SubprocVecEnv``), no limit in this process
 
     **As in Stable-Baselines3**
 
@@ -252,6 +256,7 @@ class GRPO(OnGroupAlgorithm):
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
         vine_share: float = 0.0,
         horizon: int | None = None,
+        step_timeout: float | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -282,6 +287,7 @@ class GRPO(OnGroupAlgorithm):
             start_sampler=start_sampler,
             vine_share=vine_share,
             horizon=horizon,
+            step_timeout=step_timeout,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,
@@ -316,7 +322,8 @@ class GRPO(OnGroupAlgorithm):
         self.overlong_cache_length = overlong_cache_length
         self.reference: Reference | None = None
         self._n_reference_updates = 0
-        self._warned_skip = False
+        self._warned_skip = self._warned_refused = False
+        self._n_refused_steps = 0  # in a row
 
         # Not in _setup_model, which load() calls as well: a model keeps what it was made with
         if _init_setup_model:
@@ -444,6 +451,11 @@ class GRPO(OnGroupAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
+        learning_rate = self.policy.optimizer.param_groups[0]["lr"]
+        if not math.isfinite(learning_rate):
+            raise ValueError(
+                f"learning_rate is {learning_rate} after {self.num_timesteps} steps: its schedule must be finite."
+            )
         batch = self.batch
         if batch is None:
             self._skip_update(self._dead_groups_message())
@@ -476,12 +488,17 @@ class GRPO(OnGroupAlgorithm):
         for _ in range(self.n_epochs):
             # Do a complete pass on the batch, in another order each time
             parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes))
-            stats.append(self._train_epoch(batch, parts, advantages, weights, clip_low, clip_high))
+            epoch = self._train_epoch(batch, parts, advantages, weights, clip_low, clip_high)
+            if epoch is None:
+                continue
+            stats.append(epoch)
             self._n_updates += 1
             # Looking at the KL means to wait for the device: once per epoch
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
+        if not stats:
+            return
         stats = [each | in_reward for each in stats]
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
@@ -512,7 +529,7 @@ class GRPO(OnGroupAlgorithm):
         weights: th.Tensor,
         clip_low: float,
         clip_high: float,
-    ) -> dict[str, th.Tensor]:
+    ) -> dict[str, th.Tensor] | None:
         """
         One pass on the batch.
 
@@ -522,9 +539,9 @@ class GRPO(OnGroupAlgorithm):
         :param weights: (N,) the weights of the steps in the loss
         :param clip_low: How far the ratio may fall below 1
         :param clip_high: How far the ratio may rise above 1
-        :return: Statistics, averaged over minibatches
+        :return: Statistics, averaged over minibatches; ``None`` if all steps of the optimizer were refused
         """
-        stats = []  # of each minibatch
+        stats: list[dict[str, th.Tensor]] = []  # of each minibatch
         for begin in range(0, len(parts), self.gradient_accumulation_steps):
             accumulated = parts[begin : begin + self.gradient_accumulation_steps]
             self.policy.optimizer.zero_grad()
@@ -537,10 +554,36 @@ class GRPO(OnGroupAlgorithm):
                 (loss / len(accumulated)).backward()
                 stats.append(minibatch_stats)
             # Clip grad norm
-            th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            latest = stats[-len(accumulated) :]
+            if not th.isfinite(grad_norm + sum(each["loss"] for each in latest)):
+                self._refuse_step(advantages, latest)
+                del stats[-len(accumulated) :]
+                continue
+            self._n_refused_steps = 0
             # Optimization step
             self.policy.optimizer.step()
-        return _summary(stats)
+        return _summary(stats) if stats else None
+
+    def _refuse_step(self, advantages: th.Tensor, stats: list[dict[str, th.Tensor]]) -> None:
+        """
+        Leave the policy as it is where a gradient is not finite.
+
+        :param advantages: (N,) of the update
+        :param stats: Of the minibatches of this step
+        :raises ValueError: if it was one too many in a row
+        """
+        self._n_refused_steps += 1
+        first = what_broke(advantages, stats, self.policy.named_parameters())
+        how = (
+            f"at {self.num_timesteps} steps: {first}. The policy is as it was before. A smaller learning_rate, a target_kl or "
+            "policy_kwargs=dict(normalize_observations=True) may help."
+        )
+        if self._n_refused_steps >= MAX_REFUSED_STEPS:
+            raise ValueError(f"{self._n_refused_steps} steps of the optimizer in a row were refused, the last {how}")
+        if not self._warned_refused:
+            self._warned_refused = True
+            warn_user(f"A step of the optimizer was refused {how} Further ones are refused without a warning.")
 
     def _advantages(self, batch: GroupBatch) -> th.Tensor:
         """
@@ -702,15 +745,8 @@ class GRPO(OnGroupAlgorithm):
         :param stats: Of all epochs of the update
         :param clip_low: As used
         :param clip_high: As used
-        :raises ValueError: if the loss is not finite any more
         """
         means = {key: value.item() for key, value in _summary(stats).items()}
-        if not np.isfinite(means["loss"]):
-            raise ValueError(
-                f"The loss became {means['loss']} after {self.num_timesteps} steps. The policy is spoiled: go on from an "
-                "earlier checkpoint with a smaller learning_rate or a target_kl, or begin again with "
-                "policy_kwargs=dict(normalize_observations=True)."
-            )
         means["entropy"] = -means["entropy_loss"]
         means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():

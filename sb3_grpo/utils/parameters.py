@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 import numpy as np
 
 # Without any limit
-_MAY_BE_INFINITE = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl")
+_MAY_BE_INFINITE = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl", "step_timeout")
 # verbose=True is as good as 1
 _NOT_CHECKED = ("verbose",)
 

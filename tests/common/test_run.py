@@ -193,7 +193,7 @@ def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) ->
 
     env = DummyVecEnv([ToyEnv, Broken])
     model = GRPO("MlpPolicy", VecNormalize(env) if normalized else env, **SMALL)
-    with pytest.raises(ValueError, match=rf"copy 1: the reward {value} at step 2 of an episode"):
+    with pytest.raises(ValueError, match=rf"copy 1 \(.*Broken\), step 2 of its episode: the reward is {value}"):
         model.learn(100)
 
 
@@ -207,7 +207,7 @@ def test_error_of_an_observation_that_is_not_finite(action_space: gym.Space, ste
     Broken.action_space = action_space
     model = GRPO("MlpPolicy", DummyVecEnv([Broken]), **SMALL)
     before = parameters_of(model)
-    with pytest.raises(ValueError, match=rf"observation at step {step} of an episode is not finite: \[{value}"):
+    with pytest.raises(ValueError, match=rf"copy 0 .*step {step} of its episode: the observation is not finite: \[{value}"):
         model.learn(100)
     assert th.equal(parameters_of(model), before)
 
@@ -220,7 +220,7 @@ def test_error_of_an_observation_in_a_dict_that_is_not_finite() -> None:
             return {"good": np.zeros(1, np.float32), "bad": np.full(1, np.nan if self.t == 1 else 0.0, np.float32)}
 
     model = GRPO("MultiInputPolicy", DummyVecEnv([Broken]), **SMALL)
-    with pytest.raises(ValueError, match=r"observation\['bad'\] at step 1 of an episode is not finite"):
+    with pytest.raises(ValueError, match=r"copy 0 .*step 1 of its episode: observation\['bad'\] is not finite"):
         model.learn(100)
 
 

@@ -573,7 +573,7 @@ def test_adaptive_kl_coef_is_bounded_and_comes_back() -> None:
     model.kl_target = 1e-9
     model.learn(1)
     assert model.kl_coef == 2 * smallest
-    model.kl_coef = 1e30
+    model.kl_coef = 1e9
     model.learn(1)
     assert model.kl_coef < 1e6
 

@@ -347,10 +347,10 @@ def test_a_reward_that_is_not_finite_is_named_before_the_episode_ends() -> None:
             observation, reward, *rest = super().step(action)
             return observation, np.nan if self.t == 6 else reward, *rest
 
-    with pytest.raises(ValueError, match=r"Environment copy 0: the reward nan at step 5 of an episode"):
+    with pytest.raises(ValueError, match=r"Environment copy 0 .*, step 5 of its episode: the reward is nan"):
         make_model(Bad, env_kwargs={"length": 1000}, n_steps=16).learn(64)
     # Its place is that in the episode, of which earlier updates have had the beginning
-    with pytest.raises(ValueError, match=r"Environment copy 0: the reward nan at step 5 of an episode"):
+    with pytest.raises(ValueError, match=r"Environment copy 0 .*, step 5 of its episode: the reward is nan"):
         make_model(Bad, env_kwargs={"length": 1000}, n_steps=2).learn(64)
 
 

@@ -1,0 +1,203 @@
+"""When a copy of the environment fails: which one it was, and what is left of the others."""
+
+import math
+import signal
+import sys
+import threading
+import time
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+# Where copies are in processes of their own, and no limit was given
+PROCESS_TIMEOUT = 600.0
+# How often the time of a step is looked at, as a share of its limit, and at the least
+_PERIOD_SHARE, _MAX_PERIOD = 0.1, 1.0
+
+
+class EnvironmentFault(RuntimeError):
+    """A copy of the environment has raised an error, has not come back in time, or its process has ended."""
+
+
+class StepTimeout(Exception):
+    """A step in this process has taken too long."""
+
+
+class Watchdog:
+    """
+    Ends what the environments do, as a context manager around it, when it takes too long. Copies in processes are ended with
+    their process, by a thread; copies in this process by an alarm, which is for the main thread alone.
+
+    :param env: The copies, without wrappers
+    :param seconds: How long a step may take. ``None``: 600 s for copies in processes, and no limit in this process
+    :raises ValueError: if it cannot be done here
+    """
+
+    def __init__(self, env: VecEnv, seconds: float | None):
+        self.processes = env if isinstance(env, SubprocVecEnv) else None
+        if seconds is None:
+            seconds = math.inf if self.processes is None else PROCESS_TIMEOUT
+        self.seconds = seconds
+        self.late: list[int] = []
+        self._since: float | None = None
+        self._thread: int | None = None
+        self._over = threading.Event()
+        if math.isinf(seconds):
+            return
+        if self.processes is not None:
+            threading.Thread(target=self._look, daemon=True).start()
+        elif not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+            raise ValueError(
+                f"step_timeout={seconds:g} in this process needs the main thread, and a system that has alarms (not Windows). "
+                "Build the copies in processes, make_group_env(..., vec_env_cls=SubprocVecEnv), or leave step_timeout=None."
+            )
+
+    def __enter__(self) -> None:
+        if math.isinf(self.seconds):
+            return
+        if self.processes is not None:
+            self._since, self._thread = time.monotonic(), threading.get_ident()
+            return
+        self._before = signal.signal(signal.SIGALRM, self._alarm)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    def __exit__(self, *error: object) -> None:
+        self._since = None
+        if self.processes is None and not math.isinf(self.seconds):
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, self._before)
+
+    def _alarm(self, number: int, frame: FrameType | None) -> None:
+        raise StepTimeout(_too_long(self.seconds))
+
+    def _look(self) -> None:
+        period = min(self.seconds * _PERIOD_SHARE, _MAX_PERIOD)
+        while not self._over.wait(period):
+            since = self._since
+            if since is not None and time.monotonic() - since > self.seconds:
+                self._end_late()
+
+    def _end_late(self) -> None:
+        assert self.processes is not None
+        # Answers are read one copy after the other: those before the one that is waited for have been, others wait to be read
+        first = self._awaited()
+        late = [idx for idx, remote in enumerate(self.processes.remotes) if idx >= first and not remote.poll(0)]
+        self.late += [idx for idx in late if self.processes.processes[idx].is_alive()]
+        for idx in late:
+            self.processes.processes[idx].kill()
+
+    def _awaited(self) -> int:
+        """
+        :return: The copy whose answer is waited for, as the other thread's own variables say; 0 if they do not
+        """
+        assert self.processes is not None and self._thread is not None
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            remote = frame.f_locals.get("remote")
+            if remote in self.processes.remotes:
+                return self.processes.remotes.index(remote)
+            frame = frame.f_back
+        return 0
+
+    def stop(self) -> None:
+        """There is nothing more to watch."""
+        self._over.set()
+
+
+def copy_of(error: BaseException, env: VecEnv) -> int | None:
+    """
+    :param error: What was raised
+    :param env: The copies, without wrappers
+    :return: In which copy of a ``DummyVecEnv`` it was raised, ``None`` if in none
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        variables = trace.tb_frame.f_locals
+        if isinstance(env, DummyVecEnv) and variables.get("self") is env and "env_idx" in variables:
+            return variables["env_idx"]
+        trace = trace.tb_next
+    return None
+
+
+def misshapen_copy(error: BaseException, env: SubprocVecEnv) -> int | None:
+    """
+    :param error: What was raised
+    :param env: The copies
+    :return: Which copy's observation could not be put beside the others, ``None`` if that was not it
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        observations = trace.tb_frame.f_locals.get("obs_list")
+        if trace.tb_frame.f_code.co_name == "_stack_obs" and isinstance(observations, list | tuple):
+            wrong = [idx for idx, each in enumerate(observations) if _shapes(each) != _shapes(env.observation_space.sample())]
+            return wrong[0] if wrong else None
+        trace = trace.tb_next
+    return None
+
+
+def _shapes(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: np.shape(value) for key, value in observation.items()}
+    return np.shape(observation)
+
+
+def ended_processes(env: VecEnv) -> dict[int, str]:
+    """
+    :param env: The copies, without wrappers
+    :return: The copies whose processes have ended, and how
+    """
+    if not isinstance(env, SubprocVecEnv):
+        return {}
+    for process in env.processes:
+        process.join(0.1)  # one that has just closed its pipe is about to end
+        if not process.is_alive():
+            break
+    return {idx: _how_ended(process) for idx, process in enumerate(env.processes) if not process.is_alive()}
+
+
+def _how_ended(process: BaseProcess) -> str:
+    code = process.exitcode
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        why = " (by the system, where memory ran out, or by a person)" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{why}"
+    return f"its process ended with exit status {code}; what was raised in there stands above"
+
+
+def close_processes(env: SubprocVecEnv) -> None:
+    """
+    End all processes, of which some no longer answer. ``env.close()`` does nothing from then on.
+
+    :param env: The copies
+    """
+    for process in env.processes:
+        process.kill()
+    for process, remote in zip(env.processes, env.remotes, strict=True):
+        process.join()
+        remote.close()
+    env.waiting, env.closed = False, True
+
+
+def _too_long(seconds: float) -> str:
+    return f"it has not come back after {seconds:g} s (step_timeout)"
+
+
+def describe_late(copy: int, watchdog: Watchdog) -> str | None:
+    """
+    :param copy: A copy whose process has ended
+    :param watchdog: What has looked at the time
+    :return: That it took too long, ``None`` if it did not
+    """
+    return _too_long(watchdog.seconds) if copy in watchdog.late else None
+
+
+def not_finite(values: Any) -> int | None:
+    """
+    :param values: (n_envs, \\*shape)
+    :return: The first copy with a value that is not finite, ``None`` if there is none
+    """
+    finite = np.isfinite(values)
+    return None if finite.all() else int(np.argwhere(~finite)[0, 0])

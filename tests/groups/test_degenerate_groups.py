@@ -1,0 +1,94 @@
+"""Groups at the edge of what a group is: what becomes of them (docs/algorithms/dapo.md)."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+
+OUTCOME: dict[str, Any] = {"advantage": "outcome", "advantage_scale": "group", "n_groups": 2, "group_size": 4, "n_epochs": 1}
+
+
+class Bandit(gym.Env):
+    """
+    Episodes of one step, whose reward is that of the action.
+
+    :param rewards: Of the actions
+    """
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
+
+    def __init__(self, rewards: list[Any]):
+        self.rewards = rewards
+        self.action_space = gym.spaces.Discrete(len(rewards))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), self.rewards[int(action)], True, False, {}
+
+
+def learn(rewards: list[Any], algo: type[GRPO] = GRPO, timesteps: int = 600, **kwargs: Any) -> GRPO:
+    env = make_group_env(lambda: Bandit(rewards), n_envs=4)
+    return algo("MlpPolicy", env, seed=0, device="cpu", learning_rate=1e-2, **kwargs).learn(timesteps)
+
+
+def share_of_the_last_action(model: GRPO) -> float:
+    distribution = model.policy.get_distribution(th.zeros(1, 1)).distribution
+    return distribution.probs[0, -1].item()
+
+
+@pytest.mark.parametrize(
+    "rewards", [[0.0, 1e30], [0.0, 1e-5], [0, 1], [False, True], [-1e30, 1e30], [np.int8(0), np.int8(1)]], ids=str
+)
+@pytest.mark.parametrize("kwargs", [{}, OUTCOME], ids=["default", "outcome"])
+def test_rewards_of_any_size_and_type_are_learned_from(rewards: list[Any], kwargs: dict[str, Any]) -> None:
+    if kwargs == {}:
+        kwargs = {"n_steps": 16}
+    assert share_of_the_last_action(learn(rewards, **kwargs)) > 0.8
+
+
+def test_rewards_far_below_what_is_added_to_the_deviation_teach_nothing() -> None:
+    assert share_of_the_last_action(learn([0.0, 1e-30], **OUTCOME)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_sums_of_the_same_parts_are_the_same() -> None:
+    # Rewards are stored in single precision, as in every VecEnv of SB3: the last digit of a float is not a difference
+    model = learn([0.1 + 0.2, 0.3], DAPO, **OUTCOME)
+    assert model.logger.name_to_value["group/dead_fraction"] in (0, 1.0)
+    assert share_of_the_last_action(model) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("kwargs", [{"n_steps": 4}, OUTCOME], ids=["steps", "groups"])
+def test_a_thousand_dead_rounds_leave_the_policy_as_it_was(kwargs: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match=r"No update at \d+ steps"):
+        model = learn([1.0, 1.0], DAPO, timesteps=32_000, max_sampling_rounds=2, **kwargs)
+    assert share_of_the_last_action(model) == pytest.approx(0.5, abs=0.01)
+
+
+class Steps(Bandit):
+    """Two ways to earn the same: by the first action in two steps, by the second in one."""
+
+    def __init__(self) -> None:
+        super().__init__([0.1, 0.3])
+
+    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self.t, self.first = 0, 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        self.t += 1
+        if self.t == 1:
+            self.first = int(action)
+        reward = 0.3 if self.first else 0.1 * self.t
+        return np.zeros(1, np.float32), reward, self.first == 1 or self.t == 2, False, {}
+
+
+def test_sums_that_differ_in_the_last_digit_are_different() -> None:
+    model = DAPO("MlpPolicy", make_group_env(Steps, n_envs=4), seed=0, device="cpu", **OUTCOME).learn(40)
+    assert model.logger.name_to_value["group/dead_fraction"] < 1.0
