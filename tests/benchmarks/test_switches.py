@@ -54,8 +54,9 @@ def test_a_fit_finds_the_curve_that_made_the_points():
     for ceiling, midpoint, exponent in ((0.8, 3_000.0, 2.5), (0.95, 9_000.0, 1.2)):
         found = fit(compute, scaling_curve(compute, 0.1, ceiling, midpoint, exponent), highest=1.0)
         assert found == pytest.approx((ceiling, midpoint, exponent), rel=0.02)
-    # Half of the way at the midpoint
-    assert scaling_curve(np.array([3_000.0]), 0.2, 0.8, 3_000.0, 2.5)[0] == pytest.approx(0.5)
+    # From the start to the ceiling, and half of the way at the midpoint
+    curve = scaling_curve(np.array([0.0, 3_000.0, 1e9]), 0.2, 0.8, 3_000.0, 2.5)
+    assert curve == pytest.approx([0.2, 0.5, 0.8])
 
 
 def test_a_ceiling_that_is_far_away_has_a_wide_interval():

@@ -65,7 +65,7 @@ def test_a_switch_is_worth_the_same_on_and_off(opened: Any) -> None:
     section.get_by_role("button", name="DAPO", exact=True).click()
     worth = row.locator("td").nth(1).inner_text()
     assert row.locator("td").first.inner_text() == "on" and " to " in worth
-    box = section.get_by_label("Dynamic sampling")
+    box = section.get_by_role("checkbox", name="Dynamic sampling", exact=True)
     box.focus()
     opened.keyboard.press("Space")
     assert not box.is_checked()
