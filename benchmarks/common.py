@@ -12,7 +12,8 @@ import torch as th
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
-from torch import nn
+
+from sb3_grpo.utils.entries import parse_value
 
 ROOT = Path(__file__).resolve().parent
 RESULTS = ROOT / "results"
@@ -69,5 +70,5 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("lin_"):
             entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
         if isinstance(value, str) and key == "policy_kwargs":
-            entry[key] = eval(value, {"nn": nn})  # a call in a string, as the RL Zoo has it
+            entry[key] = parse_value(value)  # a call in a string, as the RL Zoo has it
     return entry

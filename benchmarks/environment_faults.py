@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,10 +22,10 @@ import torch as th
 from rich.progress import track
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from benchmarks.common import machine
+from benchmarks.common import RESULTS, machine
 from sb3_grpo import DAPO, GRPO, make_group_env
 
-RESULTS = Path(__file__).parent / "results" / "environment_faults.json"
+RESULT = RESULTS / "trust" / "environment_faults.json"
 IN_ANY = (
     "raises",
     "raises in reset",
@@ -174,16 +173,18 @@ def main() -> None:
         *product((*IN_ANY, *IN_A_PROCESS), (40,), (SubprocVecEnv,), (False, True), ("GRPO", "DAPO")),
     ]
     rows = [try_fault(*each) for each in track(tries, "Faults")]
+    kept = [row["named"] and row["survived"] for row in rows]
     found = {
+        "what": "faults of environments: errors, hangs, processes that end, values that are not finite",
+        "promise": "an error that names copy, environment and step; nothing is left running, and the model can be saved",
+        "n": len(rows),
+        "as_promised": sum(kept),
+        "wrong": [row for row, is_kept in zip(rows, kept, strict=True) if not is_kept],
         "command": "python -m benchmarks.environment_faults",
         "machine": machine(),
-        "tried": len(rows),
-        "named": sum(row["named"] for row in rows),
-        "survived": sum(row["survived"] for row in rows),
-        "not_named_or_survived": [row for row in rows if not (row["named"] and row["survived"])],
     }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{found['tried']} faults, {found['named']} named, {found['survived']} survived: {RESULTS}")
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{found['n']} faults, {found['as_promised']} named and survived: {RESULT}")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def list_pages() -> None:
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
     of_scripts = (*(f"unseen_{name}" for name in LISTS), "ablation", "dapo_switches", "frontier")
     made = [name for name in of_scripts if (PAGES / f"{name}.md").exists()]
-    names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts"))
+    names = "\n".join((*COMPARISONS, *made, "published", "speed", "text", "starts", "trust"))
     index.write_text(f"{text.strip()}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n", encoding="utf-8")
 
 

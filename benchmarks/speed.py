@@ -93,6 +93,7 @@ def training(
     import torch as th
 
     from benchmarks.common import algorithm, hyperparameters
+    from sb3_grpo.utils.entries import parse_value
 
     th.set_num_threads(1)
     kwargs = {**hyperparameters(algo, env_id), **(changes or {})}
@@ -103,7 +104,7 @@ def training(
         from stable_baselines3.common.vec_env import VecNormalize
 
         # The RL Zoo's format: true, or a call in a string. The discount changes no speed
-        env = VecNormalize(env, **(eval(normalize) if isinstance(normalize, str) else {}))
+        env = VecNormalize(env, **(parse_value(normalize) if isinstance(normalize, str) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
 

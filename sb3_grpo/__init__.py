@@ -9,9 +9,11 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
 from sb3_grpo import presets
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.frontier import FrontierStarts
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart
@@ -25,9 +27,11 @@ __all__ = [
     "SeedStart",
     "SnapshotStart",
     "StartQueue",
+    "TrainingCheckpoint",
     "__version__",
     "capture_starts",
     "check_starts",
+    "make_atari_group_env",
     "make_group_env",
     "presets",
 ]

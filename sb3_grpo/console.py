@@ -1,28 +1,27 @@
-"""What the commands share: options, the training itself, and the results that it leaves."""
+"""What the commands share: options, errors, and what they print."""
 
 import argparse
 import difflib
 import importlib
 import inspect
-import json
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import torch as th
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO, presets
-from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.starts.start_queue import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
-from sb3_grpo.utils.machine import describe_machine, versions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +30,8 @@ ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
 # What the environments of a package need, by the beginning of their entry point
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+# What is imported besides the module that registers them: without it, nobody can learn them
+_NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
 
 # Constructor parameters with an option of their own, or that no Python literal can express
 _NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
@@ -40,24 +41,6 @@ OK, USAGE_ERROR, INTERRUPTED = 0, 2, 130
 
 class UsageError(Exception):
     """A mistake of the user, who needs the message and not the traceback."""
-
-
-class Outcome(NamedTuple):
-    """
-    What came out of the training.
-
-    :param interrupted: Ctrl-C ended it
-    :param seconds: how long it took
-    :param steps: how many steps the environments made
-    """
-
-    interrupted: bool
-    seconds: float
-    steps: int
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.steps / self.seconds
 
 
 def say(*parts: str | Text, stderr: bool = False) -> None:
@@ -176,20 +159,21 @@ def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
     return None
 
 
-def register_atari(env_id: str) -> None:
+def register_games(env_id: str) -> None:
     """
-    Import what registers the environment if it is an Atari game.
+    Import what registers the environment if it is a game of Atari or MinAtar.
 
     :param env_id: id of any environment
     """
-    if "ALE/" not in env_id and "NoFrameskip-v" not in env_id:
+    module = importable_id(env_id).rpartition(":")[0]
+    if module not in _NEEDED_BY:
         return
+    extra, others = _NEEDED_BY[module]
     try:
-        # ale-py registers its environments when it is imported
-        importlib.import_module("ale_py")
-        importlib.import_module("cv2")
+        for name in (module, *others):
+            importlib.import_module(name)
     except ImportError as error:
-        raise missing_extra("atari", env_id) from error
+        raise missing_extra(extra, env_id) from error
 
 
 def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
@@ -203,36 +187,13 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
             importlib.import_module(module)
         except ImportError as error:
             raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
-    register_atari(name)
+    register_games(name)
     try:
         return gym.spec(name)
     except gym.error.Error as error:
         close = close_matches(name, gym.registry)
         known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
         raise UsageError(f"{error}\n{known}") from error
-
-
-def make_output(args: argparse.Namespace, name: str) -> Path:
-    """
-    :param args: the arguments, among them ``algo`` and ``output``
-    :param name: what a folder of this run is called, if the user has not chosen one
-    :return: the folder for the results, without a model in it
-    """
-    output: Path = args.output or _new_run(Path("runs") / args.algo, name)
-    if (output / "model.zip").exists():
-        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"Cannot make the folder {output}: {error}") from error
-    return output
-
-
-def _new_run(folder: Path, name: str) -> Path:
-    number = 1
-    while (folder / f"{name}_{number}").exists():
-        number += 1
-    return folder / f"{name}_{number}"
 
 
 def announce(model: GRPO, title: str, policy: str) -> None:
@@ -279,31 +240,20 @@ def is_own_error(error: ValueError | StartNotSupportedError) -> bool:
     return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
 
 
-def learn(model: GRPO, timesteps: int, callbacks: list[BaseCallback]) -> Outcome:
+def save_model(model: BaseAlgorithm, path: Path) -> None:
     """
-    Train and show the progress. Ctrl-C ends the training early.
+    Save a model so that others can load it without running anything, where it is ours and has nothing but data.
 
-    :param model: the model
-    :param timesteps: environment steps
-    :param callbacks: called at each step, before the progress is shown
-    :return: what came out of it
+    :param model: any model
+    :param path: the file
     """
-    progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
-    interrupted = False
-    start = time.perf_counter()
-    try:
-        model.learn(timesteps, callback=[*callbacks, progress])
-    except KeyboardInterrupt:
-        interrupted = True
-    except (ValueError, StartNotSupportedError) as error:
-        if not is_own_error(error):
-            raise
-        raise UsageError(str(error)) from error
-    finally:
-        seconds = time.perf_counter() - start
-        if hasattr(progress, "pbar"):
-            progress.pbar.close()
-    return Outcome(interrupted, seconds, model.num_timesteps)
+    if isinstance(model, GRPO):
+        try:
+            model.save(path, format="safe")
+            return
+        except ValueError as error:
+            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickles, as Stable-Baselines3 does. {error}")
+    model.save(path)
 
 
 @contextmanager
@@ -329,69 +279,3 @@ def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["
     axes.legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def save_config(
-    path: Path,
-    args: argparse.Namespace,
-    settings: dict[str, Any],
-    model: GRPO,
-    outcome: Outcome,
-    training: dict[str, Any],
-    **sections: Any,
-) -> None:
-    """
-    Write down what was run, on what, and what came out.
-
-    :param path: the file
-    :param args: the arguments
-    :param settings: the hyperparameters that are not the defaults
-    :param model: the trained model
-    :param outcome: of the training
-    :param training: what else the command measured while it trained
-    :param sections: what else belongs to the command
-    """
-    arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "run", "set")}
-    used = {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings
-    # What "auto" has become
-    used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
-    if model.default_policy_kwargs:
-        used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
-    config = {
-        "arguments": {**arguments, "output": str(path.parent)},
-        "hyperparameters": used,
-        "policy": type(model.policy).__name__,
-        "versions": versions(),
-        "machine": {
-            **describe_machine(),
-            "torch_threads": th.get_num_threads(),
-            "device": th.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device),
-        },
-        "training": {
-            "interrupted": outcome.interrupted,
-            "steps": outcome.steps,
-            **training,
-            "seconds": outcome.seconds,
-            "steps_per_second": outcome.steps_per_second,
-        },
-        **sections,
-    }
-    path.write_text(json.dumps(config, indent=2, default=str) + "\n")
-
-
-def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> None:
-    """
-    Print what came out.
-
-    :param output: the folder with the results
-    :param outcome: of the training
-    :param rows: labels, and what the command has to say of the trained model
-    :param unit: what the environments' steps are called
-    """
-    speed = f"{outcome.seconds:.1f} s, {outcome.steps_per_second:,.0f} {unit}/s"
-    rows = [
-        ("Interrupted after" if outcome.interrupted else "Training", f"{outcome.steps:,} {unit}, {speed}"),
-        *rows,
-        ("Saved", f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}"),
-    ]
-    say_table([(Text(label, "bold"), Text(text, overflow="fold")) for label, text in rows])

@@ -23,6 +23,7 @@ TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").rea
 FREE = {
     *("policy", "env", "learning_rate", "n_envs", "group_size", "n_groups", "batch_size", "gradient_accumulation_steps"),
     *("gamma", "gae_lambda", "max_grad_norm", "constant_length", "common_noise", "unrelated_starts", "start_sampler"),
+    "step_timeout",
     *("use_sde", "sde_sample_freq", "stats_window_size", "tensorboard_log", "policy_kwargs", "verbose", "seed", "device"),
     "_init_setup_model",
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FROM_THE_GROUND_UP = [
     ["utils", "starts"],
-    ["groups"],
+    ["groups", "checkpoint"],
     ["common"],
     ["text"],
     ["grpo"],

@@ -36,9 +36,11 @@ BOX2D = ["LunarLander-v3", "LunarLander continuous", "BipedalWalker-v3", "Bipeda
 STICKY_PONG = "ALE/Pong-v5"
 BREAKOUT_LIFE = "BreakoutNoFrameskip-v4 life"
 ATARI = [STICKY_PONG, "PongNoFrameskip-v4", BREAKOUT_LIFE, "BreakoutNoFrameskip-v4"]
-ALL = PLAIN + MUJOCO + BOX2D + ATARI
+MINATAR = [f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")]
+ALL = PLAIN + MUJOCO + BOX2D + ATARI + MINATAR
 
 PACKAGES = dict.fromkeys(MUJOCO, "mujoco") | dict.fromkeys(BOX2D, "Box2D") | dict.fromkeys(ATARI, "ale_py")
+PACKAGES |= dict.fromkeys(MINATAR, "minatar")
 
 
 def make(name: str) -> StartQueue:
@@ -48,6 +50,8 @@ def make(name: str) -> StartQueue:
         if package == "ale_py":
             gym.register_envs(module)
             pytest.importorskip("cv2")
+        if package == "minatar":
+            import sb3_grpo.envs.minatar  # noqa: F401
     env_id, _, variant = name.partition(" ")
     if "NoFrameskip" in env_id:
         env: gym.Env = AtariWrapper(Monitor(gym.make(env_id)), terminal_on_life_loss=variant == "life")

@@ -1,7 +1,7 @@
 """
 Default hyperparameters on many tasks: a development list to choose defaults by, and a test list that is run once per design.
 
-Needs ``pip install minatar minigrid`` besides the extras ``box2d`` and ``mujoco``.
+Needs ``pip install minigrid`` besides the extras ``box2d``, ``minatar`` and ``mujoco``.
 
 The rules. Three were changed after development runs had been seen: 100 final episodes instead of 20, because success rates
 were too coarse; seconds of the processor instead of the clock; evaluations after 1/16, 1/8, 1/4, 1/2 of the budget instead of

@@ -33,10 +33,7 @@ class Task(NamedTuple):
         :return: The environment, with observations that an MLP can read
         """
         if self.family == "MinAtar":
-            from minatar.gym import register_envs
-
-            if self.env_id not in gym.registry:
-                register_envs()
+            import sb3_grpo.envs.minatar  # noqa: F401  registers them
         if self.family == "MiniGrid":
             from minigrid.wrappers import ImgObsWrapper
 

@@ -48,6 +48,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
     """
 
     _single: Monitor
+    not_state = BatchedVecEnv.not_state | {"_dynamics"}
 
     def __init__(
         self, env_id: str, num_envs: int, seed: int | None = None, *, render_mode: str | None = None, **env_kwargs: Any

@@ -29,6 +29,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
     """
 
     _single: VerifierTextEnv
+    not_state = BatchedVecEnv.not_state | {"_rows", "rules"}
 
     def __init__(
         self,

@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from sb3_grpo.envs.verifiers import math_answers
+from sb3_grpo.envs.verifiers.math_answers import final_answer, is_text, may_equal, same_text, value_of, with_unit
 from sb3_grpo.envs.verifiers.process import VerifierProcess, VerifierStartError, shared_process
 from sb3_grpo.envs.verifiers.worker import RESULTS, describe
 from sb3_grpo.utils.user_warnings import warn_user
 
 Verifier = Callable[[str, str], float]
+
+# The process that runs it does without this package
+cloudpickle.register_pickle_by_value(math_answers)
 
 # No exponents: 1e999999999 is an answer that a model may give, too
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
@@ -71,6 +76,14 @@ def make_math_verifier() -> Verifier:
         logging.getLogger("math_verify").setLevel(logging.ERROR)
         # The solutions of GSM8K end with #### and the answer
         right = reference.rpartition("####")[2].strip()
+        expected, unit = with_unit(final_answer(right) or right)
+        found = final_answer(answer)
+        if (number := value_of(expected, worked_out=False)) is not None:
+            if found is not None and unit and found.casefold().endswith(unit.casefold()):
+                found = found[: -len(unit)].strip()
+            return float(answer.strip() == right or (found is not None and value_of(found) == number))
+        if is_text(expected):
+            return float(answer.strip() == right or (found is not None and same_text(found, expected)))
         # Answer and comparison together take less than the default limit of the environment: too hard an answer is no
         # mistake of the verifier. The reference twice: a second may pass by chance, and without it there is no score
         gold = math_verify.parse(with_signs(right), parsing_timeout=1) or math_verify.parse(
@@ -81,9 +94,11 @@ def make_math_verifier() -> Verifier:
                 f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
                 "formula, or take verifier='exact'"
             )
-        if answer.strip() == right:
+        if answer.strip() == right or (found is not None and "".join(found.split()) == "".join(expected.split())):
             return 1.0
-        target = math_verify.parse(answer, parsing_timeout=1)
+        if found is None or not may_equal(found, expected):
+            return 0.0
+        target = math_verify.parse(with_signs(found), parsing_timeout=1)
         return float(math_verify.verify(gold, target, timeout_seconds=2))
 
     return verify_math
@@ -91,9 +106,9 @@ def make_math_verifier() -> Verifier:
 
 def math_equivalent(answer: str, reference: str) -> bool:
     """
-    Whether an answer is mathematically the same as the reference, by math-verify: 1/2 and 0.5. It finds the
-    answer in a text around it; formulas in there need ``$`` or ``\\boxed``. The reference does not. Only for the main thread
-    of a process.
+    Whether an answer is mathematically the same as the reference: 1/2 and 0.5, and formulas by math-verify. It is all of the
+    text, or what is in ``\\boxed{}``, after ``####`` or after "the answer is" at its end, see docs/text_tasks.md. Only for the
+    main thread of a process.
 
     :param answer: The agent's answer
     :param reference: The right one

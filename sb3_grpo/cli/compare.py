@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
-from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say
+from sb3_grpo import presets
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say, say_table
 
 if TYPE_CHECKING:
     from sb3_grpo.compare.experiment import Experiment, Job
@@ -42,6 +43,8 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--config", type=Path, help="YAML file that describes the experiment, instead of --env, --algo and --timesteps"
     )
+    parser.add_argument("--preset", metavar="NAME", help="a comparison that is ready, instead of these: see --list-presets")
+    parser.add_argument("--list-presets", action="store_true", help="say which comparisons are ready, and what they take")
     parser.add_argument("--name", help="of the experiment (default: made from environments and algorithms)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
     parser.add_argument(
@@ -87,8 +90,14 @@ def _pack(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     _check_extra()
+    if args.list_presets:
+        return _list_presets()
+    from sb3_grpo.compare.worker import prepare_runs
+
     experiment = _experiment(args)
     folder: Path = args.output or Path("comparisons") / experiment.name
+    if args.ray is None:
+        prepare_runs()
     _check(experiment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,25 +134,59 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     return FAILED if n_failed else OK
 
 
+def _list_presets() -> int:
+    from sb3_grpo.compare.ready import ready_comparisons
+
+    rows = [("--preset", "minutes on two cores", "extras", "shows")]
+    rows += [(each.name, str(each.minutes), ", ".join(each.extras), each.about) for each in ready_comparisons()]
+    say_table([tuple(Text(cell, "" if i else "bold", overflow="fold") for cell in row) for i, row in enumerate(rows)])
+    return OK
+
+
 def _experiment(args: argparse.Namespace) -> "Experiment":
     from sb3_grpo.compare.definition import make_experiment, read_experiment
 
     content: dict[str, Any]
-    if args.config is not None:
-        for option in ("env", "algo", "timesteps"):
-            if getattr(args, option) is not None:
-                raise UsageError(f"--{option} and --config exclude each other: write it in {args.config}")
-        content, source = read_experiment(args.config), str(args.config)
+    path = _given_file(args)
+    if path is not None:
+        content, source = read_experiment(path), str(path)
     else:
         for option in ("env", "algo"):
             if getattr(args, option) is None:
-                raise UsageError(f"--{option} is missing, or --config with a YAML file")
+                raise UsageError(f"--{option} is missing, or --config with a YAML file, or --preset")
         name = re.sub(r"[^\w.-]+", "-", "_".join([*args.env, *args.algo]))[:150]
         timesteps = args.timesteps or _TIMESTEPS
         content = {"name": name, "envs": args.env, "variants": args.algo, "timesteps": timesteps, "seeds": _SEEDS}
         source = "compare"
     given = {"name": args.name, "seeds": args.seeds}
     return make_experiment(content | {key: value for key, value in given.items() if value is not None}, source)
+
+
+def _given_file(args: argparse.Namespace) -> Path | None:
+    """The YAML file that describes the experiment, if there is one."""
+    if args.preset is None:
+        path, given, instead = args.config, "--config", f"write it in {args.config}"
+    else:
+        path = _ready_file(args.preset)
+        given, instead = "--preset", f"copy {path}, change it, and give it as --config"
+    if path is not None:
+        for option in ("env", "algo", "timesteps", *(["config"] if args.preset is not None else [])):
+            if getattr(args, option) is not None:
+                raise UsageError(f"--{option} and {given} exclude each other: {instead}")
+    return path
+
+
+def _ready_file(name: str) -> Path:
+    from sb3_grpo.compare.ready import ready_comparisons, ready_path
+
+    path = ready_path(name)
+    if path is None:
+        known = ", ".join(each.name for each in ready_comparisons())
+        hint = ""
+        if name in presets.PRESETS:
+            hint = f". {name} is one of an algorithm: write {{algo: grpo, preset: {name}}} in a file for --config"
+        raise UsageError(f"--preset {name}: comparisons that are ready are {known}{hint}")
+    return path
 
 
 def _check(experiment: "Experiment") -> None:

@@ -1,6 +1,7 @@
 """``python -m sb3_grpo text``: a small transformer learns to add from a verifier."""
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,20 +12,28 @@ from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_grpo import presets
+from sb3_grpo import GRPO, presets
+from sb3_grpo.cli.runs import (
+    CONFIG,
+    add_saving,
+    arguments_of,
+    begin_config,
+    end_config,
+    finish,
+    learn,
+    make_output,
+    resumed_model,
+    save_each,
+    save_training,
+    sigterm_interrupts,
+)
 from sb3_grpo.console import (
     ALGORITHMS,
-    INTERRUPTED,
-    OK,
     UsageError,
     add_preset,
     announce,
     curve_figure,
-    learn,
-    make_output,
     positive,
-    report,
-    save_config,
     say,
     say_table,
     title,
@@ -136,8 +145,22 @@ class AnswersCurve(BaseCallback):
         self.interval = interval
         self.curve: list[tuple[int, float]] = []
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The curve so far
+        """
+        return {"curve": self.curve}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self.curve = list(state["curve"])
+
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= len(self.curve) * self.interval:
+        # A training that goes on has the point with which it was interrupted
+        is_new = not self.curve or self.num_timesteps > self.curve[-1][0]
+        if is_new and self.num_timesteps >= len(self.curve) * self.interval:
             assert isinstance(self.model.policy, TokenPolicy)
             _, right = self.exam.take(self.model.policy)
             self.curve.append((self.num_timesteps, float(np.mean(right))))
@@ -156,7 +179,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="train a small transformer to add, from whether its answers are right",
         description="Train a small transformer to add: a few worked examples for a warm start, and then nothing but whether "
         "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three minutes. "
-        "Ctrl-C ends the training early and keeps the model.",
+        "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
     add_preset(parser, "those that were chosen for this task")
@@ -181,10 +204,18 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/addition-DIGITS_NUMBER)")
-    parser.set_defaults(run=_text)
+    add_saving(parser)
+    parser.set_defaults(run=_text, command="text", device="cpu")
 
 
 def _text(args: argparse.Namespace) -> int:
+    if args.resume is not None:
+        args = arguments_of(args.resume, args.argv[1:], "text")
+    with sigterm_interrupts():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     lesson = LESSONS[args.digits]
     args.timesteps = args.timesteps or lesson.timesteps
     args.examples = args.examples or lesson.examples
@@ -193,59 +224,72 @@ def _text(args: argparse.Namespace) -> int:
     numbers = {"digits": args.digits, "n_test": lesson.n_test}
     training = ArithmeticTask(**numbers, split="train" if lesson.n_test else "all")
     exam = Exam(ArithmeticTask(**numbers, split="test" if lesson.n_test else "all"))
+    # One token more than the longest answer and its end need, so that there is something to learn about the end, too
+    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
+    task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
+    what = title(ALGORITHMS[args.algo], args.preset, "chosen for sums", task)
+    model = _begin(args, env, exam, what) if args.resume is None else _go_on(args, env, what)
+    policy = model.policy
+    assert isinstance(policy, TokenPolicy)
+
+    curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
+    outcome = learn(model, args, curve, {"curve": curve})
+    env.close()
+    config, points = args.output / CONFIG, {"right_answers": curve.curve}
+    # Before the answers are shown: a Ctrl-C loses nothing else
+    save_training(args, model, outcome, lambda: end_config(config, outcome, points))
+    after = exam.show(policy, "After the training")
+    curve.curve.append((outcome.steps, after))
+    evaluation = {**json.loads(config.read_text())["evaluation"], "right_after": after}
+    save_each(
+        lambda: _save_curve(args.output / "curve.png", what, curve.curve),
+        lambda: end_config(config, outcome, points, evaluation=evaluation),
+    )
+    before = evaluation["right_before"]
+    return finish(args, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
+
+
+def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: str) -> GRPO:
+    lesson = LESSONS[args.digits]
+    training = env.rules.task
+    assert training.n_items is not None
     try:
         examples = training.worked_examples(args.examples, seed=args.seed)
     except ValueError as error:
         raise UsageError(f"--examples {args.examples}: {error}") from error
-    # One token more than the longest answer and its end need, so that there is something to learn about the end, too
-    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
-    assert training.n_items is not None
     settings = {**SETTINGS, **lesson.settings, **_preset(args, env), "policy_kwargs": NETWORK}
     learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
-    algorithm = ALGORITHMS[args.algo]
+    sampler = HardPrompts(training.n_items)
     try:
-        model = algorithm(
-            "TokenPolicy",
-            env,
-            learning_rate,
-            seed=args.seed,
-            device="cpu",
-            start_sampler=HardPrompts(training.n_items),
-            **settings,
+        model = ALGORITHMS[args.algo](
+            "TokenPolicy", env, learning_rate, seed=args.seed, device=args.device, start_sampler=sampler, **settings
         )
     except ValueError as error:
         raise UsageError(f"--preset {args.preset}: {error}") from error
     policy = model.policy
     assert isinstance(policy, TokenPolicy)
-    output = make_output(args, f"addition-{args.digits}")
-
-    task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
-    what = title(algorithm, args.preset, "chosen for sums", task)
+    args.output = make_output(args, f"addition-{args.digits}")
     announce(model, what, "TokenPolicy")
     start = time.perf_counter()
     loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)[-1]
     warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
     before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
-    curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
-    outcome = learn(model, args.timesteps, [curve])
-    env.close()
-    model.save(output / "model.zip")
-    after = exam.show(policy, "After the training")
-    curve.curve.append((outcome.steps, after))
-    _save_curve(output / "curve.png", what, curve.curve)
-    save_config(
-        output / "config.json",
+    begin_config(
+        args.output / CONFIG,
         args,
         {**settings, "learning_rate": str(learning_rate)},
         model,
-        outcome,
-        {"right_answers": curve.curve},
         task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS},
         warm_start=warm_start,
-        evaluation={"prompts": len(exam), "right_before": before, "right_after": after, "deterministic": True},
+        evaluation={"prompts": len(exam), "right_before": before, "right_after": None, "deterministic": True},
     )
-    report(output, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
-    return INTERRUPTED if outcome.interrupted else OK
+    return model
+
+
+def _go_on(args: argparse.Namespace, env: VerifierTextVecEnv, what: str) -> GRPO:
+    model = resumed_model(args, env)
+    announce(model, what, "TokenPolicy")
+    return model
 
 
 def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]:

@@ -13,18 +13,29 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import get_device
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo import GRPO, make_group_env, presets
+from sb3_grpo import GRPO, presets
+from sb3_grpo.cli.runs import (
+    CONFIG,
+    add_saving,
+    arguments_of,
+    begin_config,
+    end_config,
+    finish,
+    learn,
+    make_output,
+    resumed_model,
+    save_each,
+    save_training,
+    sigterm_interrupts,
+)
 from sb3_grpo.console import (
     ALGORITHMS,
-    INTERRUPTED,
-    OK,
     UsageError,
     add_preset,
     announce,
@@ -32,16 +43,13 @@ from sb3_grpo.console import (
     curve_figure,
     find_env,
     known_settings,
-    learn,
-    make_output,
     missing_env_extra,
     missing_extra,
     positive,
-    report,
-    save_config,
     title,
     valid_seed,
 )
+from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.entries import parse_value
 
@@ -52,6 +60,18 @@ class EpisodeReturns(BaseCallback):
     def __init__(self) -> None:
         super().__init__()
         self.curve: list[tuple[int, float]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The curve so far
+        """
+        return {"curve": self.curve}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self.curve = list(state["curve"])
 
     def _on_step(self) -> bool:
         for idx in np.flatnonzero(self.locals["dones"]):
@@ -70,15 +90,13 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "train",
         help="train an agent, evaluate it, and save it with its learning curve",
         description="Train an agent, evaluate it on seeds it has not seen, and save it with its learning curve.\n"
-        "Ctrl-C ends the training early and keeps the model.",
+        "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
         epilog=_describe_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--algo", required=True, choices=ALGORITHMS, help="the algorithm")
+    parser.add_argument("--algo", choices=ALGORITHMS, help="the algorithm")
     add_preset(parser, "the defaults")
-    parser.add_argument(
-        "--env", required=True, help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first"
-    )
+    parser.add_argument("--env", help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first")
     parser.add_argument(
         "--timesteps", type=positive, default=100_000, help="environment steps to train (default: %(default)s)"
     )
@@ -101,7 +119,8 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="KEY=VALUE",
         help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and wins over --preset",
     )
-    parser.set_defaults(run=_train)
+    add_saving(parser)
+    parser.set_defaults(run=_train, command="train")
 
 
 def _describe_settings() -> str:
@@ -162,22 +181,8 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     :param seed: of the first copy
     :return: the vectorized environment, preprocessed as usual if it is an Atari game
     """
-    entry_point = str(spec.entry_point)
-    atari = entry_point.startswith("ale_py") and spec.kwargs.get("obs_type", "rgb") == "rgb"
     try:
-        if atari:
-            env = make_group_env(
-                env_id,
-                n_envs=n_envs,
-                seed=seed,
-                wrapper_class=AtariWrapper,
-                # Whole games: as episodes of their own, all lives but the first would never be trained
-                wrapper_kwargs={"terminal_on_life_loss": False},
-                # AtariWrapper skips frames itself
-                env_kwargs={"frameskip": 1},
-            )
-            return VecFrameStack(env, n_stack=4)
-        return make_group_env(env_id, n_envs=n_envs, seed=seed)
+        return make_env_of(env_id, n_envs, seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
 
@@ -206,36 +211,59 @@ def _check_device(device: str) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.resume is not None:
+        args = arguments_of(args.resume, args.argv[1:], "train")
+    missing = [f"--{name}" for name in ("algo", "env") if getattr(args, name) is None]
+    if missing:
+        raise UsageError(f"{' and '.join(missing)} must be given, or the run that is to go on, with --resume FOLDER")
+    with sigterm_interrupts():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     _check_device(args.device)
-    algorithm = ALGORITHMS[args.algo]
-    settings = (presets.preset(args.preset) if args.preset else {}) | _parse_settings(algorithm, args.set)
     spec = find_env(args.env)
     env = _make_env(args.env, spec, args.n_envs, args.seed)
     policy = _choose_policy(env.observation_space)
+    model = _begin(args, env, policy) if args.resume is None else _go_on(args, env)
+    what = title(type(model), args.preset, "defaults", args.env)
+    announce(model, what, policy)
+    returns = EpisodeReturns()
+    outcome = learn(model, args, returns, {"curve": returns})
+    env.close()
+
+    config, training = args.output / CONFIG, {"episodes": len(returns.curve)}
+    save_training(
+        args,
+        model,
+        outcome,
+        lambda: _save_curve(args.output / "curve.png", what, returns.curve, spec.reward_threshold),
+        # Before the evaluation: a Ctrl-C loses nothing else
+        lambda: end_config(config, outcome, training, evaluation=None),
+    )
+    evaluation: dict[str, Any] | None = None
+    if outcome.is_complete:
+        evaluation = _evaluate(model, args, spec)
+        save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
+    return finish(args, outcome, _summary(evaluation, spec.reward_threshold))
+
+
+def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
+    algorithm = ALGORITHMS[args.algo]
+    settings = (presets.preset(args.preset) if args.preset else {}) | _parse_settings(algorithm, args.set)
     try:
         _limit_threads(env.observation_space, args.device)
         model = algorithm(policy, env, seed=args.seed, device=args.device, **settings)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-    output = make_output(args, re.sub(r"[^\w.-]+", "-", args.env))
+    args.output = make_output(args, re.sub(r"[^\w.-]+", "-", args.env))
+    begin_config(args.output / CONFIG, args, settings, model)
+    return model
 
-    what = title(algorithm, args.preset, "defaults", args.env)
-    announce(model, what, policy)
-    returns = EpisodeReturns()
-    outcome = learn(model, args.timesteps, [returns])
-    env.close()
-    model.save(output / "model.zip")
-    evaluation: dict[str, Any] | None = None
-    try:
-        if not outcome.interrupted:
-            evaluation = _evaluate(model, args, spec)
-    finally:
-        # A Ctrl-C during the evaluation loses nothing but the evaluation
-        _save_curve(output / "curve.png", what, returns.curve, spec.reward_threshold)
-        training = {"episodes": len(returns.curve)}
-        save_config(output / "config.json", args, settings, model, outcome, training, evaluation=evaluation)
-        report(output, outcome, _summary(evaluation, spec.reward_threshold))
-    return INTERRUPTED if outcome.interrupted else OK
+
+def _go_on(args: argparse.Namespace, env: VecEnv) -> GRPO:
+    _limit_threads(env.observation_space, args.device)
+    return resumed_model(args, env)
 
 
 def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ References: [GAE] arXiv:1506.02438, [RFF] Rahimi and Recht, Random features for 
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -62,9 +62,14 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
     """
     if images.shape[1:].numel() <= max_pixels:
         return images.float().flatten(1)
-    images = images.float()
-    if images.shape[1] <= _MAX_FRAMES:
+    n_channels = images.shape[1]
+    if n_channels > _MAX_FRAMES:
+        images = images.float()
+    elif images.is_floating_point():
         images = images.mean(1, keepdim=True)
+    else:
+        # The same, without all of them in single precision
+        images = images.sum(1, keepdim=True, dtype=th.int32).float() / n_channels
     side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels // images.shape[1])), 1)
     size = min(side, images.shape[2]), min(side, images.shape[3])
     return th.nn.functional.adaptive_avg_pool2d(images, size).flatten(1)
@@ -261,6 +266,20 @@ class ValueRegression:
         self._sums: tuple[th.Tensor, th.Tensor] | None = None
         self._weights: th.Tensor | None = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: What is remembered
+        """
+        sums = None if self._sums is None else [each.cpu() for each in self._sums]
+        return {"met": self._met, "sums": sums, "weights": None if self._weights is None else self._weights.cpu()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self._met, self._weights = state["met"], state["weights"]
+        self._sums = None if state["sums"] is None else (state["sums"][0], state["sums"][1])
+
     @property
     def is_fitted(self) -> bool:
         """Whether there are values."""
@@ -283,7 +302,9 @@ class ValueRegression:
         phi, phi_next = self._features(states), self._features(next_states)
         gram, moment = _gram(phi), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
         if self._sums is not None:
-            gram, moment = gram + self.memory * self._sums[0], self.memory * self._sums[1]
+            # From a checkpoint, they are on the host
+            old_gram, old_moment = (each.to(phi.device) for each in self._sums)
+            gram, moment = gram + self.memory * old_gram, self.memory * old_moment
         prior = th.ones_like(moment)
         prior[0] = 1e-6  # the constant is free
         factor = th.linalg.cholesky(gram + prior.diag())
@@ -306,7 +327,7 @@ class ValueRegression:
         """
         if self._weights is None:
             raise ValueError("There are no values before the first fit.")
-        return _times(self._features(states), self._weights)
+        return _times(self._features(states), self._weights.to(states.numbers.device))
 
     def _meet(self, states: StateFeatures) -> None:
         """

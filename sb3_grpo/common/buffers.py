@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
+from sb3_grpo.common.frames import FrameStore, StackedImages, take_rows
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.starts.starts import SnapshotStart
@@ -54,7 +55,7 @@ class GroupBatch:
     Steps are in the order of (group, member, time).
 
     :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``.
-        Or in a form of the policy's own
+        Images of stacked frames as :class:`StackedImages`. Or in a form of the policy's own
     :param actions: (rows, \\*action_shape), index with ``rows``
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
     :param rows: (N,) where each step lies in the rollout
@@ -70,7 +71,7 @@ class GroupBatch:
     :param next_observations: (M, \\*obs_shape) or a dict of such, what the policy sees there; ``None`` if M is 0
     """
 
-    observations: th.Tensor | TensorDict | PackedObservations
+    observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
     actions: th.Tensor
     old_log_prob: th.Tensor
     rows: th.Tensor
@@ -109,8 +110,8 @@ class GroupBatch:
             return self.observations.at(minibatch, self.episode)
         rows = self.rows[minibatch.steps]
         if isinstance(self.observations, dict):
-            return {key: value[rows] for key, value in self.observations.items()}
-        return self.observations[rows]
+            return {key: take_rows(value, rows) for key, value in self.observations.items()}
+        return take_rows(self.observations, rows)
 
 
 class GroupRolloutBuffer:
@@ -152,17 +153,41 @@ class GroupRolloutBuffer:
         self._forwarded: list[th.Tensor] = []  # of the rows that are not evaluated yet
         self.forwarded_bytes = 0
         self._capacity = 0
-        self._obs = {key: np.empty((0, *space.shape), space.dtype) for key, space in self._obs_spaces.items()}  # type: ignore[misc]
+        self._obs: dict[str, np.ndarray | FrameStore] = {
+            key: FrameStore(space) if FrameStore.is_for(space) else np.empty((0, *space.shape), space.dtype)  # type: ignore[misc]
+            for key, space in self._obs_spaces.items()
+        }
         self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: All rows, of which the log probabilities are known
+        """
+        assert self._n_evaluated == self.size
+        return {name: {key: values[: self.size] for key, values in getattr(self, name).items()} for name in ("_obs", "_data")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self.reset()
+        vars(self).update(state)
+        self.size = self._n_evaluated = self._capacity = len(self._data["ticket"])
 
     def _grow(self, n_rows: int) -> None:
         """Make room. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
         self._capacity = max(2 * self._capacity, n_rows, 1024)
         for arrays in (self._obs, self._data):
             for key, old in arrays.items():
-                new = np.empty((self._capacity, *old.shape[1:]), old.dtype)
-                new[: self.size] = old[: self.size]
-                arrays[key] = new
+                if isinstance(old, FrameStore):
+                    old.grow(self._capacity)
+                else:
+                    arrays[key] = self._grown(old, old.dtype)
+
+    def _grown(self, old: np.ndarray | FrameStore, dtype: Any) -> np.ndarray:
+        new = np.empty((self._capacity, *old[:0].shape[1:]), dtype)
+        new[: self.size] = old[: self.size]
+        return new
 
     def add(
         self,
@@ -205,12 +230,15 @@ class GroupRolloutBuffer:
         for key, old in self._obs.items():
             # VecNormalize makes fractions of whole numbers (MiniGrid's), and leaves the space of all but images as it is
             if obs[key].dtype.kind == "f" and old.dtype.kind != "f":
-                self._obs[key] = old.astype(np.float32)
+                self._obs[key] = self._grown(old, np.float32)
         if end > self._capacity:
             self._grow(end)
         step = slice(self.size, end)
         for key, values in self._obs.items():
-            values[step] = obs[key]
+            if isinstance(values, FrameStore):
+                values.add(self.size, obs[key], columns["ticket"])
+            else:
+                values[step] = obs[key]
         for name, values in columns.items():
             self._data[name][step] = values
         self._forwarded.append(forwarded)
@@ -220,8 +248,11 @@ class GroupRolloutBuffer:
     def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
         return th.as_tensor(array[rows], device=self.device)
 
-    def _observations(self, rows: slice) -> th.Tensor | TensorDict:
-        tensors = {key: self._tensor(values, rows) for key, values in self._obs.items()}
+    def _observations(self, rows: slice) -> Any:
+        tensors = {
+            key: values.images(rows, self.device) if isinstance(values, FrameStore) else self._tensor(values, rows)
+            for key, values in self._obs.items()
+        }
         return tensors if self._dict_obs else tensors[""]
 
     @property
@@ -257,7 +288,7 @@ class GroupRolloutBuffer:
         for first in range(begin, self.size, _ROWS_AT_A_TIME):
             part = slice(first, min(first + _ROWS_AT_A_TIME, self.size))
             self._check_finite(part)
-            policy.observation_norm.observe({key: values[part] for key, values in self._obs.items()})
+            policy.observation_norm.observe({key: self._obs[key][part] for key in policy.observation_norm.keys})
         self._forwarded.clear()
         self.forwarded_bytes = 0
         self._n_evaluated = self.size
@@ -332,7 +363,7 @@ class GroupRolloutBuffer:
             return {key: self._tensor(np.stack([each[key] for each in observations]), slice(None)) for key in self._obs}
         return self._tensor(np.stack(observations), slice(None))
 
-    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> th.Tensor | TensorDict | PackedObservations:
+    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> Any:
         """
         :param episodes: The episodes of a batch
         :param rows: Where their steps lie
@@ -349,6 +380,9 @@ class GroupRolloutBuffer:
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
         for arrays in (self._obs, self._data):
             for values in arrays.values():
+                if isinstance(values, FrameStore):
+                    values.keep(kept)
+                    continue
                 # In parts, as images of all rows would be in memory twice. No row moves to where one is still to be read.
                 for begin in range(0, len(kept), _ROWS_AT_A_TIME):
                     part = kept[begin : begin + _ROWS_AT_A_TIME]

@@ -1,11 +1,13 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
+import functools
 import io
 import pathlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
@@ -15,6 +17,17 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, resume_training
+from sb3_grpo.common.arguments import (
+    ARGUMENTS,
+    captures_states,
+    check_arguments,
+    check_call,
+    check_env,
+    check_policy,
+    check_together,
+    check_use_sde,
+)
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.optimizers import fuse_adam
@@ -24,15 +37,17 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     default_policy_kwargs,
 )
+from sb3_grpo.common.safe_files import as_sb3_file, is_safe_model, pickles_in, read_safe_model, write_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
 from sb3_grpo.groups.queue import RETURN, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
-from sb3_grpo.starts.start_queue import make_group_env, refuse_frame_stack
+from sb3_grpo.starts.atari import make_env_of, why_not_learnable
+from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.files import replace_file, save_location
-from sb3_grpo.utils.parameters import check_number, number_parameters
+from sb3_grpo.utils.files import save_location, write_or_rescue
+from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -42,6 +57,23 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 MAX_FORWARDED_BYTES = 2**22
 # With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
 MAX_DEAD_STEPS = 1_000_000
+# What learn() takes without a number
+TOTAL_TIMESTEPS = 100_000
+# Of an environment that is given by its id
+DEFAULT_N_ENVS = 16
+# What policies say of arguments that they cannot take
+_IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# What SB3 keeps by another name or in another form
+_NOT_KEPT = ("n_envs", "stats_window_size", "device")
+
+
+def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
+    try:
+        return make_env_of(env_id, n_envs, seed)
+    except gym.error.DependencyNotInstalled:
+        raise
+    except gym.error.Error as error:
+        raise ValueError(f"env={env_id!r} cannot be made: {error}") from error
 
 
 class OnGroupAlgorithm(OnPolicyAlgorithm):
@@ -66,12 +98,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
     batch: GroupBatch | None
 
+    def __new__(cls: type[SelfOnGroupAlgorithm], *args: Any, **kwargs: Any) -> SelfOnGroupAlgorithm:
+        check_call(cls, args, kwargs)
+        return super().__new__(cls)
+
     def __init__(
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule,
-        n_envs: int,
+        n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
@@ -96,33 +132,42 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
+        _init_setup_model: bool = True,
     ):
-        # What is needed before all others are checked
-        n_envs, seed = check_number(type(self), "n_envs", n_envs), check_number(type(self), "seed", seed)
-        if n_steps == 0:
-            raise ValueError("n_steps must be at least 1, got 0.")  # a model of 0.1 has it, and means whole groups
+        check_policy(policy, self.policy_aliases)
+        n_envs = check_arguments({"n_steps": n_steps, "n_envs": n_envs})["n_envs"]
+        if _init_setup_model:
+            check_env(env, n_envs)
+        as_in_sb3 = check_arguments(
+            {
+                "learning_rate": learning_rate,
+                "gamma": gamma,
+                "ent_coef": ent_coef,
+                "max_grad_norm": max_grad_norm,
+                "use_sde": use_sde,
+                "sde_sample_freq": sde_sample_freq,
+                "stats_window_size": stats_window_size,
+                "tensorboard_log": tensorboard_log,
+                "policy_kwargs": policy_kwargs,
+                "verbose": verbose,
+                "seed": seed,
+                "device": device,
+            }
+        )
+        self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
-            env = make_group_env(env, n_envs=n_envs, seed=seed)
+            env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
+        if env is not None:
+            check_use_sde(as_in_sb3["use_sde"], env.action_space)
         super().__init__(
             policy,
             env,
-            learning_rate=learning_rate,
             n_steps=0,  # chosen below
-            gamma=gamma,
             gae_lambda=1.0,
-            ent_coef=ent_coef,
             vf_coef=0.0,
-            max_grad_norm=max_grad_norm,
-            use_sde=use_sde,
-            sde_sample_freq=sde_sample_freq,
-            stats_window_size=check_number(type(self), "stats_window_size", stats_window_size),
-            tensorboard_log=tensorboard_log,
-            policy_kwargs=policy_kwargs,
-            verbose=verbose,
-            seed=seed,
-            device=device,
             _init_setup_model=False,
             supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+            **as_in_sb3,
         )
         # What policy_kwargs do not say. Saved, because a model has to be loaded with what was chosen when it was made
         self.default_policy_kwargs: dict[str, Any] = {}
@@ -139,106 +184,46 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.vine_share = vine_share
         self.horizon = horizon
         self.step_timeout = step_timeout
-        self._start_seed = seed
-        self._start_rng = np.random.default_rng(seed)
+        self._start_seed = self.seed
+        self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
         self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
+        self.resumption: Resumption | None = None  # until a training that was interrupted goes on
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
-    def _check_parameters(self) -> None:
+    def _check_each_argument(self) -> None:
         """
-        :raises ValueError: if a parameter is impossible
+        :raises ValueError: if one is impossible
+        """
+        check_policy(self.policy_class, self.policy_aliases)
+        kept = {name: getattr(self, name) for name in ARGUMENTS if name not in _NOT_KEPT and hasattr(self, name)}
+        for name, value in check_arguments(kept).items():
+            setattr(self, name, value)
+
+    def _choose_arguments(self) -> None:
+        """Choose what the user has left open."""
+
+    def _check_together(self) -> None:
+        """
+        :raises ValueError: if arguments are impossible together
         :raises StartNotSupportedError: if groups are to begin in mid-episode, and frames are stacked outside of the copies
         """
-        if not issubclass(self.policy_class, ActorPolicy):
-            raise ValueError(
-                f"{self.policy_class.__name__} is not a critic-free policy: use one of the names "
-                f"{', '.join(self.policy_aliases)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
-            )
-        for name in number_parameters(type(self)):
-            if hasattr(self, name):
-                setattr(self, name, check_number(type(self), name, getattr(self, name)))
-        if self.start_sampler is not None and not callable(self.start_sampler):
-            raise ValueError(
-                "start_sampler must be a function of a numpy.random.Generator that returns a start, "
-                f"got {self.start_sampler!r:.80}."
-            )
-        if self.group_size < 2:
-            raise ValueError(
-                f"group_size must be at least 2, got {self.group_size}: an episode is compared with "
-                "the others of its group, and a group of one gives no signal."
-            )
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}.")
-        if not 0.0 <= self.vine_share <= 1.0:
-            raise ValueError(f"vine_share must be between 0 and 1, got {self.vine_share}.")
-        if self.vine_share > 0.0 and self.unrelated_starts:
-            raise ValueError("vine_share needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.horizon is not None:
-            self._check_horizon()
-        captures_states = isinstance(self.start_sampler, StartSampler) and self.start_sampler.captures_states
-        if captures_states:
-            self._check_captures_states()
-        if self.env is not None and (self.vine_share > 0.0 or self.horizon is not None or captures_states):
+        check_together(self)
+        if self.env is not None and captures_states(self):
             refuse_frame_stack(self.env)
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        """
-        :raises ValueError: if a size is none, or if an update has no size, or two, or a single step
-        """
-        for name in ("max_grad_norm", "step_timeout"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0.0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
-        for name in ("n_groups", "batch_size", "max_sampling_rounds", "n_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.n_steps is not None and self.n_groups is not None:
-            raise ValueError(
-                f"Give n_steps={self.n_steps} or n_groups={self.n_groups}, and not both: an update is sized in steps of "
-                "each copy, or in whole groups. Write None for the other, also in load(): a model keeps its own."
-            )
-        if self.n_steps is None and self.n_groups is None:
-            raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")
-        if self.env is not None and self.n_steps == self.n_envs == 1:
-            raise ValueError(
-                "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a single step has no other to be "
-                "compared with."
-            )
-
-    def _check_horizon(self) -> None:
-        """
-        :raises ValueError: if it is impossible, or with other parameters
-        """
-        assert self.horizon is not None
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be a whole number of steps, or None for whole episodes, got {self.horizon}.")
-        if self.unrelated_starts:
-            raise ValueError("horizon needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.group_metric != RETURN:
-            raise ValueError(f"group_metric={self.group_metric!r} is of whole episodes, and a horizon cuts them into pieces.")
-        if self.vine_share > 0.0:
-            raise ValueError("With a horizon, groups begin in mid-episode already: leave vine_share=0.")
-
-    def _check_captures_states(self) -> None:
-        """
-        :raises ValueError: if the sampler of starts captures states, and other parameters are against it
-        """
-        name = type(self.start_sampler).__name__
-        if self.unrelated_starts:
-            raise ValueError(f"{name} needs environments that can be put into a state: leave unrelated_starts=False.")
-        if self.vine_share > 0.0 or self.horizon is not None:
-            raise ValueError(
-                f"{name} begins groups in mid-episode already: leave vine_share=0 and horizon=None, got "
-                f"vine_share={self.vine_share} and horizon={self.horizon}."
-            )
 
     def _setup_model(self) -> None:
-        self._check_parameters()
+        self._check_each_argument()
+        self._choose_arguments()
+        self._check_together()
         self._setup_lr_schedule()
         drawn_so_far = self._start_rng.bit_generator.state
-        self.set_random_seed(self.seed)
+        seed = self.seed
+        if seed is not None and self.num_timesteps > 0:
+            # A loaded model that learns on: other random numbers than those that it has learned from, by the same seed
+            seed = int(np.random.SeedSequence([seed, self.num_timesteps]).generate_state(1)[0])
+        self.set_random_seed(seed)
         if self.seed == self._start_seed:
             self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
         self._start_seed = self.seed
@@ -254,6 +239,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """
         return default_policy_kwargs(self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
 
+    def _warn_of_images(self) -> None:
+        """Say what a policy cannot learn from images as they are."""
+        for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
+            if problem is not None:
+                warn_user(problem)
+
     @property
     def _vec_normalize_observes(self) -> bool:
         """Whether a VecNormalize around the environments normalises the observations."""
@@ -261,9 +252,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
-        policy = self.policy_class(
-            self.observation_space, self.action_space, self.lr_schedule, use_sde=self.use_sde, **policy_kwargs
-        )
+        make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
+        try:
+            policy = make(use_sde=self.use_sde, **policy_kwargs)
+        except _IMPOSSIBLE as error:
+            if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError):
+                raise
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} are impossible. {said}") from error
+        if self.policy_kwargs and not all(bool(each.isfinite().all()) for each in policy.parameters()):
+            raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} give the policy parameters that are not finite.")
         policy = policy.to(self.device)
         fuse_adam(policy.optimizer)
         return policy
@@ -285,20 +283,39 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         path: str | pathlib.Path | io.BufferedIOBase,
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
+        format: str = "sb3",
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An older file of this name is replaced when the new one is complete.
+        An older file of this name is replaced when the new one is complete. If the disk is full, the file is written into
+        another folder, and the error says where.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
+        :param format: ``"sb3"``: as Stable-Baselines3 does, with pickles. ``"safe"``: safetensors and JSON, each member with
+            its hash, for models that others are to load. What is no data (functions and classes of your own) is an error
         """
+        Choice(("sb3", "safe")).check("format", format)
         if isinstance(path, (str, pathlib.Path)):
-            with replace_file(save_location(path, "zip")) as file:
-                super().save(file, exclude, include)
+            write = functools.partial(self._write, exclude=exclude, include=include, format=format)
+            write_or_rescue(save_location(path, "zip"), write)
         else:
-            super().save(path, exclude, include)
+            self._write(path, exclude, include, format)
+
+    def _write(
+        self, file: io.BufferedIOBase, exclude: Iterable[str] | None, include: Iterable[str] | None, format: str
+    ) -> None:
+        """
+        The parameters are explained at ``save``.
+        """
+        if format == "safe":
+            excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
+            excluded |= {name.split(".")[0] for names in self._get_torch_save_params() for name in names}
+            data = {name: value for name, value in self.__dict__.items() if name not in excluded}
+            write_safe_model(file, data, self.get_parameters(), self.policy_aliases)
+        else:
+            super().save(file, exclude, include)
 
     @classmethod
     def load(  # type: ignore[override]
@@ -307,25 +324,88 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
+        trusted: bool = True,
         **kwargs: Any,
     ) -> SelfOnGroupAlgorithm:
         """
         Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Functions of the user's own that cannot be imported
         (``advantage``, ``start_sampler``, ...) are not needed to predict; to go on learning give them by ``custom_objects``.
 
-        :param path: path to the file (or a file-like) where to load the agent from
+        :param path: path to the file (or a file-like) where to load the agent from, of either ``format`` of :meth:`save`
         :param env: the new environment to run the loaded model on
             (can be None if you only need prediction from a trained model) has priority over any saved environment
         :param device: Device on which the code should run.
         :param custom_objects: Dictionary of objects to replace upon loading.
+        :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
+            whatever it says. ``False``: only files of ``format="safe"``
         :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`
         :return: new model instance with loaded parameters
+        :raises ValueError: if it is not trusted and has pickles
         """
+        if is_safe_model(path):
+            return cls._load_safe(path, env, device, custom_objects, **kwargs)
+        if not trusted:
+            raise ValueError(
+                f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
+                f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
+                "whoever made it."
+            )
         custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
         return super().load(path, env, device, custom_objects, **kwargs)
 
+    @classmethod
+    def resume(
+        cls: type[SelfOnGroupAlgorithm],
+        folder: str | pathlib.Path,
+        env: GymEnv | str | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+    ) -> SelfOnGroupAlgorithm:
+        """
+        Load a training that was interrupted, from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` goes on with it, and
+        ends where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
+        Like ``load`` it runs what is pickled in the files: take none from strangers.
+
+        :param folder: The folder of the checkpoints, of which the newest is taken, or one of them
+        :param env: An environment made like the one of the training; ``None`` if the model was given the id of one
+        :param device: Device on which the code should run.
+        :param custom_objects: See ``load``
+        :return: The model, and the environment in the episodes that were under way
+        """
+        return resume_training(cls, folder, env, device, custom_objects)
+
+    def training_parts(self) -> dict[str, Stateful]:
+        """
+        :return: What a checkpoint keeps of the algorithm, besides what ``save`` does
+        """
+        return {}
+
+    @classmethod
+    def _load_safe(
+        cls: type[SelfOnGroupAlgorithm],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None,
+        device: th.device | str,
+        custom_objects: dict[str, Any] | None,
+        **kwargs: Any,
+    ) -> SelfOnGroupAlgorithm:
+        data, params = read_safe_model(path, cls.policy_aliases)
+        for name in cls.plugin_parameters:
+            # A function would have been refused by save: nobody else says what to import
+            if isinstance(plugin := data.get(name), str) and "." in plugin:
+                raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
+        # A folder of another machine
+        data["tensorboard_log"] = None
+        file: Any = as_sb3_file(data, params)
+        try:
+            return super().load(file, env, device, {**data, **(custom_objects or {})}, **kwargs)
+        except _IMPOSSIBLE as error:
+            if isinstance(error, ValueError | th.OutOfMemoryError):
+                raise
+            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -353,7 +433,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        self._check_parameters()
+        self._check_each_argument()
+        self._check_together()
         for name in self.plugin_parameters:
             if isinstance(plugin := getattr(self, name), MissingPlugIn):
                 raise ValueError(plugin.message)
@@ -367,22 +448,28 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
+        resumed = self.resumption
+        if resumed is not None:
+            reset_num_timesteps = False
+            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds what there are
         if (
             self._last_obs is None
             or reset_num_timesteps
             or self._collector is None
-            or not self._collector.can_go_on(self.env, self._group_settings)
+            or (resumed is None and not self._collector.can_go_on(self.env, self._group_settings))
         ):
             self._last_obs = None  # makes SB3 reset the environments
-            self._begin_groups()
+            self.begin_groups()
         self.collector.feeder.fill()
         fresh = self._last_obs is None
         with self.collector.watchdog:
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if fresh:
             self.collector.check_capture()
-            self.collector.begin_episodes([*range(self.n_envs)])
-            self.collector.check_observations(self._last_obs)
+            self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
+        if resumed is not None:
+            self._num_timesteps_at_start = resumed.begun_at
+            self.start_time -= resumed.nanoseconds
         return result
 
     @property
@@ -407,7 +494,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self._sampler = parameters, make_sampler(*parameters)
         return self._sampler[1]
 
-    def _begin_groups(self) -> None:
+    def begin_groups(self) -> None:
         """Forget the groups under way, if any, and prepare the environments' start queues."""
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
@@ -447,6 +534,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             self.policy.reset_noise(env.num_envs)
 
         callback.on_rollout_start()
+        if self.resumption is not None:
+            draw_on(self, self.resumption.chance)
+            self.resumption = None
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
@@ -528,10 +618,10 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             "on it?). The groups under way are dropped: give callbacks an environment of their own."
         )
         self._evaluate_log_probs()
-        self._begin_groups()
+        self.begin_groups()
         self.collector.feeder.fill()
         self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self.collector.begin_episodes([*range(self.n_envs)])
+        self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:
@@ -576,13 +666,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
 
     def learn(
         self: SelfOnGroupAlgorithm,
-        total_timesteps: int,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "OnGroupAlgorithm",
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
+        if total_timesteps is None:
+            resumed = self.resumption
+            total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException as error:
@@ -597,6 +690,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 raise fault from error
             raise
         finally:
+            self.resumption = None
             if self._collector is not None:
                 self._collector.watchdog.stop()
         self.collector.clear()
@@ -641,10 +735,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if ended:
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
             collector.end_episodes(ended, infos)
-            collector.begin_episodes(ended)
+            collector.begin_episodes(ended, new_obs)
             if self.use_sde:
                 # With that of the episode before, the members of a group that one copy plays would all be the same
                 self.policy.reset_noise_of(ended, self.n_envs)
-        # Before the policy acts on them
-        collector.check_observations(new_obs)
+        else:
+            # Before the policy acts on them
+            collector.check_observations(new_obs)
         return bool(ended)

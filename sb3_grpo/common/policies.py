@@ -1,5 +1,6 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -49,6 +50,16 @@ class NoValue:
         raise AttributeError(self._message)
 
 
+def _channels_last(obs: PyTorchObs) -> PyTorchObs:
+    """
+    :param obs: Observations
+    :return: The same with images in that order in memory
+    """
+    if isinstance(obs, dict):
+        return {key: _channels_last(entry) for key, entry in obs.items()}  # type: ignore[misc]
+    return obs.contiguous(memory_format=th.channels_last) if obs.dim() == 4 else obs
+
+
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without value function.
@@ -70,6 +81,9 @@ class ActorPolicy(ActorCriticPolicy):
         only clipped). Both are part of the policy and saved with it, and cost less time than those of ``VecNormalize``.
         Images stay as they are. GRPO and DAPO choose it for continuous actions, unless ``VecNormalize`` does it or the
         features extractor is your own. Not for a policy that was taught before: it would see other numbers after a rollout
+    :param use_bfloat16: Whether the features extractor computes in bfloat16, as layers do in PyTorch's ``autocast``: its
+        parameters, the features and what follows stay in single precision. Faster on processors that have it
+        (``avx512_bf16`` or ``amx_bf16`` in ``/proc/cpuinfo``, recent GPUs), slower on others
     :param optimizer_class: The optimizer to use, by default Adam without what of it is for ``torch.compile``
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -92,6 +106,7 @@ class ActorPolicy(ActorCriticPolicy):
         *,
         share_features_extractor: bool = True,
         normalize_observations: bool = False,
+        use_bfloat16: bool = False,
         optimizer_class: type[th.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -100,10 +115,18 @@ class ActorPolicy(ActorCriticPolicy):
             optimizer_kwargs = {"eps": 1e-5}  # as ActorCriticPolicy has it for torch.optim.Adam
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         self.normalize_observations = normalize_observations
+        self.use_bfloat16 = use_bfloat16
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
+        if use_bfloat16 and next(self.pi_features_extractor.parameters(), None) is None:
+            name = type(self.pi_features_extractor).__name__
+            raise ValueError(
+                f"use_bfloat16=True is for the layers of a features extractor, and the {name} of this policy has none: "
+                'leave it out, or write "CnnPolicy" where the observations are images.'
+            )
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "normalize_observations": self.normalize_observations}
+        own = {"normalize_observations": self.normalize_observations, "use_bfloat16": self.use_bfloat16}
+        return {**super()._get_constructor_parameters(), **own}
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """
@@ -137,6 +160,29 @@ class ActorPolicy(ActorCriticPolicy):
     def _latent(self, obs: PyTorchObs) -> th.Tensor:
         return self.mlp_extractor.forward_actor(self.extract_features(obs))
 
+    def rollout_latent(self) -> Callable[[PyTorchObs], th.Tensor]:
+        """
+        :return: Function from observations to the latent code, for as long as the policy is not changed
+        """
+        reads_images = self._puts_channels_last(self.pi_features_extractor) and self._image_keys()
+        if type(self)._latent is not ActorPolicy._latent or not (self.use_bfloat16 or reads_images):
+            return self._latent
+        # Weights are brought into their form once, not at each step. Casts take as long as a layer, and temporaries of their
+        # size fragment the heap by gigabytes
+        extractor = copy.deepcopy(self.pi_features_extractor)
+        if reads_images:
+            extractor.to(memory_format=th.channels_last)  # type: ignore[call-overload]
+        if self.use_bfloat16:
+            extractor.bfloat16()
+        return lambda obs: self.mlp_extractor.forward_actor(self.extract_features(obs, extractor))
+
+    def _puts_channels_last(self, extractor: BaseFeaturesExtractor) -> bool:
+        """
+        :param extractor: A features extractor
+        :return: Whether it gets images in the order in memory in which convolutions on the CPU are fast
+        """
+        return self.device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor)
+
     def extract_features(self, obs: PyTorchObs, features_extractor: BaseFeaturesExtractor | None = None) -> th.Tensor:
         """
         Preprocess and normalise the observation if needed and extract features.
@@ -145,9 +191,13 @@ class ActorPolicy(ActorCriticPolicy):
         :param features_extractor: The features extractor to use. ``None``: the policy's
         :return: The extracted features
         """
-        entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
         extractor = self.pi_features_extractor if features_extractor is None else features_extractor
-        return extractor(self.observation_norm(entries))
+        if self._puts_channels_last(extractor):
+            obs = _channels_last(obs)
+        entries = preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
+        with th.autocast(self.device.type, th.bfloat16, enabled=self.use_bfloat16):
+            features = extractor(self.observation_norm(entries))
+        return features.float()
 
     def get_distribution(self, obs: PyTorchObs) -> Distribution:
         """
@@ -176,10 +226,12 @@ class ActorPolicy(ActorCriticPolicy):
                 ).flatten(1)
             return StateFeatures(numbers, numbers[:, :0])
         # Not what a network that is still learning to see makes of them: it says less about other episodes
-        entries = preprocess_obs(obs, self.observation_space, normalize_images=False)
-        entries = entries if isinstance(entries, dict) else {"": entries}
-        pictures = [image_features(entries[key], MAX_PIXELS // len(images)) for key in images]
-        others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]
+        parts = obs if isinstance(obs, dict) else {"": obs}
+        pictures = [image_features(parts[key], MAX_PIXELS // len(images)) for key in images]
+        others = []
+        if len(parts) > len(images):
+            entries = preprocess_obs(obs, self.observation_space, normalize_images=False)
+            others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]  # type: ignore[union-attr]
         return StateFeatures(th.cat([pictures[0][:, :0], *others], dim=1), th.cat(pictures, dim=1))
 
     def _observation_parts(self) -> dict[str, spaces.Space]:
@@ -196,6 +248,20 @@ class ActorPolicy(ActorCriticPolicy):
         # As SB3 does: only where the extractor is one for images, every array with three axes is an image in other units
         scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
         return [key for key, part in self._observation_parts().items() if is_image_space(part, normalized_image=scaled)]
+
+    def why_not_for_images(self) -> str | None:
+        """
+        :return: What is wrong with this policy for the images in the observation, and what to write instead; ``None`` if
+            nothing is
+        """
+        parts = self._observation_parts()
+        sizes = [int(np.prod(parts[key].shape)) for key in self._image_keys()]  # type: ignore[arg-type]
+        if type(self.pi_features_extractor) is not FlattenExtractor or not sizes or max(sizes) <= MAX_PIXELS:
+            return None
+        return (
+            f"{type(self).__name__} (MlpPolicy) has weights of its own for each of {max(sizes):,} entries of an image, and "
+            'learns next to nothing from images of this size. Write "CnnPolicy".'
+        )
 
     def frozen_parts(self) -> list[Any]:
         """

@@ -9,7 +9,7 @@ from stable_baselines3.common.distributions import Distribution
 
 from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.utils.plugins import check_choice, check_tensor, name_of
+from sb3_grpo.utils.plugins import check_tensor, name_of
 
 # A function of the log probabilities under the policy and under the reference
 KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
@@ -17,28 +17,6 @@ KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
 NAMES = ("exact", *KL_ESTIMATORS, "k3_plain", "k1_in_reward")
 # Bounds of the adaptive coefficient
 MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
-
-
-def check_kl_parameters(
-    kl_coef: float, kl_estimator: str | KLFunction, kl_target: float | None, ref_update_interval: int | None
-) -> None:
-    """
-    The parameters are explained at :class:`GRPO`.
-
-    :raises ValueError: if one is impossible
-    """
-    check_choice("kl_estimator", kl_estimator, NAMES)
-    if kl_coef < 0.0:
-        raise ValueError(f"kl_coef must not be negative, got {kl_coef}.")
-    if kl_target is not None and not (kl_coef > 0.0 and kl_target > 0.0):
-        raise ValueError(
-            f"kl_target={kl_target} adapts kl_coef, which must be positive to begin with (e.g. 0.04), got kl_coef={kl_coef}."
-        )
-    if ref_update_interval is not None and not (kl_coef > 0.0 and ref_update_interval >= 1):
-        raise ValueError(
-            f"ref_update_interval={ref_update_interval} must be at least 1, and needs a reference policy: "
-            f"kl_coef > 0 (e.g. 0.04), got kl_coef={kl_coef}."
-        )
 
 
 class Reference:

@@ -167,7 +167,7 @@ def _actor_layers(policy: "ActorPolicy") -> list[Callable[[Any], th.Tensor]]:
     :return: What to call, one after the other, to come from observations to the latent code of the policy,
         or to the logits or means where these say all
     """
-    layers: list[Callable[[Any], th.Tensor]] = [policy._latent]
+    layers: list[Callable[[Any], th.Tensor]] = [policy.rollout_latent()]
     if policy.is_plain_mlp:
         layers = [*policy.observation_norm.norms, *layers_of(policy.mlp_extractor.policy_net)]
     if type(policy.action_dist) in (CategoricalDistribution, DiagGaussianDistribution):

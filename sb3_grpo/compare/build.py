@@ -1,7 +1,6 @@
 """A model and its environments as the RL Zoo builds them, and what can be said of it before it learns."""
 
 import argparse
-import importlib
 import io
 import random
 import tempfile
@@ -21,7 +20,7 @@ from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.compare.experiment import Experiment, Job
-from sb3_grpo.console import UsageError, missing_env_extra
+from sb3_grpo.console import UsageError, find_env, missing_env_extra
 
 # Importing the package registers grpo and dapo
 from sb3_grpo.zoo.experiment import GroupExperimentManager
@@ -98,9 +97,7 @@ def build(settings: dict[str, Any]) -> Iterator[Built]:
     :param settings: see :meth:`Experiment.settings`
     :return: the model, whose environments are closed at the end of the ``with`` block
     """
-    module, _, env_id = settings["env"].rpartition(":")
-    if module:
-        importlib.import_module(module)
+    env_id = find_env(settings["env"]).id
     variant = settings["variant"]
     with tempfile.TemporaryDirectory() as logs:
         manager = GroupExperimentManager(

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,22 @@ from typing import Any
 import yaml
 
 from sb3_grpo import presets
-from sb3_grpo.compare.experiment import MAX_SEED, Experiment, Variant
+from sb3_grpo.compare.experiment import Experiment, Variant
+from sb3_grpo.compare.reading import (
+    ENV_ID,
+    MAX_EVALUATIONS,
+    MAX_RUNS,
+    MAX_SEED,
+    MAX_TIMESTEPS,
+    MAX_VARIANTS,
+    VARIANT_NAME,
+    check_size,
+    read_yaml,
+)
 from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, find_env
+from sb3_grpo.starts.start_queue import MAX_ENVS
 from sb3_grpo.utils.entries import read_entry
+from sb3_grpo.utils.parameters import Kind, short_repr
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
 # What an entry of the RL Zoo's files may have besides the parameters of the algorithm
@@ -30,6 +44,8 @@ _ZOO_KEYS = (
 )
 # Parameters that the comparison sets, or that say nothing of the algorithm
 NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
+# Below, the evaluations of a good policy would take longer than the training
+_LARGE_BUDGET = 100_000
 _KEYS = (
     "name",
     "envs",
@@ -40,6 +56,10 @@ _KEYS = (
     "n_eval_episodes",
     "n_final_episodes",
     "device",
+    # For readers, and the list of those that are ready
+    "about",
+    "minutes",
+    "extras",
 )
 
 
@@ -48,12 +68,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
     :param path: a YAML file
     :return: what it says, with the file's name as the experiment's if it has none
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UsageError(f"{path} must have the keys envs and variants, see docs/classroom.md")
     return {"name": path.stem, **content}
@@ -77,26 +92,35 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     for env in envs:
         if not isinstance(env, str):
             raise _wrong_value(env, f"{source}: each of the envs", "the id of an environment, such as CartPole-v1")
+        _checked(ENV_ID, env, f"{source}: envs")
         find_env(env)
-    variants = list(_expand(_as_list(content["variants"], f"{source}: variants"), source))
+    variants = list(itertools.islice(_expand(_as_list(content["variants"], f"{source}: variants"), source), MAX_VARIANTS + 1))
+    seeds = _seeds(content.get("seeds", 10), source)
+    check_size(envs, variants, seeds, source)
     _check_unique(envs, f"{source}: envs")
     _check_unique([variant.name for variant in variants], f"{source}: variants", "give each a name of its own")
     for variant in variants:
         _check_variant(variant, envs, algorithms, source)
+    timesteps = _timesteps(content["timesteps"], envs, source)
     numbers: dict[str, Any] = {
-        key: _whole_number(content[key], f"{source}: {key}")
-        for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes")
-        if key in content
+        key: _whole_number(content[key], f"{source}: {key}") if key in content else default
+        for key, default in _evaluation(max(timesteps.values())).items()
     }
     return Experiment(
         name=_safe_name(content["name"], f"{source}: name"),
         envs=envs,
         variants=variants,
-        seeds=_seeds(content.get("seeds", 10), source),
-        timesteps=_timesteps(content["timesteps"], envs, source),
+        seeds=seeds,
+        timesteps=timesteps,
         device=str(content.get("device", "cpu")),
         **numbers,
     )
+
+
+def _evaluation(timesteps: int) -> dict[str, int]:
+    """How a comparison is evaluated if nothing else is said: no more than its largest budget is worth."""
+    n_evaluations, n_episodes = (20, 10) if timesteps >= _LARGE_BUDGET else (10, 5)
+    return {"n_evaluations": n_evaluations, "n_eval_episodes": n_episodes, "n_final_episodes": 20}
 
 
 def known_algorithms() -> dict[str, type]:
@@ -138,7 +162,7 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
     """The variants of a list, with one for each combination of an entry's factors."""
     for entry in entries:
         entry = {"algo": entry} if isinstance(entry, str) else entry
-        where = f"{source}: variant {entry!r}"
+        where = f"{source}: variant {short_repr(entry)}"
         if not isinstance(entry, dict) or "algo" not in entry:
             raise UsageError(
                 f"{where}: expected the name of an algorithm, or algo: with name:, preset:, hyperparams: and factors:"
@@ -158,7 +182,7 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
             label = ", ".join([name, *(f"{key}={_label(value)}" for key, value in chosen.items())])
             hyperparams = {str(key): _number(value) for key, value in {**preset, **fixed, **chosen}.items()}
             if "n_envs" in hyperparams:
-                hyperparams["n_envs"] = _whole_number(hyperparams["n_envs"], f"{where}: n_envs")
+                hyperparams["n_envs"] = _whole_number(hyperparams["n_envs"], f"{where}: n_envs", MAX_ENVS)
             yield Variant(_safe_name(label, where), str(entry["algo"]), hyperparams)
 
 
@@ -213,17 +237,20 @@ def _check_names(names: Iterable[Any], known: Iterable[str], where: str, what: s
 
 
 def _check_unique(names: list[str], where: str, advice: str = "name each once") -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{where}: {name!r} is there {names.count(name)} times: {advice}")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UsageError(f"{where}: {name!r} is there {count} times: {advice}")
 
 
 def _safe_name(name: Any, where: str) -> str:
-    if not re.fullmatch(r"[\w+-][\w .,;=+()-]*", str(name)):
-        raise UsageError(
-            f"{where}: the name {name!r} becomes the name of a folder: use letters, digits, blanks and . , ; = + - ( )"
-        )
-    return str(name)
+    return _checked(VARIANT_NAME, str(name), where)
+
+
+def _checked(kind: Kind, value: Any, where: str) -> Any:
+    try:
+        return kind.check(where, value)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _as_list(value: Any, where: str) -> list[Any]:
@@ -232,21 +259,23 @@ def _as_list(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _whole_number(value: Any, where: str) -> int:
+def _whole_number(value: Any, where: str, highest: int = MAX_EVALUATIONS) -> int:
     value = _number(value)
-    # The remainder of infinity and of NaN is NaN
-    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or value < 1:
-        raise _wrong_value(value, where, "a whole number above 0")
-    return int(value)
+    if isinstance(value, float) and value.is_integer():  # 1e5 in YAML
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
+        bound = f", and not above {highest:,}" if isinstance(value, int) and value > highest else ""
+        raise _wrong_value(value, where, f"a whole number above 0{bound}")
+    return value
 
 
 def _wrong_value(value: Any, where: str, expected: str) -> UsageError:
-    return UsageError(f"{where} must be {expected}, not {value!r}")
+    return UsageError(f"{where} must be {expected}, not {short_repr(value)}")
 
 
 def _seeds(value: Any, source: str) -> list[int]:
     if not isinstance(value, list):
-        return list(range(_whole_number(value, f"{source}: seeds")))
+        return list(range(_whole_number(value, f"{source}: seeds", MAX_RUNS)))
     for seed in value:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
             raise _wrong_value(seed, f"{source}: each of the seeds", f"a whole number from 0 to {MAX_SEED}")
@@ -257,9 +286,9 @@ def _seeds(value: Any, source: str) -> list[int]:
 
 def _timesteps(value: Any, envs: list[str], source: str) -> dict[str, int]:
     if not isinstance(value, dict):
-        return dict.fromkeys(envs, _whole_number(value, f"{source}: timesteps"))
+        return dict.fromkeys(envs, _whole_number(value, f"{source}: timesteps", MAX_TIMESTEPS))
     _check_names(value, envs, f"{source}: timesteps", "environment")
     for env in envs:
         if env not in value:
             raise UsageError(f"{source}: timesteps has no number for {env}")
-    return {env: _whole_number(value[env], f"{source}: timesteps of {env}") for env in envs}
+    return {env: _whole_number(value[env], f"{source}: timesteps of {env}", MAX_TIMESTEPS) for env in envs}

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sb3_grpo.compare.reading import read_experiment_json
 from sb3_grpo.compare.results import damage, run_folder
 from sb3_grpo.console import UsageError
-
-# Beyond are the seeds of evaluations
-MAX_SEED = 2**31 - 1
 
 
 class Variant(NamedTuple):
@@ -86,9 +84,9 @@ class Experiment:
     variants: list[Variant]
     seeds: list[int]
     timesteps: dict[str, int]
-    n_evaluations: int = 20
-    n_eval_episodes: int = 10
-    n_final_episodes: int = 20
+    n_evaluations: int
+    n_eval_episodes: int
+    n_final_episodes: int
     device: str = "cpu"
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)
@@ -132,11 +130,11 @@ class Experiment:
         :param folder: folder of an experiment
         :return: the experiment
         """
-        path = folder / "experiment.json"
+        content = read_experiment_json(folder)
         try:
-            content = json.loads(path.read_text())
             return cls(**content | {"variants": [Variant(**variant) for variant in content["variants"]]})
-        except (ValueError, KeyError, TypeError) as error:
+        except TypeError as error:
+            path = folder / "experiment.json"
             raise UsageError(f"{path} is damaged ({error}): choose another folder with --output") from error
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sb3_grpo.compare.curves import Line
 from sb3_grpo.compare.results import import_extra
 from sb3_grpo.compare.statistics import Band, Interval
 
@@ -26,41 +27,32 @@ class Style(NamedTuple):
     """
     How a variant is drawn.
 
-    :param colour: as matplotlib takes it
+    :param colour: as matplotlib and CSS take it, on white
     :param linestyle: as matplotlib takes it
     :param marker: as matplotlib takes it
+    :param dark: the colour on black
     """
 
     colour: str
     linestyle: str | tuple[int, tuple[float, ...]]
     marker: str
+    dark: str
 
-
-class Line(NamedTuple):
-    """
-    What a variant contributes to a picture.
-
-    :param name: of the variant
-    :param x: (points,) where
-    :param band: what is drawn there
-    :param runs: (n, points) drawn one by one if the band has no interval
-    """
-
-    name: str
-    x: np.ndarray
-    band: Band
-    runs: np.ndarray
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """Dashes and gaps in widths of the line, empty for a solid one."""
+        return self.linestyle[1] if isinstance(self.linestyle, tuple) else ()
 
 
 _STYLES = [
-    Style("#0072B2", "-", "o"),
-    Style("#D55E00", (0, (5, 1.5)), "s"),
-    Style("#009E73", (0, (6, 1.5, 1.5, 1.5)), "^"),
-    Style("#CC79A7", (0, (1.5, 1)), "D"),
-    Style("#56B4E9", (0, (8, 3)), "v"),
-    Style("#E69F00", (0, (3, 1, 1, 1, 1, 1)), "P"),
-    Style("#000000", (0, (4, 3)), "X"),
-    Style("#7F7F7F", "-", "*"),
+    Style("#0072B2", "-", "o", "#4BA9EC"),
+    Style("#D55E00", (0, (5, 1.5)), "s", "#FF8A4A"),
+    Style("#009E73", (0, (6, 1.5, 1.5, 1.5)), "^", "#35CFA0"),
+    Style("#CC79A7", (0, (1.5, 1)), "D", "#EDA3CC"),
+    Style("#56B4E9", (0, (8, 3)), "v", "#A5DBFF"),
+    Style("#E69F00", (0, (3, 1, 1, 1, 1, 1)), "P", "#F7C948"),
+    Style("#000000", (0, (4, 3)), "X", "#F4F4F4"),
+    Style("#7F7F7F", "-", "*", "#A6A6A6"),
 ]
 _KNOWN = {"ppo": 0, "grpo": 1, "dapo": 2, "trpo": 3, "a2c": 4}
 _MARKERS = "<>hdp8H1"
@@ -101,7 +93,8 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
         else:
             # More variants than colours: a colour comes again with another line style and marker
             i = n_beyond % len(_STYLES)
-            chosen[name] = Style(_STYLES[i].colour, _STYLES[(i + 3) % len(_STYLES)].linestyle, _MARKERS[i % len(_MARKERS)])
+            linestyle, marker = _STYLES[(i + 3) % len(_STYLES)].linestyle, _MARKERS[i % len(_MARKERS)]
+            chosen[name] = _STYLES[i]._replace(linestyle=linestyle, marker=marker)
             n_beyond += 1
     return chosen
 

@@ -10,7 +10,6 @@ import numpy as np
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import (
     CONFIDENCE,
-    MIN_SEEDS,
     Comparison,
     Interval,
     Verdict,
@@ -188,6 +187,23 @@ def _counts(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
+def seen(comparison: Comparison) -> str:
+    """
+    :param comparison: of two variants
+    :return: how many of their runs beat each other, which is what was seen and not what other seeds would give
+    """
+    first, second, share = comparison.first, comparison.second, comparison.improvement.value
+    if share < 0.5:
+        first, second, share = second, first, 1.0 - share
+    if share == 0.5:
+        return f"{first} and {second} level"
+    pairs = math.prod((comparison.n_first[0], comparison.n_second[0])) if len(comparison.n_first) == 1 else 0
+    # Ties count half
+    return f"{first} ended above {second} in " + (
+        f"{number(share * pairs)} of {pairs} pairs of runs" if pairs else f"{share:.0%}"
+    )
+
+
 def sentence(
     where: str, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int, normalised: bool
 ) -> str:
@@ -210,13 +226,7 @@ def sentence(
     counted = f"{_counts(seeds[first])} and {_counts(seeds[second])}"
     counted = f"seeds per environment: {counted}" if normalised else f"{counted} seeds"
     if judged is Verdict.TOO_FEW_SEEDS:
-        reason = f"with fewer than {MIN_SEEDS}, an interval would not be meaningful"
-        if difference.known:
-            probability = number(comparison.smallest_p)
-            reason = (
-                f"with so few, chance alone makes every run of one beat every run of the other with probability {probability}"
-            )
-        return f"No statement about {first} and {second} {where}: too few seeds ({counted}); {reason}."
+        return f"Seen {where}: {seen(comparison)}; {counted}."
     # Normalised scores are between 0 and 1 or not far off: two digits
     value, low, high = (number(x, (*difference, 1.0 if normalised else 0.0)) for x in difference)
     numbers = (

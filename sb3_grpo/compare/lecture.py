@@ -1,6 +1,6 @@
 """The table with which PPO, GRPO and DAPO are usually told apart, filled with what the runs measured."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -74,15 +74,15 @@ class _Described:
                 means[env] = float(np.nanmean(values, axis=1).mean())
         return means
 
-    def setting(self, name: str) -> str:
+    def setting(self, name: str, words: Mapping[str, str] | None = None) -> str:
         """A hyperparameter as the models had it, "None" if they have none, with its environments where they differ."""
         by_value: dict[str, list[str]] = {}
         for env in self.envs:
-            settings = self.results.hyperparams(env, self.name)
-            by_value.setdefault(settings.get(name, "None"), []).append(env)
+            value = self.results.hyperparams(env, self.name).get(name, "None")
+            by_value.setdefault((words or {}).get(value, value), []).append(env)
         if len(by_value) == 1:
             return next(iter(by_value))
-        return ", ".join(f"{value} ({', '.join(envs)})" for value, envs in by_value.items())
+        return ("; " if words else ", ").join(f"{value} ({', '.join(envs)})" for value, envs in by_value.items())
 
 
 def _spread(values: Iterable[float], form: Callable[[float], str] = number) -> str:
@@ -132,9 +132,9 @@ def _advantage(variant: _Described) -> list[Fact]:
             "outcome": "whole episode's return",
             "process": "process rewards",
         }
-        kind, divisor = variant.setting("advantage"), variant.setting("advantage_scale")
+        kind, divisor = variant.setting("advantage", words), variant.setting("advantage_scale")
         baseline = "the other members' mean" if variant.setting("leave_one_out") == "True" else "the group's mean"
-        return [Fact(f"{words.get(kind, kind)} minus {baseline}; divided by the standard deviation of: {divisor}", False)]
+        return [Fact(f"{kind} minus {baseline}; divided by the standard deviation of: {divisor}", False)]
     if not variant.described:
         return []
     return [Fact(f"per step, GAE with λ = {variant.setting('gae_lambda')}", False)]
@@ -181,9 +181,8 @@ def _clipping(variant: _Described) -> list[Fact]:
 def _dead_groups(variant: _Described) -> list[Fact]:
     if not variant.grouped:
         return [Fact("has no groups", False)] if variant.described else []
-    dynamic = variant.setting("dynamic_sampling")
     words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
-    facts = [Fact(words.get(dynamic, f"dropped and replaced: {dynamic}"), False)]
+    facts = [Fact(variant.setting("dynamic_sampling", words), False)]
     if dead := variant.log_means("group/dead_fraction"):
         share = _spread(dead.values(), _percent)
         facts.insert(0, Fact(f"{share} of the groups drawn for an update, mean over the updates", True))
@@ -203,8 +202,7 @@ def _length_bias(variant: _Described) -> list[Fact]:
         "step": "none: mean over all steps",
         "constant": "none: sum over each episode, divided by a constant",
     }
-    average = variant.setting("loss_average")
-    return [Fact(words.get(average, f"loss averaged per {average}"), False)]
+    return [Fact(variant.setting("loss_average", words), False)]
 
 
 def _samples_per_start(variant: _Described) -> list[Fact]:

@@ -3,9 +3,11 @@
 import json
 import lzma
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sb3_grpo.compare.reading import read_configs, read_table
 from sb3_grpo.console import UsageError
 
 if TYPE_CHECKING:
@@ -49,13 +51,11 @@ def pack(results: "Results", target: Path) -> None:
     (target / _CONFIGS).write_bytes(lzma.compress(json.dumps(configs).encode()))
 
 
-def unpack(folder: Path) -> "tuple[Configs, dict[str, pd.DataFrame]]":
+def unpack(folder: Path, columns: Mapping[str, list[str]]) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     """
     :param folder: with packed results
+    :param columns: of each table
     :return: the configuration of each (environment, variant, seed), and the tables of runs, evaluations and diagnostics
     """
-    import pandas as pd
-
-    configs = json.loads(lzma.decompress((folder / _CONFIGS).read_bytes()))
-    tables = {name: pd.read_csv(folder / file, float_precision="round_trip") for name, file in _TABLES.items()}
-    return {(each["env"], each["variant"], each["seed"]): each["config"] for each in configs}, tables
+    tables = {name: read_table(folder / file, columns[name], float_precision="round_trip") for name, file in _TABLES.items()}
+    return read_configs(folder / _CONFIGS), tables

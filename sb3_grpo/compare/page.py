@@ -1,51 +1,51 @@
-"""The page: one HTML file without scripts that needs nothing else, not even a network."""
+"""The page: one HTML file that needs nothing else, not even a network. Without scripts it stands still, and is complete."""
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sb3_grpo.compare.figures import Style
-from sb3_grpo.compare.findings import Finding, Scale, interval_text, number
+from sb3_grpo.compare.findings import Finding, Scale, number, seen
 from sb3_grpo.compare.lecture import Fact
+from sb3_grpo.compare.pictures import MODE_WORDS, File, Picture
 from sb3_grpo.compare.results import Results, import_extra
-from sb3_grpo.compare.statistics import MIN_SEEDS, RESAMPLES, Interval, Verdict
+from sb3_grpo.compare.statistics import MIN_SEEDS, RESAMPLES, Band, Interval, Verdict
+from sb3_grpo.compare.stills import dash_array
 from sb3_grpo.compare.tables import Table
+from sb3_grpo.utils.html import script_json, source_of
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-@dataclass
-class Picture:
-    """
-    :param path: of the files, without a suffix
-    :param caption: what is seen
-    """
-
-    path: Path
-    caption: str
-
-    @property
-    def source(self) -> str:
-        """The picture itself, as an address."""
-        content = self.path.with_name(f"{self.path.name}.svg").read_bytes()
-        return "data:image/svg+xml;base64," + base64.b64encode(content).decode()
+_ASSETS = files("sb3_grpo.compare") / "assets"
 
 
 @dataclass
 class EnvSection:
     """
     :param env: the environment
-    :param pictures: by the part that they belong to
-    :param final: tables of the final scores by mode
+    :param curves: its learning curves
+    :param curve_files: the same beside the page
+    :param final: the final return of every run
+    :param diagnostics: what was logged while training, if anything was
+    :param tables: of the final scores by mode
+    :param runs: the final return of every run as a number
     :param efficiency: how fast returns rose
     :param findings: what can be said of each pair
     """
 
     env: str
-    pictures: dict[str, list[Picture]]
-    final: dict[str, Table]
+    curves: Picture
+    curve_files: list[File]
+    final: Picture
+    diagnostics: Picture | None
+    tables: dict[str, Table]
+    runs: Table
     efficiency: Table
     findings: list[Finding]
 
@@ -56,6 +56,7 @@ class Overall:
     :param envs: that were put together
     :param scales: what is 0 and 1 on each environment
     :param pictures: of all environments together
+    :param profiles: normalised scores, and the share of the runs above them for each variant
     :param intervals: IQM of the normalised scores of each variant, if there are several environments
     :param table: of the same
     :param findings: what can be said of each pair, if there are several environments
@@ -64,6 +65,7 @@ class Overall:
     envs: list[str]
     scales: dict[str, Scale]
     pictures: list[Picture] = field(default_factory=list)
+    profiles: tuple[np.ndarray, dict[str, Band]] = field(default_factory=lambda: (np.empty(0), {}))
     intervals: dict[str, Interval] = field(default_factory=dict)
     table: Table | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -77,37 +79,49 @@ class Page:
     :param results: of the experiment
     :param mode: of the evaluations that the statements are about
     :param look: style of each variant
+    :param headline: the result in a sentence
+    :param few_seeds: what so few seeds are worth, empty where there are enough
     :param overall: all environments together
     :param sections: each environment
     :param cost: speed, memory and sizes
     :param tuning: where hyperparameters come from
     :param networks: whether networks are the same
     :param lecture: what tells the variants apart
+    :param data: what the script draws from
     """
 
     results: Results
     mode: str
     look: dict[str, Style]
+    headline: str
+    few_seeds: list[str]
     overall: Overall
     sections: list[EnvSection]
     cost: Table
     tuning: Table
     networks: list[str]
     lecture: tuple[list[str], list[tuple[str, list[list[Fact]]]]]
+    data: dict[str, Any]
 
 
-def write_page(page: Page) -> Path:
+def write_page(page: Page) -> "Path":
     """
     :param page: all that is on it
     :return: the file
     """
-    jinja2 = import_extra("jinja2")
+    jinja2, markupsafe = import_extra("jinja2"), import_extra("markupsafe")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("sb3_grpo.compare"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("sb3_grpo.compare"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": number, "interval": interval_text}
+    environment.filters |= {"number": number, "dashes": dash_array}
     runs = page.results.runs
     unfinished = runs[runs.status != "done"]
+    style = "\n".join([_asset("uplot/uPlot.min.css"), _asset("report.css"), _colours(page.look)])
+    script = "\n".join([_asset("uplot/uPlot.iife.min.js"), _asset("report.js")])
     html = environment.get_template("report.html.jinja").render(
         page=page,
         experiment=page.results.experiment,
@@ -117,13 +131,30 @@ def write_page(page: Page) -> Path:
         grid=_verdict_grid(page),
         scales=_scale_table(page.overall),
         n_env_findings=sum(len(section.findings) for section in page.sections),
-        few_seeds=MIN_SEEDS,
+        variant_numbers={name: place for place, name in enumerate(page.look)},
+        min_seeds=MIN_SEEDS,
         resamples=RESAMPLES,
-        Verdict=Verdict,
+        mode_words=MODE_WORDS,
+        style=markupsafe.Markup(style),
+        script=markupsafe.Markup(script),
+        # Only these may be used, and nothing may be fetched
+        sources=markupsafe.Markup(f"style-src {source_of(style)}; script-src {source_of(script)}"),
+        data=markupsafe.Markup(script_json(page.data)),
     )
     path = page.results.folder / "report.html"
     path.write_text(html, encoding="utf-8")
     return path
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text("utf-8").strip()
+
+
+def _colours(look: dict[str, Style]) -> str:
+    """A class for each variant, with its colour on white and on black."""
+    return "\n".join(
+        f".v{place} {{ --of-light: {style.colour}; --of-dark: {style.dark}; }}" for place, style in enumerate(look.values())
+    )
 
 
 def _facts(page: Page) -> Iterator[tuple[str, str]]:
@@ -181,6 +212,8 @@ def _short_verdict(finding: Finding) -> str:
         return f"{higher} higher"
     if finding.verdict is Verdict.HINT:
         return f"hint: {higher} higher"
+    if finding.verdict is Verdict.TOO_FEW_SEEDS:
+        return f"seen: {seen(finding.comparison)}"
     return finding.verdict.value
 
 

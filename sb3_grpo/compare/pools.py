@@ -49,7 +49,7 @@ class Pool(Protocol):
 
 class LocalPool:
     """
-    A process for each run, on this machine.
+    Processes on this machine.
 
     :param n_workers: how many at the same time
     """

@@ -8,24 +8,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from sb3_grpo.compare import figures, tables
-from sb3_grpo.compare.figures import Line, Style
+from sb3_grpo.compare import figures, pictures, tables
+from sb3_grpo.compare.curves import EnvCurves, env_curves
+from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import all_together, find_in, find_overall, judge, normalised_scores, scale
-from sb3_grpo.compare.lecture import KL_KEYS, lecture_table
-from sb3_grpo.compare.page import EnvSection, Overall, Page, Picture, write_page
+from sb3_grpo.compare.headline import few_seeds, headline
+from sb3_grpo.compare.lecture import lecture_table
+from sb3_grpo.compare.live import live_data
+from sb3_grpo.compare.page import EnvSection, Overall, Page, write_page
+from sb3_grpo.compare.pictures import MODE_WORDS, File
 from sb3_grpo.compare.results import Results, collect
-from sb3_grpo.compare.statistics import Band, Comparison, iqm_curve, iqm_interval, performance_profile
+from sb3_grpo.compare.statistics import Comparison, iqm_interval, performance_profile
 
-# What is drawn under which title: the first key that a variant logged, and what it is multiplied with
-DIAGNOSTICS: dict[str, tuple[tuple[str, float], ...]] = {
-    "Dead groups (share of groups)": (("group/dead_fraction", 1.0),),
-    "Clipped at the low side (share of steps)": (("train/clip_fraction_low", 1.0),),
-    "Clipped at the high side (share of steps)": (("train/clip_fraction_high", 1.0),),
-    "Clipped in all (share of steps)": (("train/clip_fraction", 1.0),),
-    "Entropy of the policy (nats)": (("train/entropy", 1.0), ("train/entropy_loss", -1.0)),
-    "KL divergence per update": tuple((key, 1.0) for key in KL_KEYS),
-    "KL divergence from the reference": (("train/kl_ref", 1.0),),
-}
 _PROFILE_POINTS = 101
 
 
@@ -40,7 +34,8 @@ def make_report(folder: Path) -> Path:
     results = collect(folder)
     look = figures.styles(results.variants)
     mode = results.modes[0]
-    pictures: dict[str, dict[str, list[Picture]]] = {}
+    drawn: list[EnvCurves] = []
+    files: dict[str, dict[str, list[File]]] = {}
     compared: list[tuple[str | None, Comparison]] = []
     console = Console(stderr=True)
     # None: all environments together
@@ -48,110 +43,74 @@ def make_report(folder: Path) -> Path:
         if env is None:
             overall = _overall(results, mode, look, compared)
         elif any(len(results.done(env, name)) for name in results.variants):
-            pictures[env] = _env_pictures(results, env, look)
+            drawn.append(env_curves(results, env))
+            files[env] = _draw_files(results, drawn[-1], look)
             compared += [(env, comparison) for comparison in find_in(results, env, mode)]
     findings = judge(compared)
     sections = [
         EnvSection(
-            env=env,
-            pictures=env_pictures,
-            final={mode: tables.final_table(results, env, mode) for mode in results.modes},
-            efficiency=tables.efficiency_table(results, env, mode),
-            findings=[finding for finding in findings if finding.env == env],
+            env=curves.env,
+            curves=pictures.curves_picture(curves, place, mode, look),
+            curve_files=files[curves.env]["curves"],
+            final=pictures.final_picture(curves, look, mode, *files[curves.env]["final"]),
+            diagnostics=pictures.diagnostics_picture(curves, place, look, *files[curves.env]["diagnostics"])
+            if curves.diagnostics
+            else None,
+            tables={each: tables.final_table(results, curves.env, each) for each in results.modes},
+            runs=tables.runs_table(results, curves.env, mode),
+            efficiency=tables.efficiency_table(results, curves.env, mode),
+            findings=[finding for finding in findings if finding.env == curves.env],
         )
-        for env, env_pictures in pictures.items()
+        for place, curves in enumerate(drawn)
     ]
+    everything = [*findings, *overall.findings]
     page = Page(
         results=results,
         mode=mode,
         look=look,
+        headline=headline(results, everything, overall.envs, {each.env: each.intervals for each in drawn}),
+        few_seeds=few_seeds(results, everything),
         overall=overall,
         sections=sections,
         cost=tables.cost_table(results),
         tuning=tables.tuning_table(results),
         networks=tables.network_statements(results),
         lecture=lecture_table(results, mode),
+        data=live_data(look, drawn, overall.scales, overall.profiles),
     )
     return write_page(page)
 
 
-def _file_name(results: Results, kind: str, env: str = "") -> Path:
-    return results.folder / "figures" / re.sub(r"[^\w.+-]+", "_", f"{kind}_{env}" if env else kind)
+def _path(results: Results, file: File) -> Path:
+    return results.folder / "figures" / file.name
 
 
-def _env_pictures(results: Results, env: str, look: dict[str, Style]) -> dict[str, list[Picture]]:
-    """Draw everything about one environment; the pictures by the part of the page that they belong to."""
-    made: dict[str, list[Picture]] = {}
-    for mode in results.modes:
-        name = _file_name(results, "curves_steps" if mode == results.modes[0] else f"curves_steps_{mode}", env)
-        grid = results.grid(env, mode)
-        lines = [
-            Line(variant, grid, iqm_curve(curves), curves)
-            for variant in results.variants
-            if (curves := results.curves(env, variant, mode)).size
-        ]
-        threshold = tables.threshold_of(env)
-        ylabel = f"Return ({mode})"
-        figures.draw_curves(name, env, "Environment steps", ylabel, lines, look, threshold)
-        made.setdefault(f"curves {mode}", []).append(
-            Picture(name, f"{env}: return against environment steps, {mode} actions. IQM over the seeds, 95% interval.")
-        )
-    mode = results.modes[0]
-    made[f"curves {mode}"].append(_time_picture(results, env, mode, look))
-    made["final"] = [_final_picture(results, env, mode, look)]
-    if picture := _diagnostics_picture(results, env, mode, look):
-        made["diagnostics"] = [picture]
-    return made
+def _file(label: str, kind: str, env: str = "") -> File:
+    return File(label, re.sub(r"[^\w.+-]+", "_", f"{kind}_{env}" if env else kind))
 
 
-def _time_picture(results: Results, env: str, mode: str, look: dict[str, Style]) -> Picture:
-    data = {
-        variant: results.curves_over_time(env, variant, mode)
-        for variant in results.variants
-        if results.curves(env, variant, mode).size
-    }
-    unit, divisor = ("minutes", 60.0) if max(grid[-1] for grid, _ in data.values()) > 300 else ("seconds", 1.0)
-    lines = [Line(name, grid / divisor, iqm_curve(curves), curves) for name, (grid, curves) in data.items()]
-    path = _file_name(results, "curves_time", env)
-    figures.draw_curves(path, env, f"Training time ({unit})", f"Return ({mode})", lines, look, tables.threshold_of(env))
-    return Picture(
-        path,
-        f"{env}: return against training time, evaluations left out. IQM over the seeds with its 95% interval. "
-        "A curve ends where the variant's fastest run has ended.",
-    )
-
-
-def _final_picture(results: Results, env: str, mode: str, look: dict[str, Style]) -> Picture:
-    scores = {name: values for name in results.variants if (values := results.final_scores(env, name, mode)).size}
-    path = _file_name(results, "final", env)
-    intervals = {name: iqm_interval([values]) for name, values in scores.items()}
-    figures.draw_scores(path, f"{env}: final return", f"Return ({mode})", scores, intervals, look)
-    return Picture(path, f"{env}: final return of every run (small), IQM (large) and its 95% interval (bar).")
-
-
-def _diagnostics_picture(results: Results, env: str, mode: str, look: dict[str, Style]) -> Picture | None:
-    panels: dict[str, list[Line]] = {}
-    for title, keys in DIAGNOSTICS.items():
-        for name in results.variants:
-            logged_as = ((sign, results.diagnostic(env, name, key, mode)) for key, sign in keys)
-            values = next((sign * values for sign, values in logged_as if values.size), np.empty((0, 0)))
-            if not values.size:
-                continue
-            # Where no run has logged anything, nothing is drawn
-            logged = ~np.isnan(values).all(axis=0)
-            values, x = values[:, logged], results.grid(env, mode)[1:][logged]
-            if len(x):
-                band = Band(np.nanmean(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0))
-                panels.setdefault(title, []).append(Line(name, x, band, values))
-    if not panels:
-        return None
-    path = _file_name(results, "diagnostics", env)
-    figures.draw_diagnostics(path, f"{env}: during training", "Environment steps", panels, look)
-    return Picture(
-        path,
-        f"{env}: logged while training. Mean over the seeds, with the range from the lowest to the highest seed. PPO counts "
-        "every ratio outside the clip range as clipped, GRPO and DAPO only those where clipping cuts the gradient off.",
-    )
+def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> dict[str, list[File]]:
+    """Draw everything about one environment beside the page; the files by what they show."""
+    env, (mode, *others) = curves.env, results.modes
+    steps = [
+        (each, _file(f"steps, {MODE_WORDS[each]}", "curves_steps" if each == mode else f"curves_steps_{each}", env))
+        for each in (mode, *others)
+    ]
+    for each, file in steps:
+        ylabel = f"Return ({each})"
+        lines = curves.steps[each]
+        figures.draw_curves(_path(results, file), env, "Environment steps", ylabel, lines, look, curves.threshold)
+    time = _file(f"{curves.unit}, {MODE_WORDS[mode]}", "curves_time", env)
+    xlabel, ylabel = f"Training time ({curves.unit})", f"Return ({mode})"
+    figures.draw_curves(_path(results, time), env, xlabel, ylabel, curves.time[mode], look, curves.threshold)
+    final = _file("final return", "final", env)
+    title = f"{env}: final return"
+    figures.draw_scores(_path(results, final), title, ylabel, curves.finals, curves.intervals, look)
+    diagnostics = _file("during training", "diagnostics", env)
+    if curves.diagnostics:
+        title = f"{env}: during training"
+        figures.draw_diagnostics(_path(results, diagnostics), title, "Environment steps", curves.diagnostics, look)
+    return {"curves": [file for _, file in steps] + [time], "final": [final], "diagnostics": [diagnostics]}
 
 
 def _overall(
@@ -167,36 +126,24 @@ def _overall(
     lowest = min(0.0, *(float(values.min()) for values in pooled.values()))
     thresholds = np.linspace(max(lowest, -0.5), 1.1, _PROFILE_POINTS)
     profiles = {name: performance_profile(values, thresholds) for name, values in scores.items()}
-    path = _file_name(results, "performance_profiles")
-    figures.draw_profiles(path, f"Performance profiles, {where}", thresholds, profiles, look)
-    overall.pictures.append(
-        Picture(
-            path,
-            "Performance profiles: the share of runs whose normalised final score is above τ, with 95% intervals. "
-            "Higher is better.",
-        )
-    )
+    overall.profiles = thresholds, profiles
+    file = _file("profiles", "performance_profiles")
+    figures.draw_profiles(_path(results, file), f"Performance profiles, {where}", thresholds, profiles, look)
+    overall.pictures.append(pictures.profiles_picture(where, thresholds, profiles, look, file))
     if len(envs) > 1:
-        path = _file_name(results, "aggregate_iqm")
         overall.intervals = {name: iqm_interval(values) for name, values in scores.items()}
+        file = _file("final score", "aggregate_iqm")
         title = f"Final score, {where}"
-        figures.draw_scores(path, title, "Normalised score", pooled, overall.intervals, look)
-        caption = f"Normalised final scores on {where}: every run (small), IQM (large), 95% interval (bar)."
-        overall.pictures.insert(0, Picture(path, caption))
+        figures.draw_scores(_path(results, file), title, "Normalised score", pooled, overall.intervals, look)
+        overall.pictures.insert(0, pictures.aggregate_picture(where, pooled, overall.intervals, look, file))
         compared = [(None, comparison) for comparison in find_overall(scores)]
         overall.table = tables.overall_table(envs, scores, overall.intervals)
         overall.findings = judge(compared, all_together(results, envs))
     # Of one environment, if there is only one to put together
     pairs = [comparison for env, comparison in compared if env in (None, envs[0])]
     if pairs:
-        path = _file_name(results, "probability_of_improvement")
+        file = _file("probability of improvement", "probability_of_improvement")
         rows = [(comparison.first, comparison.second, comparison.improvement) for comparison in pairs]
-        figures.draw_improvements(path, f"Probability of improvement, {where}", rows, look)
-        overall.pictures.append(
-            Picture(
-                path,
-                "Probability of improvement: how often a run of the left variant ends higher than one of the right, "
-                "with 95% intervals.",
-            )
-        )
+        figures.draw_improvements(_path(results, file), f"Probability of improvement, {where}", rows, look)
+        overall.pictures.append(pictures.improvements_picture(where, pairs, look, file))
     return overall

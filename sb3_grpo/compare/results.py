@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_grpo.compare.packed import Configs, is_packed, unpack
+from sb3_grpo.compare.reading import read_config, read_experiment_json, read_result, read_table
 from sb3_grpo.console import UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -267,10 +268,10 @@ def damage(run: Path) -> str | None:
     try:
         with (run / "evaluations.csv").open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("final") == "1"]
-    except OSError as error:
-        return f"it has finished, but its evaluations.csv cannot be read ({error.strerror})"
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return f"it has finished, but its evaluations.csv cannot be read ({error})"
     for mode in MODES:
-        if not any(row["mode"] == mode and _is_finite(row["return_mean"]) for row in rows):
+        if not any(row.get("mode") == mode and _is_finite(row.get("return_mean")) for row in rows):
             return f"it has finished, but its evaluations.csv has no final {mode} return"
     return None
 
@@ -290,12 +291,13 @@ def collect(folder: Path) -> Results:
     :return: its results
     """
     import_extra("pandas")
-    path = folder / "experiment.json"
-    if not path.is_file():
+    if not (folder / "experiment.json").is_file():
         raise UsageError(f"{folder} is not the folder of a comparison: it has no experiment.json")
-    experiment = _read_json(path)
+    experiment = read_experiment_json(folder)
     if is_packed(folder):
-        configs, tables = unpack(folder)
+        configs, tables = unpack(
+            folder, {"runs": RUN_COLUMNS, "evaluations": EVALUATION_COLUMNS, "diagnostics": DIAGNOSTIC_COLUMNS}
+        )
     else:
         configs, tables = _read_runs(folder, experiment)
         for name, table in tables.items():
@@ -317,19 +319,17 @@ def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict
     rows: list[dict[str, Any]] = []
     configs: Configs = {}
     parts_of: dict[str, list[Any]] = {"evaluations.csv": [], "diagnostics.csv": []}
+    columns_of = dict(zip(parts_of, (EVALUATION_COLUMNS, DIAGNOSTIC_COLUMNS), strict=True))
     for env, variant, seed in _planned_runs(experiment):
         run = run_folder(folder, env, variant["name"], seed)
         keys = {"env": env, "variant": variant["name"], "algo": variant["algo"], "seed": seed}
         for name, parts in parts_of.items():
-            if (run / name).is_file() and not (part := _read_csv(run / name)).empty:
+            if (run / name).is_file() and not (part := read_table(run / name, columns_of[name])).empty:
                 parts.append(part.assign(**keys))
         if (run / "config.json").is_file():
-            configs[env, variant["name"], seed] = _read_json(run / "config.json")
+            configs[env, variant["name"], seed] = read_config(run / "config.json")
         rows.append({**_run_row(run), **keys})
-    evaluations, diagnostics = (
-        _table(parts, columns)
-        for parts, columns in zip(parts_of.values(), (EVALUATION_COLUMNS, DIAGNOSTIC_COLUMNS), strict=True)
-    )
+    evaluations, diagnostics = (_table(parts, columns_of[name]) for name, parts in parts_of.items())
     runs = pd.DataFrame(rows).reindex(columns=RUN_COLUMNS)
     return configs, {"runs": runs, "evaluations": evaluations, "diagnostics": diagnostics}
 
@@ -341,25 +341,6 @@ def _planned_runs(experiment: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
                 yield env, variant, seed
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not valid JSON ({error}). Delete it and run the comparison again") from error
-
-
-def _read_csv(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path)
-    except pd.errors.EmptyDataError:
-        # A run that has just begun
-        return pd.DataFrame()
-    except pd.errors.ParserError as error:
-        raise UsageError(f"Cannot read {path}: {error}. Delete the run's folder and run the comparison again") from error
-
-
 def _table(parts: list["pd.DataFrame"], columns: list[str]) -> "pd.DataFrame":
     import pandas as pd
 
@@ -369,7 +350,7 @@ def _table(parts: list["pd.DataFrame"], columns: list[str]) -> "pd.DataFrame":
 def _run_row(run: Path) -> dict[str, Any]:
     if (run / "result.json").is_file():
         lost = damage(run)
-        return _read_json(run / "result.json") | ({"status": "done"} if lost is None else {"status": "failed", "error": lost})
+        return read_result(run / "result.json") | ({"status": "done"} if lost is None else {"status": "failed", "error": lost})
     if (run / "error.txt").is_file():
         lines = (run / "error.txt").read_text().strip().splitlines()
         return {"status": "failed", "error": lines[-1] if lines else "no message"}

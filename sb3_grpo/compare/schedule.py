@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -18,7 +19,8 @@ from sb3_grpo.compare.experiment import Experiment, Job
 from sb3_grpo.compare.pools import Key, Pool
 from sb3_grpo.compare.worker import failure
 
-_POLL = 0.2
+# Seconds: a worker does not wait long for its next run, and the table costs little
+_POLL, _SHOW = 0.05, 0.5
 
 
 @dataclass
@@ -193,6 +195,7 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
     waiting = deque(job for job in experiment.jobs() if not job.is_done(folder))
     running: dict[Key, Job] = {}
     n_failed = 0
+    shown = -inf
     try:
         with board.shown():
             while waiting or running:
@@ -203,7 +206,9 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
                     running[key] = job
                 for key in pool.take_ended():
                     n_failed += board.end(running.pop(key), key) is not None
-                board.update({key: progress for key, progress in pool.progress().items() if key in running})
+                if (now := time.monotonic()) - shown >= _SHOW:
+                    shown = now
+                    board.update({key: progress for key, progress in pool.progress().items() if key in running})
                 time.sleep(_POLL)
     finally:
         pool.close()

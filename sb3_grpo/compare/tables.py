@@ -9,7 +9,6 @@ import numpy as np
 from sb3_grpo.compare.findings import interval_text, number
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import (
-    MIN_SEEDS,
     Interval,
     cost_at_threshold,
     iqm_counts,
@@ -44,7 +43,6 @@ def final_table(results: Results, env: str, mode: str) -> Table:
     :return: returns at the end of training
     """
     table = Table(["Variant", "IQM (95% interval)", "Mean", "Median", "Lowest to highest seed", "Success", "Seeds"])
-    few = []
     for name in results.variants:
         scores = results.final_scores(env, name, mode)
         planned = len(results.experiment["seeds"])
@@ -52,8 +50,6 @@ def final_table(results: Results, env: str, mode: str) -> Table:
         if not len(scores):
             table.rows.append([name, "-", "-", "-", "-", "-", seeds])
             continue
-        if len(scores) < MIN_SEEDS:
-            few.append(name)
         success = results.final_success(env, name, mode)
         table.rows.append(
             [
@@ -66,13 +62,25 @@ def final_table(results: Results, env: str, mode: str) -> Table:
                 seeds,
             ]
         )
-    if few:
-        names = ", ".join(few)
-        table.notes.append(f"Fewer than {MIN_SEEDS} seeds of {names}: an interval would not be meaningful, none is given.")
     if all(row[5] == "-" for row in table.rows):
         table.columns.pop(5)
         for row in table.rows:
             row.pop(5)
+    return table
+
+
+def runs_table(results: Results, env: str, mode: str) -> Table:
+    """
+    :param results: of the experiment
+    :param env: an environment
+    :param mode: how actions are chosen
+    :return: the final return of every run
+    """
+    seeds = results.experiment["seeds"]
+    table = Table(["Variant", *(f"Seed {seed}" for seed in seeds)])
+    for name in results.variants:
+        scores = dict(zip(sorted(results.done(env, name).seed), results.final_scores(env, name, mode), strict=True))
+        table.rows.append([name, *(number(scores.get(seed, np.nan)) for seed in seeds)])
     return table
 
 

@@ -18,9 +18,11 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
+from sb3_grpo.console import save_model
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
 from sb3_grpo.zoo.hyperparams import provenance
 
@@ -100,7 +102,7 @@ class Evaluator:
         before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
         training = policy.training
         try:
-            with preserve_generators():
+            with preserve_generators(), unchecked_distributions():
                 return [self._evaluate(mode, n_episodes, final) for mode in MODES]
         finally:
             policy.set_training_mode(training)
@@ -316,7 +318,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         keys = _keys(settings)
         _write_csv(folder / "evaluations.csv", EVALUATION_COLUMNS, [{**keys, **row} for row in recorder.rows])
         _write_csv(folder / "diagnostics.csv", DIAGNOSTIC_COLUMNS, [{**keys, **row} for row in diagnostics.rows])
-        model.save(folder / "model.zip")
+        save_model(model, folder / "model.zip")
         normalizer = model.get_vec_normalize_env()
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))

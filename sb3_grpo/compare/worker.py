@@ -1,13 +1,15 @@
-"""A run in a process of its own: ``python -m sb3_grpo.compare.worker FOLDER``, and how it is started and watched."""
+"""A run in a process of its own: how it is started, watched, and ended with the process that started it."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,36 @@ if TYPE_CHECKING:
 RESULT, ERROR, _LOG, _PROGRESS = "result.json", "error.txt", "log.txt", "progress.json"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PATIENCE = 5.0
+# The second is imported by PyTorch where the first optimizer is made, and takes longer than PyTorch itself
+_IMPORTED = ["sb3_grpo.compare.training", "torch._dynamo"]
+# A server imports what runs need, once, and forks for each of them: every run begins in the same state, whatever ran before,
+# and leaves no memory behind. The libraries of macOS may not survive a fork: there each run imports for itself
+_PROCESSES: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that are started in the ``with`` block have one thread. Libraries read this when they are loaded."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def prepare_runs() -> None:
+    """Let the imports of the first run begin, while this process has other things to do."""
+    if _PROCESSES.get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        _PROCESSES.set_forkserver_preload(_IMPORTED)
+        with _one_thread():
+            forkserver.ensure_running()
 
 
 class RunProcess:
@@ -32,23 +64,11 @@ class RunProcess:
         self.folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        with (folder / _LOG).open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sb3_grpo.compare.worker", str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **_ONE_THREAD},
-                # Ctrl-C is for the process that started it
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        try:
-            # It stays open: the process ends with it
-            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # poll() finds out why
+        (folder / _LOG).touch()
+        prepare_runs()
+        self._process = _PROCESSES.Process(target=_run, args=(settings, folder))
+        with _one_thread():
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -60,11 +80,9 @@ class RunProcess:
 
         :return: whether it has
         """
-        code = self._process.poll()
+        code = self._process.exitcode
         if code is None:
             return False
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         (self.folder / _PROGRESS).unlink(missing_ok=True)
         if not (self.folder / RESULT).exists() and not (self.folder / ERROR).exists():
             # It had no chance to say why
@@ -85,11 +103,10 @@ class RunProcess:
     def stop(self) -> None:
         """End it now, and remove what it has written, unless it has just finished."""
         self._process.terminate()
-        try:
-            self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
             self._process.kill()
-            self._process.wait()
+            self._process.join()
         if (self.folder / RESULT).exists():
             self.poll()
         else:
@@ -106,19 +123,25 @@ def failure(folder: Path) -> str | None:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # nothing comes any more
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)
 
 
-def main() -> int:
+def _run(settings: dict[str, Any], folder: Path) -> None:
     """
-    :return: the exit code
+    What the process does.
+
+    :param settings: see :meth:`Experiment.settings`
+    :param folder: where it leaves its results
     """
-    line = b""
-    while not line.endswith(b"\n"):
-        line += os.read(0, 1 << 16)
+    # Ctrl-C is for the process that started it
+    os.setsid()
+    log = os.open(folder / _LOG, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(sys.argv[1])
     try:
         # Only now: a parent that only starts processes need not wait for PyTorch
         import torch as th
@@ -131,12 +154,7 @@ def main() -> int:
         def report(progress: "Progress") -> None:
             write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
 
-        train(json.loads(line), folder, report)
+        train(settings, folder, report)
     except Exception:
         (folder / ERROR).write_text(traceback.format_exc())
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(1)

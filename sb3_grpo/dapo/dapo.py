@@ -21,7 +21,8 @@ class DAPO(GRPO):
     The settings of the paper are a preset: ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param env: The environment to learn from (if registered in Gym, can be str). From its id, an Atari game is made by
+        :func:`make_atari_group_env`
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
@@ -58,7 +59,7 @@ class DAPO(GRPO):
 
     def learn(
         self: SelfDAPO,
-        total_timesteps: int = 100_000,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "DAPO",

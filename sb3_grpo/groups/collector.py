@@ -24,6 +24,9 @@ from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
 
+# What is saved for itself, or not at all
+_PARTS = ("env", "feeder", "queue", "rng", "settings", "watchdog")
+
 
 class GroupCollector:
     """
@@ -138,6 +141,28 @@ class GroupCollector:
         """
         return env is self.env and settings == self.settings and self.feeder.is_in_sync(self.tickets)
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The groups under way, and how far each copy has got, without the environments
+        """
+        sampler = self.settings.sampler
+        return {
+            "queue": self.queue.state_dict(),
+            "feeder": self.feeder.state_dict(),
+            "sampler": None if sampler is None else sampler.state_dict(),
+            "attributes": {name: value for name, value in vars(self).items() if name not in _PARTS},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned. The environments are in its episodes already
+        """
+        self.queue.load_state_dict(state["queue"])
+        self.feeder.load_state_dict(state["feeder"])
+        if self.settings.sampler is not None:
+            self.settings.sampler.load_state_dict(state["sampler"])
+        vars(self).update(state["attributes"])
+
     def check_capture(self) -> None:
         """
         :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
@@ -161,15 +186,18 @@ class GroupCollector:
         self.queue.begin_rollout()
         self.feeder.fill()
 
-    def begin_episodes(self, copies: list[int]) -> None:
+    def begin_episodes(self, copies: list[int], observations: Any) -> None:
         """
         Find out which episodes have just begun.
 
         :param copies: Environment copies that were reset
+        :param observations: Of all copies, see ``check_observations``
         """
-        self.tickets[copies] = self.feeder.tickets_of(copies)
         self.time[copies] = 0
         self.outcome[copies] = 0.0
+        # Before the first ones of a group are compared: those that are no numbers are no unequal start
+        self.check_observations(observations)
+        self.tickets[copies] = self.feeder.tickets_of(copies)
         self.feeder.fill()
 
     def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:

@@ -60,6 +60,19 @@ class Feeder:
     def clear(self) -> None:
         """Take back all starts that no copy has begun."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The members that wait for a copy
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        Queue the members that wait, as they were.
+
+        :param state: What ``state_dict`` returned
+        """
+
 
 class StartFeeder(Feeder):
     """
@@ -170,6 +183,13 @@ class SharedQueueFeeder(StartFeeder):
     def _queued_tickets(self) -> list[int]:
         return [queued.ticket for queued in self._queue]
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"queued": self._queued_tickets()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._queue.clear()
+        self._queue.extend(self.groups.queued_start(ticket) for ticket in state["queued"])
+
 
 class OwnQueuesFeeder(StartFeeder):
     """For copies in other processes. Each has a queue of its own that holds one start ahead."""
@@ -184,11 +204,14 @@ class OwnQueuesFeeder(StartFeeder):
                 ticket = self.groups.next_ticket()
                 if ticket is None:
                     return
-                queued = self.groups.queued_start(ticket)
-                # An environment's own queue_start need not know all arguments
-                known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
-                self.env.env_method("queue_start", *queued[:known], indices=idx)
-                ahead.append(ticket)
+                self._queue_start(idx, ticket)
+
+    def _queue_start(self, idx: int, ticket: int) -> None:
+        queued = self.groups.queued_start(ticket)
+        # An environment's own queue_start need not know all arguments
+        known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
+        self.env.env_method("queue_start", *queued[:known], indices=idx)
+        self._ahead[idx].append(ticket)
 
     def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:
         for idx, ticket in zip(copies, tickets, strict=True):
@@ -207,6 +230,14 @@ class OwnQueuesFeeder(StartFeeder):
         for ahead in self._ahead:
             ahead.clear()
         return tickets
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ahead": [list(ahead) for ahead in self._ahead]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for idx, tickets in enumerate(state["ahead"]):
+            for ticket in tickets:
+                self._queue_start(idx, ticket)
 
 
 def make_feeder(env: VecEnv, groups: GroupQueue) -> Feeder:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -196,6 +196,29 @@ class FrontierStarts(StatesOrOther):
         super().reset()
         self._forget()
 
+    def state_dict(self) -> dict[str, Any]:
+        # By their numbers: parents are chains as long as episodes, too long to be pickled one inside the other
+        cells, numbers = _all_cells([*self.archive.cells.values(), *self._cells])
+        parents = [None if cell.parent is None else numbers[id(cell.parent)] for cell in cells]
+        return {
+            **super().state_dict(),
+            "archive": {**vars(self.archive), "cells": {key: numbers[id(cell)] for key, cell in self.archive.cells.items()}},
+            "_cells": [None if cell is None else numbers[id(cell)] for cell in self._cells],
+            "all_cells": [replace(cell, parent=None) for cell in cells],
+            "parents": parents,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        cells, parents = state["all_cells"], state["parents"]
+        for cell, parent in zip(cells, parents, strict=True):
+            cell.parent = None if parent is None else cells[parent]
+        archive = Archive()
+        vars(archive).update(state["archive"])
+        archive.cells = {key: cells[number] for key, number in state["archive"]["cells"].items()}
+        of_copies = [None if number is None else cells[number] for number in state["_cells"]]
+        others = {name: value for name, value in state.items() if name not in ("all_cells", "parents")}
+        super().load_state_dict({**others, "archive": archive, "_cells": of_copies})
+
     def __getstate__(self) -> dict[str, Any]:
         return {"other": self.other}
 
@@ -271,6 +294,22 @@ class FrontierStarts(StatesOrOther):
             results = [member.outcome for member in group.episodes]
             self._worst = min(self._worst, *results)
             self._hope += PACE * ((max(results) > self._worst) - self._hope)
+
+
+def _all_cells(cells: Sequence[Cell | None]) -> tuple[list[Cell], dict[int, int]]:
+    """
+    :param cells: Some cells
+    :return: These, and those on the ways to them, each once; and their numbers, by their identities
+    """
+    found: list[Cell] = []
+    numbers: dict[int, int] = {}
+    for each in cells:
+        cell = each
+        while cell is not None and id(cell) not in numbers:
+            numbers[id(cell)] = len(found)
+            found.append(cell)
+            cell = cell.parent
+    return found, numbers
 
 
 def _stack(observations: Sequence[Any]) -> Any:

@@ -81,6 +81,21 @@ class GroupQueue:
         self._n_steps = 0  # of all episodes that have ended
         self._probed_steps = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The open groups with their members, and all counts
+        """
+        return {name: value for name, value in vars(self).items() if name not in ("rng", "settings")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned, perhaps in another process
+        """
+        vars(self).update(state)
+        newest = max((episode.ticket for group in self.groups for episode in group.episodes), default=NO_EPISODE)
+        while next(_tickets) < newest:
+            """Tickets of this process must not be those of episodes that began in another one."""
+
     def has_room(self) -> bool:
         """
         Whether another group may be drawn. Free environment copies may run ahead of the update that waits for its last

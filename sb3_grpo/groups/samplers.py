@@ -69,6 +69,22 @@ class StartSampler:
     def reset(self) -> None:
         """Forget states: the environment may be another one."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: What a checkpoint keeps of it: what it is pickled with, unless a subclass knows better
+        """
+        return {"pickled": self.__getstate__()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned for a sampler that was made in the same way
+        """
+        pickled = state["pickled"]
+        if hasattr(self, "__setstate__"):
+            self.__setstate__(pickled)
+        elif pickled is not None:
+            vars(self).update(pickled)
+
 
 class RandomSeeds(StartSampler):
     """The default: a fresh seed for ``env.reset(seed=...)``."""
@@ -89,6 +105,12 @@ class FunctionStarts(StartSampler):
 
     def __call__(self, rng: np.random.Generator) -> Start:
         return self.function(rng)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # the model is saved with the function
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 class StatesOrOther(StartSampler):
@@ -111,6 +133,13 @@ class StatesOrOther(StartSampler):
 
     def reset(self) -> None:
         self.other.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**vars(self), "other": self.other.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.other.load_state_dict(state["other"])
+        vars(self).update({name: value for name, value in state.items() if name != "other"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,18 +10,13 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
-from sb3_grpo.common.advantages import (
-    KINDS,
-    SCALES,
-    AdvantageFunction,
-    group_advantages,
-)
+from sb3_grpo.checkpoint.training import Stateful
+from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
+from sb3_grpo.common.arguments import DEFAULT_GAE_LAMBDA, GROUPS_PER_UPDATE, judges_whole_episodes, without_effect
 from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
-    LOSS_WEIGHTS,
-    POLICY_LOSSES,
     PolicyLoss,
     WeightFunction,
     clip_fractions,
@@ -30,28 +25,24 @@ from sb3_grpo.common.losses import (
     step_weights,
 )
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
-from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, check_kl_parameters, with_reference
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, with_reference
 from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
+from sb3_grpo.common.safe_files import is_safe_model, read_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.queue import RETURN
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
-from sb3_grpo.text.tokens import TokenSpace
-from sb3_grpo.utils.plugins import check_choice, import_plugin, name_of
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
-RATIO_LEVELS = ("step", "episode")
 # Of all environment copies together, by default
 STEPS_PER_UPDATE = 2048
-# Where whole groups are needed
-GROUPS_PER_UPDATE = 4
 _WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
 
 
@@ -78,7 +69,8 @@ class GRPO(OnGroupAlgorithm):
     **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param env: The environment to learn from (if registered in Gym, can be str). From its id, an Atari game is made by
+        :func:`make_atari_group_env`
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param batch_size: Minibatch size, in steps. ``None``: all steps of the update at once
@@ -92,7 +84,7 @@ class GRPO(OnGroupAlgorithm):
 
     **Groups**
 
-    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment
+    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment, by default 16
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
         go on under the next policy. For the defaults, with which each step is judged for itself
@@ -217,7 +209,8 @@ class GRPO(OnGroupAlgorithm):
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-3,
-        n_envs: int = 16,
+        *,
+        n_envs: int | None = None,
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
@@ -228,7 +221,7 @@ class GRPO(OnGroupAlgorithm):
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
         advantage: str | AdvantageFunction = "auto",
-        gae_lambda: float = 0.95,
+        gae_lambda: float = DEFAULT_GAE_LAMBDA,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
         std_ddof: int = 1,
@@ -296,6 +289,7 @@ class GRPO(OnGroupAlgorithm):
             verbose=verbose,
             seed=seed,
             device=device,
+            _init_setup_model=_init_setup_model,
         )
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.n_epochs = n_epochs
@@ -331,102 +325,24 @@ class GRPO(OnGroupAlgorithm):
             self._setup_model()
             if self.default_policy_kwargs and not self.policy.observation_norm.keys:
                 self.default_policy_kwargs = {}  # images alone, or the number of a state: nothing was normalised
+            self._warn_of_images()
+            for message in without_effect(self):
+                warn_user(message)
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        for name in self.plugin_parameters:
-            setattr(self, name, import_plugin(getattr(self, name)))
-        check_choice("advantage", self.advantage, ("auto", *KINDS))
-        check_choice("loss_average", self.loss_average, ("auto", *LOSS_WEIGHTS))
-        check_choice("policy_loss", self.policy_loss, tuple(POLICY_LOSSES))
-        for name, known in {"advantage_scale": SCALES, "ratio_level": RATIO_LEVELS}.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"Unknown {name}={getattr(self, name)!r}, must be one of {', '.join(known)}.")
-        check_kl_parameters(self.kl_coef, self.kl_estimator, self.kl_target, self.ref_update_interval)
-        self._check_texts()
-        if self.n_steps is not None and (whole := self._needs_whole_episodes()) is not None:
-            raise ValueError(
-                f"n_steps={self.n_steps} takes episodes that have not ended, and {whole} needs whole ones: "
-                f"write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
-            )
-        if not 0.0 <= self.gae_lambda <= 1.0:
-            raise ValueError(f"gae_lambda must be between 0 and 1, got {self.gae_lambda}.")
-        for name in ("n_epochs", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.batch_size is None and self.gradient_accumulation_steps > 1:
-            raise ValueError(
-                f"gradient_accumulation_steps={self.gradient_accumulation_steps} takes several minibatches together, and with "
-                "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
-            )
-        if self.target_kl is not None and self.target_kl <= 0.0:
-            raise ValueError(f"target_kl must be positive, or None for no limit, got {self.target_kl}.")
-        if self.std_ddof not in (0, 1):
-            raise ValueError(f"std_ddof must be 0 (population) or 1 (sample), got {self.std_ddof}.")
-        for name in ("clip_range", "clip_range_high", "overlong_penalty"):
-            value = getattr(self, name)
-            if isinstance(value, (int, float)) and value < 0.0:
-                raise ValueError(f"{name} must not be negative, got {value}.")
-        if self.loss_average == "constant" and (self.constant_length is None or self.constant_length <= 0.0):
-            raise ValueError(
-                'loss_average="constant" needs a positive constant_length, by which the sum over an episode is divided, '
-                f"got {self.constant_length}."
-            )
-        if self.overlong_penalty > 0.0 and not 0 < (self.overlong_cache_length or 0) <= (self.overlong_max_length or 0):
-            raise ValueError(
-                "overlong_penalty needs overlong_max_length and overlong_cache_length, both in steps, the second not above "
-                f"the first, got {self.overlong_max_length} and {self.overlong_cache_length}."
-            )
-
-    def _needs_whole_episodes(self) -> str | None:
-        """
-        :return: An argument that judges whole episodes, ``None`` if each step is judged for itself
-        """
-        for name, per_step in {"advantage": "gae", "ratio_level": "step", "loss_average": "step"}.items():
-            value = getattr(self, name)
-            if value != per_step:
-                return f'{name}="{value}"' if isinstance(value, str) else f"{name}={name_of(value)}"
-        if not self.upweight_live:
-            return "upweight_live=False"
-        for name in ("overlong_filter", "overlong_penalty", "horizon"):
-            if getattr(self, name):
-                return f"{name}={getattr(self, name)}"
-        return None
-
-    def _check_texts(self) -> None:
-        """
-        :raises ValueError: if the observations are texts and the policy does not read them, or the other way round
-        """
-        takes_texts = self.policy_class.reads_texts or has_own_extractor(self.policy_kwargs)
-        if isinstance(self.observation_space, TokenSpace) and not takes_texts:
-            raise ValueError(
-                f"The observations are texts, and {self.policy_class.__name__} would take their token ids for quantities: "
-                f'write {type(self).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
-            )
-        if self.advantage == "gae" and self.policy_class.reads_texts:
-            raise ValueError(
-                f'advantage="gae" needs the states as numbers, and {self.policy_class.__name__} reads texts: '
-                'use advantage="outcome" or advantage="return_to_go".'
-            )
-
-    def _check_horizon(self) -> None:
-        super()._check_horizon()
-        if self.overlong_filter or self.overlong_penalty > 0.0:
-            raise ValueError("overlong_filter and overlong_penalty judge whole episodes, and a horizon cuts them into pieces.")
-
-    def _setup_model(self) -> None:
+    def _choose_arguments(self) -> None:
         if self.advantage == "auto":
-            is_ours = issubclass(self.policy_class, ActorPolicy)  # or an error follows
-            self.advantage = self.policy_class.default_advantage if is_ours else "gae"
+            self.advantage = self.policy_class.default_advantage
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
-        if self.n_groups is not None and self.n_steps == 0:
-            self.n_steps = None  # of a model that was saved when there were whole groups only
         if self.n_groups is None and self.n_steps is None:
-            if self._needs_whole_episodes() is None:
+            if judges_whole_episodes(self) is None:
                 self.n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
             else:
                 self.n_groups = GROUPS_PER_UPDATE
+
+    def _setup_model(self) -> None:
+        if self.n_groups is not None and self.n_steps == 0:
+            self.n_steps = None  # of a model that was saved when there were whole groups only
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
@@ -770,7 +686,7 @@ class GRPO(OnGroupAlgorithm):
 
     def learn(
         self: SelfGRPO,
-        total_timesteps: int = 100_000,
+        total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
         tb_log_name: str = "GRPO",
@@ -805,7 +721,10 @@ class GRPO(OnGroupAlgorithm):
         """
         params: Any = load_path_or_dict
         if not isinstance(params, dict):
-            params = load_from_zip_file(params, device=device, load_data=False)[1]
+            if is_safe_model(params):
+                params = read_safe_model(params, self.policy_aliases)[1]
+            else:
+                params = load_from_zip_file(params, device=device, load_data=False)[1]
         params = with_reference(params, self.policy, self.reference is not None)
         super().set_parameters(params, exact_match, device)
         if self.reference is not None:
@@ -814,6 +733,9 @@ class GRPO(OnGroupAlgorithm):
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
         return [*state_dicts, "ref_policy"] if self.reference is not None else state_dicts, variables
+
+    def training_parts(self) -> dict[str, Stateful]:
+        return {**super().training_parts(), "value_regression": self.value_regression}
 
     def _excluded_save_params(self) -> list[str]:
         # The next fit makes up for those of which there is no memory

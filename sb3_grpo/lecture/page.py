@@ -1,7 +1,5 @@
 """The page: chapters in Markdown, widgets in JavaScript, and values of the package's functions, in one HTML file."""
 
-import base64
-import hashlib
 import importlib
 import inspect
 import json
@@ -21,6 +19,7 @@ import sb3_grpo
 from sb3_grpo.lecture.arithmetic import EXAMPLES, GRIDS
 from sb3_grpo.lecture.formulas import explained, math
 from sb3_grpo.lecture.golden import golden_values
+from sb3_grpo.utils.html import script_json, source_of
 
 HERE = files("sb3_grpo.lecture")
 # By the names of their files: what the links at the top of the page say
@@ -31,9 +30,9 @@ CHAPTERS = {
     "grpo": "GRPO",
     "dapo": "DAPO",
     "prorl": "ProRL",
+    "agents": "Agents",
     "side_by_side": "Side by side",
     "mistakes": "Mistakes",
-    "agents": "Agents",
 }
 # What is learned in the page, and played
 LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
@@ -67,8 +66,8 @@ def lecture_page() -> str:
         style=_asset("page.css"),
         script=script,
         # Only this script may run, and nothing may be fetched
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=_data({"golden": golden_values(GRIDS), **_recorded()}),
+        script_source=source_of(script),
+        data=script_json({"golden": golden_values(GRIDS), **_recorded()}),
     )
 
 
@@ -94,14 +93,6 @@ def _recorded() -> dict[str, Any]:
     """
     recorded = (each for each in (HERE / "data").iterdir() if each.name.endswith(".json"))
     return {each.name.removesuffix(".json"): json.loads(each.read_text("utf-8")) for each in recorded}
-
-
-def _data(data: dict[str, Any]) -> str:
-    """
-    :param data: What the script reads
-    :return: JSON that cannot end the element it stands in
-    """
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _title(name: str) -> str:
@@ -133,8 +124,20 @@ def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     tokens = markdown.parse(text)
     begins = [index for index, token in enumerate(tokens) if token.type == "heading_open" and token.tag == "h2"]
     parts = [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], len(tokens)], strict=True)]
-    html = "".join(f'<section class="part">{markdown.renderer.render(part, markdown.options, {})}</section>' for part in parts)
+    html = "".join(
+        f'<section class="part" id="{name}-{_slug(part[1].content)}">'
+        f"{markdown.renderer.render(part, markdown.options, {})}</section>"
+        for part in parts
+    )
     return Markup(_kept_together(html))
+
+
+def _slug(heading: str) -> str:
+    """
+    :param heading: Of a part
+    :return: What an address calls it
+    """
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def _markdown() -> MarkdownIt:
@@ -171,7 +174,7 @@ def _kept_together(html: str) -> str:
     :param html: Text with formulas
     :return: The same, with no line that begins with the comma behind a formula
     """
-    formula = r'(<math [^>]*display="inline"(?:(?!</math>).)*</math>)'
+    formula = r'(<span class="math inline">(?:(?!</span>).)*</span>)'
     return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
 
 

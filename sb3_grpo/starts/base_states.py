@@ -42,6 +42,13 @@ class BaseState:
         """
         return None
 
+    def not_captured(self, base: gym.Env) -> str | None:
+        """
+        :param base: the base environment
+        :return: what the present episode depends on and ``capture`` leaves out, in words; None if there is nothing
+        """
+        return None
+
     def restore(self, base: gym.Env, native: Any) -> None:
         """
         :param base: the base environment
@@ -109,6 +116,11 @@ class AtariState(BaseState):
 
     def capture(self, base: Any) -> Any:
         return base.clone_state(include_rng=True)
+
+    def not_captured(self, base: Any) -> str | None:
+        if not _has_sticky_actions(base):
+            return None
+        return "The last action, which sticky actions repeat, is in no state of the emulator."
 
     def restore(self, base: Any, native: Any) -> None:
         base.ale.reset_game()

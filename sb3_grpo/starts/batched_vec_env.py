@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -37,6 +37,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     :param single: The ordinary environment, with its wrappers
     :param seed: Copy i begins with ``reset(seed=seed + i)``. None: with a seed from the system
     """
+
+    # Attributes that are no part of the episodes under way, besides environments and spaces. A subclass adds its own
+    not_state: ClassVar[frozenset[str]] = frozenset({"_t_start", "metadata", "num_envs", "queue", "render_mode"})
 
     def __init__(self, num_envs: int, single: gym.Env, seed: int | None):
         self._single = single
@@ -255,6 +258,27 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
                 break
             reached.append(capture(self._single, observation))
         return reached
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The episodes under way, without the starts that wait: what ``load_state_dict`` needs to go on with them in
+            another process
+        """
+        self._check_ready()
+        for idx, generator in enumerate(self._generators):
+            if generator is None:
+                self._generator(idx)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in self.not_state and not isinstance(value, gym.Env | gym.Space)
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned for as many copies of the same environment
+        """
+        vars(self).update(state)
 
     def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """

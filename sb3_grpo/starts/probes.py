@@ -24,6 +24,7 @@ from sb3_grpo.starts.generators import GENERATORS, generator_state, set_generato
 from sb3_grpo.starts.holdings import attributes, env_name, is_compiled, is_of_library, layers_of, records_of, slots_of, walk
 from sb3_grpo.starts.snapshots import begin
 from sb3_grpo.starts.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
+from sb3_grpo.utils.chance import process_state, set_process_state
 
 # What an episode shows, step by step: observation, reward, terminated, truncated; or the error that ended it
 Trace: TypeAlias = list[Any]
@@ -268,14 +269,7 @@ def _undo_space(space: gym.Space) -> Callable[[], None]:
 
 
 def _undo_global_generators() -> Callable[[], None]:
-    states = random.getstate(), np.random.get_state(), th.get_rng_state()
-
-    def undo() -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        th.set_rng_state(states[2])
-
-    return undo
+    return functools.partial(set_process_state, process_state())
 
 
 def _seed_global_generators(seed: int) -> None:

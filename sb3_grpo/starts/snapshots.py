@@ -134,7 +134,7 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
             f"Snapshot:    {' > '.join(snapshot.identity)}\nEnvironment: {' > '.join(layers)}"
         )
     if isinstance(snapshot.native, Replay):
-        _replay(env, snapshot.native, snapshot.observation)
+        play_replay(env, snapshot.native, snapshot.observation)
     else:
         state.restore(base, snapshot.native)
     own = _restore_layers(env, state, snapshot.layers)
@@ -213,7 +213,15 @@ def _renew_noise(env: gym.Env, noise_seed: int) -> None:
         state.reseed(env.unwrapped, noise_seed)
 
 
-def _replay(env: gym.Env, replay: Replay, observation: Any) -> None:
+def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
+    """
+    Play an episode again, as far as it had got.
+
+    :param env: the environment with its wrappers
+    :param replay: the episode
+    :param observation: the last observation that it had come to
+    :raises UnequalStartError: if it does not come there
+    """
     origin = replay.origin
     if isinstance(origin, OrdinaryReset):
         state = base_state(env.unwrapped)

@@ -12,11 +12,21 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
+from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
 from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
 from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
+from sb3_grpo.utils.parameters import Whole
+
+# More copies than any machine steps
+MAX_ENVS = 2**16
+# The highest that NumPy's global generator takes
+MAX_SEED = 2**32 - 1
+
+# Steps of an episode that are kept where they are all that can bring it back
+MAX_RECORDED = 100_000
 
 
 class QueuedStart(NamedTuple):
@@ -115,9 +125,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._goes_on = False
         self._horizon: int | None = None
         self._ordinary_seeds = OrdinarySeeds()
+        self._continued = False
         _separate_spaces(env.unwrapped)
-        self._replayed = needs_replay(env)
-        if self._replayed:
+        self._replayed = self._recorded = needs_replay(env)
+        if self._recorded:
             # Bound here, because most environments need no record of the actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
@@ -227,6 +238,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param options: for the ordinary reset
         :return: the first observation and the info
         """
+        if self._continued and self._last is not None:
+            self._continued = False
+            return self._last[0], self._last[4]
         self._last = self.current_ticket = self._steps_left = None
         if self.queue:
             self._ordinary_seeds.note(seed)
@@ -234,7 +248,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         else:
             seed = self._ordinary_seeds.ordinary(seed)
             self._steps_left, self._goes_on = self._horizon, False
-            if self._replayed:
+            if self._recorded:
                 self._record_ordinary_reset(seed, options)
             observation, info = self.env.reset(**reset_arguments(seed, options))
         self._last = (observation, 0.0, False, False, info)
@@ -267,7 +281,29 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._actions.append(copy.copy(action))
+        if not self._replayed and len(self._actions) > MAX_RECORDED:
+            self._record_origin(StartNotSupportedError(f"The episode has more than {MAX_RECORDED} steps."), None)
         return StartQueue.step(self, action)
+
+    def prepare_saving(self) -> None:
+        """
+        From now on keep what is done in an episode, if the state of the environment cannot be captured: then it can play the
+        episode again, from the seed that it began with.
+        """
+        if self._recorded or not must_be_recorded(self):
+            return
+        self._recorded = True
+        self.step = self._step_and_record  # type: ignore[method-assign]
+        if self._last is not None and "group_start" not in self._last[4]:
+            self._origin = StartNotSupportedError("The episode was under way when its actions began to be recorded.")
+
+    def save_episode(self, process_id: int) -> EpisodeState | str:
+        """See ``sb3_grpo.starts.episodes.save_episode``."""
+        return save_episode(self, process_id)
+
+    def load_episode(self, state: EpisodeState, info: dict[str, Any]) -> None:
+        """See ``sb3_grpo.starts.episodes.load_episode``."""
+        load_episode(self, state, info)
 
 
 def _separate_spaces(base: gym.Env) -> None:
@@ -351,9 +387,7 @@ def make_group_env(
     """
     SB3's ``make_vec_env`` with a ``StartQueue`` around everything else.
 
-    For Atari: ``make_group_env("PongNoFrameskip-v4", wrapper_class=AtariWrapper,
-    wrapper_kwargs={"terminal_on_life_loss": False})``. With True, AtariWrapper's default, an episode is a life; all members of
-    a group then begin with the first one, and no other is ever trained.
+    For Atari, :func:`make_atari_group_env` adds the usual preprocessing.
 
     :param env_id: the env ID, the env class or a callable returning an env
     :param n_envs: number of copies
@@ -369,6 +403,12 @@ def make_group_env(
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
     :return: the vectorized environment
     """
+    n_envs, seed = Whole(high=MAX_ENVS).check("n_envs", n_envs), Whole(0, MAX_SEED, none="no seed").check("seed", seed)
+    if not isinstance(env_id, str) and not callable(env_id):
+        raise ValueError(
+            f"env_id must be the id of a registered environment, an environment's class or a function that makes one, got "
+            f"{env_id!r:.80}: each copy is made anew."
+        )
     if isinstance(env_id, str):
         # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
         # and is 3 to 6 times slower
@@ -392,10 +432,14 @@ def importable_id(env_id: str) -> str:
     :param env_id: the id of an environment
     :return: the same with what Gymnasium has to import for it in every process: importing ale_py registers Atari games
     """
-    return f"ale_py:{env_id}" if _ATARI_ID.fullmatch(env_id) else env_id
+    module = next((module for module, ids in _REGISTERED_BY.items() if ids.fullmatch(env_id)), None)
+    return env_id if module is None else f"{module}:{env_id}"
 
 
-_ATARI_ID = re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]")
+_REGISTERED_BY = {
+    "ale_py": re.compile(r"ALE/[^:]+|\w+NoFrameskip-v[04]"),
+    "sb3_grpo.envs.minatar": re.compile(r"MinAtar/[^:]+"),
+}
 
 
 def _wrap(env: gym.Env, wrapper_class: Callable[..., gym.Env] | None, wrapper_kwargs: dict[str, Any]) -> StartQueue:

@@ -1,6 +1,7 @@
 """Storage of grouped rollouts of text: each text once, not once per token."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -69,6 +70,12 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self._texts: dict[int, np.ndarray] = {}  # of episodes that have ended
         self._newest = np.empty((0, 0), np.int64)  # (n_envs, L) the last observation of each copy
         self._newest_ticket = np.empty(0, np.int64)
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: All rows, and the texts of their episodes
+        """
+        return {**super().state_dict(), **{name: getattr(self, name) for name in ("_texts", "_newest", "_newest_ticket")}}
 
     def add(
         self,

@@ -1,7 +1,7 @@
 """What environments and policies of text agree on: observations are token ids to which tokens are only ever appended."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch as th
@@ -55,9 +55,16 @@ class TokenSpace(spaces.Box):
     :param tokenizer: What the ids mean
     """
 
+    is_text: ClassVar[bool] = True
+
     def __init__(self, length: int, tokenizer: Tokenizer):
         super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
         self.tokenizer = tokenizer
+
+    @property
+    def length(self) -> int:
+        """Tokens at the most."""
+        return self.shape[0]
 
     def __eq__(self, other: object) -> bool:
         """Whether the same ids mean the same texts, too: a policy reads and writes ids."""

@@ -1,15 +1,20 @@
 """Files of which there is always a whole one."""
 
+import errno
 import io
 import os
 import secrets
 import stat
+import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stable_baselines3.common.save_util import open_path
+
+# What a disk says that takes no more
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
 
 def save_location(path: str | Path, suffix: str) -> Path:
@@ -59,3 +64,44 @@ def replace_file(path: Path) -> Iterator[io.BufferedIOBase]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> None:
+    """
+    Write a file by ``replace_file``. If the disk has no room, write it into another folder before that is said.
+
+    :param path: Where
+    :param write: What writes it, called again for the other folder
+    :raises OSError: if the file could not be written there, with where it is instead
+    """
+    try:
+        with replace_file(path) as file:
+            write(file)
+    except Exception as error:
+        code = _no_room(error)
+        if code is None:
+            raise
+        old = f"The older {path.name} is as it was. " if path.exists() else ""
+        elsewhere = _rescue(path, write)
+        instead = "No other folder has room, either." if elsewhere is None else f"It is in {elsewhere} instead."
+        raise OSError(code, f"{os.strerror(code)}: {path} could not be written. {old}{instead}") from error
+
+
+def _no_room(error: BaseException | None) -> int | None:
+    # PyTorch and zipfile have errors of their own for it
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> Path | None:
+    for folder in (Path(tempfile.gettempdir()), Path.home(), Path.cwd()):
+        target = folder / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
+        # Whatever it is: the next folder may do
+        with suppress(Exception):
+            with replace_file(target) as file:
+                write(file)
+            return target
+    return None

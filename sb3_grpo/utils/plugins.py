@@ -25,17 +25,6 @@ def name_of(function: PlugIn) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def check_choice(parameter: str, value: Any, names: Iterable[str]) -> None:
-    """
-    :param parameter: Name of the parameter
-    :param value: What it is to be
-    :param names: Those that it may be
-    :raises ValueError: if it is neither one of the names nor a function
-    """
-    if value not in names and not callable(value):
-        raise ValueError(f"Unknown {parameter}={value!r:.80}, must be one of {', '.join(names)}, or a function.")
-
-
 def import_plugin(value: Any) -> Any:
     """
     :param value: What a parameter is to be; a function can be written ``"module.function"`` in a configuration file

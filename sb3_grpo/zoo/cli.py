@@ -22,7 +22,7 @@ from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_atari, say
+from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
@@ -112,7 +112,7 @@ def _import_modules(arguments: list[str]) -> list[str]:
     done = []
     for previous, argument in zip(["", *arguments], arguments, strict=False):
         if previous == "--env" or argument.startswith("--env="):
-            register_atari(argument.removeprefix("--env="))
+            register_games(argument.removeprefix("--env=").rpartition(":")[2])
         match = re.fullmatch(r"(--env=)?([\w.]+):([^:]+)", argument)
         if match and (match[1] or previous == "--env"):
             try:

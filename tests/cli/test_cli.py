@@ -195,7 +195,8 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert config["training"]["interrupted"] and config["evaluation"] is None
     assert Path("out/curve.png").exists()
     printed = capsys.readouterr().out
-    assert "Interrupted after" in printed and "out: config.json, curve.png, model.zip" in printed
+    assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
+    assert "To go on: python -m sb3_grpo train --resume out" in printed
 
 
 def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:

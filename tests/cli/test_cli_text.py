@@ -86,7 +86,7 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert 2000 < DAPO.load("out/model.zip", device="cpu").num_timesteps < 4000
     assert read_config("out")["training"]["interrupted"]
     printed = capsys.readouterr().out
-    assert "Interrupted after" in printed and "out: config.json, curve.png, model.zip" in printed
+    assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
     assert len(SHOWN.findall(printed)) == 10
 
 

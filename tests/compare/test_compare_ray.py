@@ -42,6 +42,11 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+def is_server(process: psutil.Process | None) -> bool:
+    """Whether it forks for runs, or is a run."""
+    return process is not None and "multiprocessing.forkserver" in " ".join(process.cmdline())
+
+
 @pytest.mark.slow
 def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
     # Long enough for both to learn at the same time, also where one begins some seconds after the other
@@ -56,8 +61,12 @@ def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
             # Once both learn
             if not killed and len(progress) == 2 and all(progress.values()):
                 mine = psutil.Process().children(recursive=True)
-                orphans.append(next(process for process in mine if "sb3_grpo.compare.worker" in process.cmdline()))
-                killed.append(orphans[0].parent())
+                servers = [each for each in mine if is_server(each) and not is_server(each.parent()) and each.children()]
+                if not servers:
+                    return  # its run is just being forked, or has ended
+                server = servers[0]
+                orphans.extend([server, *server.children()])
+                killed.append(server.parent())
                 os.kill(killed[0].pid, signal.SIGKILL)
 
     assert run_jobs(experiment, tmp_path, pool, KillOne(experiment, tmp_path, Console())) == 0

@@ -34,6 +34,7 @@ from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.pools import LocalPool
+from sb3_grpo.compare.ready import ready_path
 from sb3_grpo.compare.results import collect
 from sb3_grpo.compare.schedule import Board, run_jobs
 from sb3_grpo.compare.training import Evaluator
@@ -207,12 +208,14 @@ def test_parameter_that_an_earlier_version_did_not_have(
 
 @pytest.mark.slow
 def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
-    changes = {"variants": ["ppo"], "seeds": 2}
+    changes = {"variants": ["ppo"], "seeds": 2, "timesteps": 3000}
     arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]
     process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", "compare", *arguments])
     try:
-        wait_for(lambda: results(tmp_path) and len(psutil.Process(process.pid).children()) == 1)
-        children = psutil.Process(process.pid).children()
+        # The second run, beside what starts it
+        wait_for(lambda: results(tmp_path) and len(list(tmp_path.rglob("log.txt"))) == 2)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
         process.kill()
         # Nobody is left who would go on writing
         _, alive = psutil.wait_procs(children, timeout=20)
@@ -244,7 +247,7 @@ def test_finished_runs_of_unknown_origin_are_refused(env: str, tmp_path: Path, c
     assert "has finished runs, but no experiment.json that says what they are" in capfd.readouterr().err
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, seconds: float = 180.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -294,6 +297,34 @@ def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     assert [path.parent.name for path in tmp_path.rglob("error.txt")] == ["0"]
     assert not (tmp_path / "runs" / "CartPole-v1" / "ppo" / "1").exists()
+
+
+def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
+    """The second run of a worker is that of a new process, to the last bit, and begins without an import."""
+    experiment = make_experiment(TINY | {"seeds": 1}, "test")
+    pool = LocalPool(1)
+    parents = []
+    for job in experiment.jobs():
+        key = (job.env, job.variant.name, job.seed)
+        pool.start(key, experiment.settings(job), job.folder(tmp_path / "pool"))
+        parents.append(psutil.Process(pool._running[key].pid).ppid())
+        wait_for(lambda key=key: pool.take_ended() == [key])  # type: ignore[misc]
+    assert parents[0] == parents[1]
+    assert sys.platform == "darwin" or parents[0] != os.getpid()
+    for job in experiment.jobs():
+        alone, pooled = job.folder(tmp_path / "alone"), job.folder(tmp_path / "pool")
+        alone.mkdir(parents=True)
+        code = (
+            "import json, sys; from pathlib import Path; import torch; torch.set_num_threads(1)\n"
+            "from sb3_grpo.compare.training import train\n"
+            "train(json.loads(sys.argv[1]), Path(sys.argv[2]), lambda progress: None)"
+        )
+        subprocess.run([sys.executable, "-c", code, json.dumps(experiment.settings(job)), str(alone)], check=True)
+        rows = [[{**row, "seconds": ""} for row in read(folder / "evaluations.csv")] for folder in (alone, pooled)]
+        assert rows[0] == rows[1] and len(rows[0]) == 12
+        cls = {"ppo": PPO, "dapo": DAPO}[job.variant.algo]
+        parameters = [cls.load(folder / "model.zip").policy.parameters() for folder in (alone, pooled)]
+        assert all(th.equal(one, other) for one, other in zip(*parameters, strict=True))
 
 
 def test_run_that_has_just_finished_survives_an_interrupt(tmp_path: Path) -> None:
@@ -545,6 +576,20 @@ def test_factors_make_variants() -> None:
     assert len(experiment.jobs()) == 12
 
 
+def test_small_budgets_have_fewer_evaluations_and_each_experiment_one_number() -> None:
+    content = {key: value for key, value in TINY.items() if not key.startswith("n_")}
+
+    def numbers(**changes: Any) -> tuple[int, int, int]:
+        experiment = make_experiment(content | changes, "test")
+        return experiment.n_evaluations, experiment.n_eval_episodes, experiment.n_final_episodes
+
+    assert numbers(timesteps=30_000) == (10, 5, 20)
+    assert numbers(timesteps=100_000) == (20, 10, 20)
+    assert numbers(timesteps=30_000, n_eval_episodes=7) == (10, 7, 20)
+    both = {"envs": ["CartPole-v1", "Acrobot-v1"], "timesteps": {"CartPole-v1": 30_000, "Acrobot-v1": 300_000}}
+    assert numbers(**both) == (20, 10, 20)
+
+
 def test_presets_make_variants() -> None:
     variants = [
         "grpo",
@@ -604,9 +649,40 @@ def test_command_line_without_a_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "package", "n_runs", "variants"),
+    [
+        ("class", "minatar", 24, ["ppo", "GRPO as in the paper", "grpo", "dapo"]),
+        ("homework", "gymnasium", 120, ["ppo", "GRPO as in the paper", "grpo", "dapo"]),
+        ("lunch", "ale_py", 8, ["ppo", "trpo", "grpo", "dapo"]),
+    ],
+)
+def test_comparisons_that_are_ready(name: str, package: str, n_runs: int, variants: list[str]) -> None:
+    pytest.importorskip(package)
+    parser = _make_parser()
+    experiment = cli_compare._experiment(parser.parse_args(["compare", "--preset", name]))
+    assert experiment.name == name and len(experiment.jobs()) == n_runs
+    assert [variant.name for variant in experiment.variants] == variants
+    path = str(ready_path(name))
+    assert cli_compare._experiment(parser.parse_args(["compare", "--config", path])) == experiment
+    fewer = cli_compare._experiment(parser.parse_args(["compare", "--preset", name, "--seeds", "1"]))
+    assert fewer.seeds == [0]
+
+
+def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--list-presets"]) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    firsts = {row[0]: row[1:] for row in rows if len(row) > 3}
+    assert firsts["class"][:3] == ["3", "compare,", "minatar"] and {"lunch", "homework"} <= firsts.keys()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--env is missing"),
+        (["--preset", "clas"], "--preset clas: comparisons that are ready are class, homework, lunch"),
+        (["--preset", "gspo"], "write {algo: grpo, preset: gspo} in a file for --config"),
+        (["--preset", "class", "--timesteps", "5"], "--timesteps and --preset exclude each other: copy"),
+        (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
         (["--config", "no.yml"], "Cannot read no.yml"),
         (["--config", "no.yml", "--algo", "ppo"], "--algo and --config exclude each other"),
         (["report", "nowhere"], "nowhere"),

@@ -217,7 +217,7 @@ def test_mathematical_equivalence() -> None:
 @pytest.mark.parametrize(
     ("reference", "right", "wrong"),
     [
-        ("72", "so it is 72.", "so it is 27."),
+        ("72", "so the answer is 72.", "so the answer is 27."),
         ("1,000", "1000", "1"),
         ("She paid $3 for 2 of 48.\n#### 72", "72", "48"),
         ("50%", "0.5", "49%"),

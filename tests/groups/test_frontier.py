@@ -14,9 +14,9 @@ from sb3_grpo import DAPO, FrontierStarts, SeedStart, make_group_env
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import frontier
 from sb3_grpo.groups.collector import own_observations
-from sb3_grpo.groups.frontier import Archive, FrontierState, _stack
+from sb3_grpo.groups.frontier import Archive, Cell, FrontierState, _stack
 from sb3_grpo.groups.group import Episode, Group
-from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.starts.starts import SnapshotStart, StartNotSupportedError
 
 SETTINGS: dict[str, Any] = {"group_size": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
@@ -272,3 +272,28 @@ def test_mistakes_are_explained() -> None:
 
 class NoState(ToyEnv):
     """Nobody knows how to capture it."""
+
+
+def test_an_archive_with_long_ways_is_saved_and_loaded() -> None:
+    sampler, other = FrontierStarts(), FrontierStarts()
+    start = SnapshotStart(observation=np.zeros(1), identity=("toy",), layers=b"")
+    cell: Cell | None = None
+    for n_steps in range(5000):
+        cell = sampler.archive.reach(b"%d" % n_steps, n_steps, cell, start)
+        cell.n_visits += n_steps % 7
+    assert cell is not None
+    cell.is_live = True
+    del sampler.archive.cells[b"42"]  # forgotten, but still on the way
+    sampler._cells, sampler._n_steps, sampler._hope = [cell, None], [4999, 0], 0.25
+    other.load_state_dict(pickle.loads(pickle.dumps(sampler.state_dict())))
+    assert other.archive.cells.keys() == sampler.archive.cells.keys()
+    assert (other._n_steps, other._hope, other._cells[1]) == ([4999, 0], 0.25, None)
+    here = other._cells[0]
+    assert here is other.archive.cells[b"4999"] and here is not cell
+    for seed in range(5):
+        ways = [each.archive.cell_behind(np.random.default_rng(seed)) for each in (sampler, other)]
+        assert ways[0].n_steps == ways[1].n_steps  # type: ignore[union-attr]
+    while here.parent is not None:
+        assert (here.n_steps, here.n_visits) == (cell.n_steps, cell.n_visits)
+        here, cell = here.parent, cell.parent  # type: ignore[union-attr, assignment]
+    assert here.n_steps == 0

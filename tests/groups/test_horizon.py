@@ -290,7 +290,7 @@ def test_whole_numbers_of_all_kinds() -> None:
 
 def test_mistakes_are_explained() -> None:
     for settings, message in (
-        ({"horizon": 0}, "horizon must be a whole number of steps, or None for whole episodes, got 0"),
+        ({"horizon": 0}, "horizon must be at least 1, or None for whole episodes, got 0"),
         ({"horizon": 2.5}, "got 2.5"),
         ({"horizon": "9"}, "got '9'"),
         ({"horizon": 9, "unrelated_starts": True}, "leave unrelated_starts=False"),

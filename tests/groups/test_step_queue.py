@@ -319,7 +319,7 @@ def test_n_groups_means_whole_groups() -> None:
     with pytest.raises(ValueError, match=r"Give n_steps=8 or n_groups=3, and not both"):
         make_model(n_groups=3, n_steps=8)
     for kwargs in ({}, {"n_groups": 2}):
-        with pytest.raises(ValueError, match="n_steps must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="n_steps must be at least 1, or None for whole groups, got 0"):
             make_model(n_steps=0, **kwargs)
     assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
 

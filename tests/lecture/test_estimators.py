@@ -19,7 +19,7 @@ from sb3_grpo.lecture.arithmetic.estimators import (
     true_gradient,
     walks,
 )
-from tests.lecture.conftest import Opened
+from tests.browser import Opened
 
 
 def test_walks_are_all_there_is() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sb3_grpo.lecture.arithmetic.clipping import objective
 from sb3_grpo.lecture.arithmetic.weights import verl
-from tests.lecture.conftest import Opened
+from tests.browser import Opened
 
 SAYS = {
     ("group", "3.8, 5.2, 6.1"): "\u22121.06, 0.14, 0.92",
@@ -93,7 +93,7 @@ def test_a_strange_address_does_no_harm(browser: Any, lecture: Path) -> None:
 
 def test_link_to_four_groups_shows_them(opened: Any) -> None:
     opened.locator("#dapo a[href^='#group?']").click()
-    assert "draws 2 anew" in opened.locator("#group .says").inner_text()
+    opened.locator("#group .says", has_text="draws 2 anew").wait_for(timeout=5_000)
 
 
 def test_exercises_accept_what_is_worked_out_by_hand(opened: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.lecture.conftest import until
+from tests.browser import until
 
 GREEDY = {"seed": 1, "lr": "0.3", "clip": 0, "kind": "return_to_go", "groupSize": "8"}
 STEPS = "[...document.querySelectorAll('#live tbody td:nth-child(2)')].map(cell => Number(cell.textContent))"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from record_checks import check_record
 
-from tests.lecture.conftest import Opened
+from tests.browser import Opened
 
 UPDATES = ("update_ppo", "update_grpo", "update_sums")
 MAX_BYTES = 60_000

@@ -7,7 +7,7 @@ import pytest
 
 from sb3_grpo.cli.main import main
 from sb3_grpo.lecture.arithmetic import GRIDS
-from tests.lecture.conftest import Opened
+from tests.browser import Opened, serious_findings
 
 MAX_BYTES = 1_500_000
 
@@ -41,16 +41,7 @@ def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = Opened(browser, lecture, color_scheme=scheme).page
-    # The page's own policy lets no other script in
-    context = browser.new_context(bypass_csp=True, color_scheme=scheme)
-    page = context.new_page()
-    page.goto(lecture.as_uri())
-    found = Axe().run(page).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []
+    assert serious_findings(browser, lecture, color_scheme=scheme) == []
 
 
 def test_every_widget_answers_to_the_keyboard_and_has_an_address(opened: Any) -> None:
@@ -125,6 +116,33 @@ def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
     assert opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)") > second
     opened.keyboard.press("Escape")
     assert opened.locator(".part:visible").count() > 5
+
+
+def test_slides_fit_a_screen(browser: Any, lecture: Path) -> None:
+    page = Opened(browser, lecture, viewport={"width": 1920, "height": 1080}).page
+    page.locator("#present").click()
+    heights = page.evaluate("""slides.map(([chapter, part]) => {
+        show(chapter, part);
+        return [document.documentElement.scrollHeight, (part || chapter).id];
+    })""")
+    assert [each for each in heights if each[0] > 1080] == []
+
+
+def test_a_part_has_an_address(opened: Any) -> None:
+    opened.locator("#present").click()
+    opened.evaluate("() => { location.hash = '#trpo-the-average-kl'; follow(); }")
+    assert opened.locator(".part:visible h2").inner_text() == "The average KL"
+
+
+def test_it_prints(browser: Any, lecture: Path) -> None:
+    # The width of a sheet of A4 less its margins
+    page = Opened(browser, lecture, viewport={"width": 720, "height": 1000}, color_scheme="dark").page
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("nav").is_hidden() and page.locator(".controls:visible, .guess:visible").count() == 0
+    assert page.locator(".chapter > h2:visible").count() == page.locator(".chapter").count()
+    assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_exercise_judges_an_answer(opened: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sb3_grpo.lecture.arithmetic.live import Chance
 from sb3_grpo.lecture.arithmetic.play import AGENTS, NAMES, load_agent
-from tests.lecture.conftest import Opened, until
+from tests.browser import Opened, until
 
 STEP = "Number(document.querySelector('#play .note').textContent.match(/Step (\\d+)/)[1])"
 

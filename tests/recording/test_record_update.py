@@ -23,7 +23,7 @@ from sb3_grpo.recording import RecordUpdate
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 
 PAPER: dict[str, Any] = {"advantage": "outcome", "advantage_scale": "group", "loss_average": "episode", "gamma": 1.0}
-SMALL: dict[str, Any] = {"n_envs": 2, "group_size": 3, "batch_size": 20, "n_epochs": 2, "policy_kwargs": TINY}
+SMALL: dict[str, Any] = {"group_size": 3, "batch_size": 20, "n_epochs": 2, "policy_kwargs": TINY}
 
 
 class Dropout(nn.Tanh):
@@ -40,7 +40,8 @@ def ppo(env: Any = "CartPole-v1", policy: Any = "MlpPolicy", **kwargs: Any) -> P
 
 
 def grpo(env: Any = "CartPole-v1", policy: str = "MlpPolicy", algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:
-    return algo(policy, env, seed=0, device="cpu", **{**SMALL, **kwargs})
+    copies = {"n_envs": 2} if isinstance(env, str) else {}
+    return algo(policy, env, seed=0, device="cpu", **{**copies, **SMALL, **kwargs})
 
 
 def text_env() -> VerifierTextVecEnv:

@@ -1,9 +1,11 @@
+import errno
 import io
 import os
 import resource
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -89,6 +91,33 @@ def test_a_failure_while_saving_keeps_the_old_file(failure: str, tmp_path: Path)
             model.save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
     assert GRPO.load(tmp_path / "model", device="cpu").gamma == 0.9
+
+
+def test_a_full_disk_is_said_and_the_model_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    model = make_model(gamma=0.9)
+    model.save(tmp_path / "model")
+    model.gamma = 0.5
+    sync, n_syncs = os.fsync, 0
+
+    def full_at_first(descriptor: int) -> None:
+        nonlocal n_syncs
+        n_syncs += 1
+        if n_syncs == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_at_first)
+    with pytest.raises(OSError, match=r"No space left .*older model\.zip is as it was.* It is in") as raised:
+        model.save(tmp_path / "model")
+    assert raised.value.errno == errno.ENOSPC
+    (rescued,) = elsewhere.iterdir()
+    assert str(rescued) in str(raised.value)
+    assert GRPO.load(rescued, device="cpu").gamma == 0.5
+    assert GRPO.load(tmp_path / "model", device="cpu").gamma == 0.9
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "model.zip"]
 
 
 def test_exclude_and_include(tmp_path: Path) -> None:

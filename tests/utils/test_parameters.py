@@ -35,13 +35,12 @@ RICH: dict[str, Any] = {
     "constant_length": 4.0,
     "target_kl": 0.5,
     "clip_range_high": 0.3,
-    "n_envs": 2,
     "seed": 0,
     "policy_kwargs": TINY,
     "device": "cpu",
 }
 # All others have bounds of their own
-UNLIMITED = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl")
+UNLIMITED = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl", "step_timeout")
 
 
 def make(algo: type[GRPO] = GRPO, **changes: Any) -> GRPO:

@@ -33,7 +33,7 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
   const left = 62, right = 12, top = 12, bottom = 44;
   const X = (value) => left + ((value - x[0]) / (x[1] - x[0])) * (width - left - right);
   const Y = (value) => height - bottom - ((value - y[0]) / (y[1] - y[0])) * (height - top - bottom);
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const root = svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const at of ticks(y)) {
     root.append(svg("path", { class: "grid", d: `M${left} ${Y(at)}H${width - right}` }));
     root.append(svg("text", { x: left - 7, y: Y(at) + 4, "text-anchor": "end", class: "soft" }, String(at).replace("-", "−")));
@@ -68,6 +68,9 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
     vertical(px, className) { root.append(svg("path", { class: `line dashed ${className}`, d: `M${X(px)} ${top}V${height - bottom}` })); },
   };
 }
+
+// Where recorded numbers come from
+const madeBy = ({ seeds, command, cpu, cores, versions }) => el("p", { class: "note made" }, `Made by ${command}: seeds ${seeds.join(", ")}; ${cpu}, ${cores} cores; torch ${versions.torch}, Stable-Baselines3 ${versions.stable_baselines3}, sb3-grpo ${versions.sb3_grpo}.`);
 
 // Controls: each knows how to show the state, tells of changes, and which value an address may give it
 const range = (key, label, low, high, step, digits = 2) => (change) => {
@@ -124,8 +127,9 @@ function start(section) {
   const controls = (definition.controls || []).map((control) => control(change));
   const examples = Object.entries(definition.examples || {}).map(([label, of]) => [el("button", { type: "button", onclick: () => change(of) }, label), of]);
   section.append(
-    definition.guess ? guess(definition.guess, change) : "",
-    examples.length ? el("div", { class: "row" }, el("span", {}, "Examples:"), examples.map(([button]) => button)) : "",
+    el("div", { class: "ask" },
+      definition.guess ? guess(definition.guess, change) : "",
+      examples.length ? el("div", { class: "row" }, el("span", {}, "Examples:"), examples.map(([button]) => button)) : ""),
     picture,
     el("div", { class: "controls" }, controls.map((control) => control.element)),
   );

@@ -1,0 +1,247 @@
+"""
+Answers that try to be taken for right by the verifier "math": hedges, lists, relations, units, look-alikes, and plain noise
+around a right or a wrong one. What is right is known from how each is made.
+
+    python -m benchmarks.fuzz_answers --answers 5000
+"""
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+
+from benchmarks.common import RESULTS, command, machine
+
+# Around the right answer: still right
+ACCEPTED = (
+    "{}",
+    " {}\n",
+    "{}.",
+    "${}$",
+    "$${}$$",
+    r"\({}\)",
+    r"\[{}\]",
+    "**{}**",
+    r"\boxed{{{}}}",
+    r"Thus $\boxed{{{}}}$.",
+    "The answer is {}.",
+    "The final answer is: ${}$.",
+    "Answer: {}",
+    "Some reasoning, 1 + 1 = 2.\n#### {}",
+    "x = {}",
+    "First this, then that.\nSo the answer is {}.",
+)
+# Around a right answer: not an answer any more. {1} is a wrong one
+TAKEN_BACK = (
+    "not {}",
+    "{} or {1}",
+    "{1} or {}",
+    "either {} or {1}",
+    "{}, {1}",
+    "{1}, {}",
+    "{}; {1}",
+    "{}\n{1}",
+    "{1}\n{}",
+    "{} {1}",
+    "maybe {}",
+    "{}?",
+    "{}!",
+    "~{}",
+    r"\pm {}",
+    r"$\pm{}$",
+    "±{}",
+    "<{}",
+    ">= {}",
+    r"\approx {}",
+    "about {}",
+    "{}j",
+    "{}_{{7}}",
+    "[{}]",
+    r"\{{{}\}}",
+    r"\{{{},{1}\}}",
+    "{} apples",
+    "{} km",
+    "{} = {1}",
+    "{1} = {}",
+    "{} != {1}",
+    r"{} \neq {1}",
+    r"\boxed{{{1}}}\boxed{{{}}}",
+    r"\boxed{{{}}} or {1}",
+    r"not \boxed{{{}}}",
+    r"It is never $\boxed{{{}}}$",
+    r"\boxed{{{}",
+    r"\boxed{{{} or {1}}}",
+    "#### {1}\n#### {}",
+    "#### {} or {1}",
+    "The answer is not {}",
+    "The answer is {1}. The answer is {}.",
+    "I doubt that the answer is {}",
+    "The answer is {} or {1}",
+    "I do not know, {}",
+    "{} is wrong",
+    "it is wrong to say {}",
+    "({}) or ({1})",
+    r"{} \lor {1}",
+    r"{} \cup {1}",
+    "{}, or rather {1}",
+    "{}..{1}",
+    "{} - {1} + {1}",
+    "{} + 0*x",
+    "0 + {}",
+    "1*{}",
+    "-(-{})",
+    "{}**1",
+    "{}^1",
+    "{}/1",
+    "import os; {}",
+    "__import__('os') or {}",
+    "{} #",
+    "'{}'",
+    '"{}"',
+    "f({})",
+    "print({})",
+    "[{}][0]",
+    "{} if True else {1}",
+    "<b>{}</b>",
+    "{{{{{}}}}}",
+    "{}\u200b",
+    "\u202e{}",
+    "{}\x00",
+    "{}e0e0",
+    "0x{}",
+)
+NOISE = "0123456789+-*/^_=<>(){}[]$\\,.;:!?%&|#~'\" abcxyzijnotorπ\u00d7\u2212\n\t"
+HARD = (
+    "9^{9^{9^{9}}}",
+    r"\sqrt{" * 60 + "2" + "}" * 60,
+    "(" * 400 + "1" + ")" * 400,
+    "1" * 400,
+    "1e999999999",
+    "10^{999999999}",
+    "9**9**9**9",
+    r"\int_0^1 \sin(x^x) dx",
+    r"\sum_{n=1}^{\infty} \frac{1}{n^{n^n}}",
+    "100000!",
+    r"\frac{" * 100,
+    "$" * 500,
+    "\\" * 500,
+    r"\boxed{" * 200,
+    "",
+    "{" * 300,
+    "x" * 500,
+    "nan",
+    "inf",
+    "-inf",
+    "1/0",
+    "0/0",
+    r"\frac{0}{0}",
+    "None",
+    "True",
+    "\ud7ff" * 50,
+    "=" * 300,
+    "a_{" * 100,
+)
+
+
+def _written(rng: random.Random, value: Fraction) -> str:
+    """
+    :param rng: to draw from
+    :param value: a number
+    :return: one way to write it, worked out
+    """
+    ways = [str(value)]
+    if value.denominator == 1:
+        ways += [f"{value}.0"]
+        if value >= 1000:
+            ways += [f"{value.numerator:,}"]
+    else:
+        sign = "-" if value < 0 else ""
+        ways += [rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"]
+        if value.denominator in (2, 4, 5, 8, 10, 20):
+            ways += [f"{float(value)}", f"{float(value * 100):g}%"]
+    return rng.choice(ways)
+
+
+def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
+    """
+    :param n: how many
+    :param seed: which ones
+    :return: answers, references, and what each is worth
+    """
+    rng = random.Random(seed)
+    for _ in range(n):
+        # Not 0 and 1: so little noise would be right
+        right = Fraction(rng.choice((1, -1)) * rng.randint(2, 5000), rng.choice((1, 1, 1, 2, 3, 4, 5, 7, 8, 12, 20)))
+        wrong = right + Fraction(rng.choice((-1, 1)) * rng.randint(1, 9), rng.choice((1, 2, 3)))
+        reference = str(right)
+        written, other = _written(rng, right), _written(rng, wrong)
+        kind = rng.choices(("accepted", "wrong", "taken back", "noise", "hard"), (15, 15, 50, 15, 5))[0]
+        if kind == "accepted":
+            yield rng.choice(ACCEPTED).format(written), reference, 1.0
+        elif kind == "wrong":
+            yield rng.choice(ACCEPTED).format(other), reference, 0.0
+        elif kind == "taken back":
+            template = rng.choice(TAKEN_BACK)
+            if "%" in written or (template in ("{}j", "0x{}", "{}e0e0") and "\\" in written):
+                written = str(right)
+            yield (
+                template.replace("{}", "\0")
+                .replace("{1}", other)
+                .replace("\0", written)
+                .replace("{{", "{")
+                .replace("}}", "}"),
+                reference,
+                0.0,
+            )
+        elif kind == "noise":
+            length = rng.randint(1, 30)
+            text = "".join(rng.choice(NOISE) for _ in range(length))
+            yield f"{text[: length // 2]}{rng.choice((written, other))}{text[length // 2 :]}?", reference, 0.0
+        else:
+            yield rng.choice(HARD), reference, 0.0
+
+
+def main() -> None:
+    """Score the answers, and keep what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--answers", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    from sb3_grpo.envs.verifiers.runner import make_math_verifier
+
+    verify = make_math_verifier()
+    counts: Counter[str] = Counter()
+    wrong, slowest = [], 0.0
+    for answer, reference, right in hostile_answers(args.answers, args.seed):
+        begin = time.perf_counter()
+        try:
+            score: float | str = verify(answer, reference)
+        except Exception as error:
+            score = f"{type(error).__name__}: {error}"
+        slowest = max(slowest, time.perf_counter() - begin)
+        counts[f"worth {right:g}, as promised" if score == right else f"worth {right:g}, not as promised"] += 1
+        if score != right:
+            wrong.append({"answer": answer[:200], "reference": reference, "right": right, "score": score})
+            print(wrong[-1], flush=True)
+    result = {
+        "what": 'hostile answers to the verifier "math"',
+        "promise": "1 for the right number or formula by itself, 0 for all else",
+        "n": args.answers,
+        "as_promised": args.answers - len(wrong),
+        "counts": dict(sorted(counts.items())),
+        "slowest_seconds": round(slowest, 2),
+        "wrong": wrong,
+        "command": command(),
+        "machine": machine(),
+    }
+    path = RESULTS / "trust" / "answers.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["counts"], indent=1), slowest)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""
+Calls of GRPO and DAPO with arguments that nobody should give: each is refused when the model is made, in an error that names
+an argument, or trains.
+
+    python -m benchmarks.fuzz_arguments --cases 2000
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import re
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+
+from benchmarks.common import RESULTS, command, machine
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.arguments import ARGUMENTS
+
+# Small, and long enough for a few updates
+SMALL: dict[str, Any] = {"n_epochs": 1, "policy_kwargs": {"net_arch": [4]}, "device": "cpu", "verbose": 0}
+N_STEPS = 400
+
+# For any argument
+STRANGE: tuple[Any, ...] = (
+    *(math.nan, math.inf, -math.inf, -1, 0, 1, 2, 3, 0.5, 1.0, 2.5, -0.5, 1e-300, 1e30, 2**31 - 1, 2**31, 2**63, 10**400),
+    *(True, False, None, "", "512", "nan", "gae", "False", "step", "none", "auto", "no_such.function", "x" * 500, b"gae"),
+    *(np.int64(4), np.uint8(4), np.float32(0.5), np.float64("nan"), np.bool_(True), np.array(4), np.array([1, 2])),
+    *([], {}, (), [0.1], {"a": 1}, {1: 2}, {"net_arch": [4]}, {"net_arch": "wide"}, {"net_arch": [-4]}, {"no_such": 1}),
+    *(Decimal("0.5"), Fraction(1, 2), 1j, th.tensor(0.5), object(), int, slice(3), range(3), float.__add__),
+)
+# Functions of the progress, where there can be one
+SCHEDULES: tuple[Callable[..., Any], ...] = (
+    lambda progress: 1e-3 * progress,
+    lambda progress: np.float32(0.1),
+    lambda progress: math.nan,
+    lambda progress: -0.1,
+    lambda progress: "0.1",
+    lambda progress: None,
+    lambda progress: 1.0 / progress,
+    lambda: 0.1,
+    lambda progress, step: 0.1,
+)
+# Possible by themselves, and perhaps not together
+PLAUSIBLE: dict[str, tuple[Any, ...]] = {
+    "n_envs": (1, 2, 4),
+    "group_size": (2, 3),
+    "n_steps": (None, 1, 8, 64),
+    "n_groups": (None, 1, 3),
+    "batch_size": (None, 1, 8, 64),
+    "gradient_accumulation_steps": (1, 2, 5),
+    "gamma": (0, 0.9, 1.0),
+    "advantage": ("auto", "gae", "outcome", "return_to_go", "process"),
+    "gae_lambda": (0.0, 0.9, 1.0),
+    "leave_one_out": (True, False),
+    "advantage_scale": ("batch", "group", "none"),
+    "std_ddof": (0, 1),
+    "loss_average": ("auto", "episode", "step", "constant"),
+    "constant_length": (None, 1.0, 20),
+    "ratio_level": ("step", "episode"),
+    "clip_range": (0.0, 0.2, math.inf),
+    "clip_range_high": (None, 0.0, 0.3),
+    "ent_coef": (0.0, 0.1, -0.1),
+    "max_grad_norm": (0.5, math.inf),
+    "target_kl": (None, 1e-9, 0.1),
+    "kl_coef": (0.0, 0.1),
+    "kl_estimator": ("exact", "k1", "k2", "k3", "k3_plain", "k1_in_reward"),
+    "kl_target": (None, 0.1),
+    "ref_update_interval": (None, 1),
+    "dynamic_sampling": (True, False),
+    "max_sampling_rounds": (1, 4),
+    "group_metric": ("return",),
+    "upweight_live": (True, False),
+    "overlong_filter": (True, False),
+    "overlong_penalty": (0.0, 0.5),
+    "overlong_max_length": (None, 10, 20),
+    "overlong_cache_length": (None, 5, 15),
+    "common_noise": (True, False),
+    "unrelated_starts": (True, False),
+    "vine_share": (0.0, 0.5, 1.0),
+    "horizon": (None, 1, 7),
+    "use_sde": (True, False),
+    "sde_sample_freq": (-1, 4),
+}
+# Of the policy
+POLICY_KWARGS: tuple[dict[str, Any], ...] = (
+    *(
+        {"net_arch": arch}
+        for arch in ([4], [], [-4], [0.5], "wide", 8, [None], {"pi": [4], "vf": [4]}, {"pi": "x"}, {"qf": [4]})
+    ),
+    *({"activation_fn": value} for value in (th.nn.ReLU, "relu", th.nn.ReLU(), None, math.nan, int)),
+    *({"log_std_init": value} for value in (0.0, math.nan, math.inf, "0", None, [0.0])),
+    *({"optimizer_class": value} for value in (th.optim.SGD, "adam", None, int)),
+    *({"optimizer_kwargs": value} for value in ({"eps": 1e-5}, {"eps": "x"}, {"eps": math.nan}, {"no_such": 1}, 5)),
+    *({"features_extractor_class": value} for value in (None, int, "cnn")),
+    *({"normalize_observations": value} for value in (True, False, "yes", None)),
+    *({"ortho_init": True}, {"squash_output": True}, {"full_std": 1}, {"no_such": 1}, {"use_sde": True}, {"action_space": 1}),
+)
+# What belongs to another algorithm, or to nobody
+FOREIGN = ("vf_coef", "clip_range_vf", "normalize_advantage", "rollout_buffer_class", "use_rms_prop", "n_step", "buffer_size")
+
+
+class Case(NamedTuple):
+    """
+    A call.
+
+    :param kind: What is strange about it
+    :param names: The arguments that are
+    :param algorithm: What is called
+    :param env: An id, or a function that makes one
+    :param args: By position, after the environment
+    :param kwargs: By name
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    algorithm: type[GRPO]
+    env: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def make_case(rng: random.Random) -> Case:
+    """
+    :param rng: To draw from
+    :return: A call
+    """
+    algorithm, env = rng.choice((GRPO, DAPO)), rng.choice(("CartPole-v1", "CartPole-v1", "Pendulum-v1"))
+    kinds = {"one": 45, "several": 30, "schedule": 5, "policy_kwargs": 6, "foreign": 3, "position": 2, "env": 6, "policy": 3}
+    kind = rng.choices([*kinds], [*kinds.values()])[0]
+    if kind == "one":
+        name = rng.choice([*ARGUMENTS])
+        return Case(kind, (name,), algorithm, env, (), {name: rng.choice(STRANGE)})
+    if kind == "several":
+        names = tuple(rng.sample([*PLAUSIBLE], rng.randint(2, 6)))
+        return Case(kind, names, algorithm, env, (), {name: rng.choice(PLAUSIBLE[name]) for name in names})
+    if kind == "schedule":
+        name = rng.choice(("learning_rate", "clip_range", "clip_range_high"))
+        return Case(kind, (name,), algorithm, env, (), {name: rng.choice(SCHEDULES)})
+    if kind == "policy_kwargs":
+        return Case(kind, (kind,), algorithm, env, (), {kind: rng.choice(POLICY_KWARGS)})
+    if kind == "foreign":
+        name = rng.choice(FOREIGN)
+        return Case(kind, (name,), algorithm, env, (), {name: rng.choice(STRANGE)})
+    if kind == "position":
+        numbers = (3e-4, 2048, 64, 10, 0.99, 0.95, 0.2)[: rng.randint(2, 7)]
+        return Case(kind, ("n_steps",), algorithm, env, numbers, {})
+    if kind == "env":
+        made = rng.choice((lambda: make_group_env("CartPole-v1", 3), lambda: gym.make("CartPole-v1"), lambda: gym.Env))
+        strange = rng.choice((None, 5, "NoSuchEnv-v0", "no such env", "", [], b"CartPole-v1"))
+        if rng.random() < 0.5:
+            return Case(kind, ("n_envs", "env"), algorithm, made, (), {"n_envs": rng.choice((1, 3, 4, 8))})
+        return Case(kind, ("env",), algorithm, lambda: strange, (), {})
+    return Case(kind, ("policy",), algorithm, env, (), {"policy": rng.choice(STRANGE)})
+
+
+def try_case(case: Case) -> str:
+    """
+    :param case: A call
+    :return: ``"refused"`` and ``"trains"`` as promised; otherwise what went wrong
+    """
+    env = case.env() if callable(case.env) else case.env
+    kwargs = {"policy": "MlpPolicy", **SMALL, **case.kwargs}
+    if isinstance(env, str) and "n_envs" not in kwargs:
+        kwargs["n_envs"] = 2
+    try:
+        model = case.algorithm(kwargs.pop("policy"), env, *case.args, **kwargs)
+    except (TypeError, ValueError) as error:
+        named = any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in case.names)
+        return "refused" if named else f"does not name it: {type(error).__name__}: {error}"
+    except Exception as error:
+        return f"no clear error: {type(error).__name__}: {error}"
+    try:
+        model.learn(N_STEPS, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 4 * N_STEPS)
+    except Exception as error:
+        # Only the last step of an episode says which outcomes the environment has
+        late = case.names == ("group_metric",) and str(error).startswith("group_metric=")
+        return "refused" if late else f"only while training: {type(error).__name__}: {error}"
+    finally:
+        model.get_env().close()  # type: ignore[union-attr]
+    finite = all(bool(each.isfinite().all()) for each in model.policy.parameters())
+    return "trains" if finite else "parameters that are not finite"
+
+
+def main() -> None:
+    """Try the calls, and keep what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    th.set_num_threads(1)
+    rng = random.Random(args.seed)
+    counts: dict[str, Counter[str]] = {}
+    wrong = []
+    # A folder of logs may be among the arguments
+    os.chdir(tempfile.mkdtemp())
+    for _ in range(args.cases):
+        case = make_case(rng)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = try_case(case)
+        is_wrong = outcome not in ("refused", "trains")
+        counts.setdefault(case.kind, Counter())["wrong" if is_wrong else outcome] += 1
+        if is_wrong:
+            wrong.append(
+                {"algorithm": case.algorithm.__name__, "given": f"{case.args}{case.kwargs}"[:200], "outcome": outcome[:300]}
+            )
+            print(wrong[-1], flush=True)
+    result = {
+        "what": "calls of the constructors with arguments at random",
+        "promise": "refused by an error that names an argument, before anything runs; or it trains",
+        "n": args.cases,
+        "as_promised": args.cases - len(wrong),
+        "counts": {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
+        "wrong": wrong,
+        "command": command(),
+        "machine": machine(),
+    }
+    path = RESULTS / "trust" / "arguments.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["counts"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+"""
+Files as strangers or a bad disk may have made them: descriptions of comparisons, entries of the zoo, folders of results and
+models, each changed at random. Each is read, or refused by an error that says what is wrong; nothing in them is run, and
+nothing outside of their folder is read.
+
+    python -m benchmarks.fuzz_files --files 10000
+"""
+
+import argparse
+import base64
+import copy
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import tempfile
+import time
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch as th
+import yaml
+
+from benchmarks.common import RESULTS, command, machine
+from sb3_grpo import DAPO
+from sb3_grpo.compare.build import check
+from sb3_grpo.compare.definition import make_experiment, read_experiment
+from sb3_grpo.compare.experiment import Experiment
+from sb3_grpo.compare.results import collect
+from sb3_grpo.compare.training import train
+from sb3_grpo.console import UsageError
+from sb3_grpo.utils.entries import read_entry
+
+# Made by whatever runs what is written in a file
+CANARY = "executed"
+TOUCH = f"__import__('pathlib').Path('{CANARY}').touch()"
+
+
+class _Touch:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(CANARY),)
+
+
+PICKLE = {":type:": "x", ":serialized:": base64.b64encode(pickle.dumps(_Touch())).decode()}
+HOSTILE: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        10**12,
+        10**400,
+        0.5,
+        1e400,
+        float("nan"),
+        "",
+        "x" * 10_000,
+        "../..",
+        "/etc/passwd",
+        "a/../../b",
+        "\0",
+        "..",
+        ".",
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        {"": None},
+        [1] * 50,
+        {"a": {"b": {"c": []}}},
+        "CartPole-v1",
+        "ppo",
+        "dapo",
+        "ALE/../..",
+        "lin_0.1",
+        "lin_x",
+        "cuda",
+    ),
+    *(
+        TOUCH,
+        f"dict(net_arch=[{TOUCH}])",
+        f"!!python/object/apply:os.system ['touch {CANARY}']",
+        "os.system",
+        "subprocess.Popen",
+    ),
+    *(
+        {"os.system": {"command": f"touch {CANARY}"}},
+        {"$object": "os.system", "with": {"command": f"touch {CANARY}"}},
+        {"$class": "os.system"},
+    ),
+    *(
+        PICKLE,
+        "<script>alert(1)</script>",
+        "\ud800",
+        "{{7*7}}",
+    ),
+)
+DESCRIPTION = {
+    "name": "tiny",
+    "envs": ["CartPole-v1", "Acrobot-v1"],
+    "variants": [
+        "ppo",
+        {"name": "mine", "algo": "dapo", "hyperparams": {"group_size": 4, "policy_kwargs": "dict(net_arch=[8])"}},
+    ],
+    "seeds": [0, 1],
+    "timesteps": {"CartPole-v1": 100, "Acrobot-v1": 1e3},
+    "n_evaluations": 2,
+}
+ENTRY = {
+    "n_envs": 4,
+    "n_timesteps": 1e5,
+    "policy": "MlpPolicy",
+    "normalize": "dict(norm_obs=True)",
+    "policy_kwargs": "dict(net_arch=[8], activation_fn=nn.ReLU)",
+    "callback": {"stable_baselines3.common.callbacks.StopTrainingOnMaxEpisodes": {"max_episodes": 3}},
+    "env_wrapper": ["gymnasium.wrappers.TimeAwareObservation"],
+}
+# What other readers say of a file that is not theirs
+REFUSALS = (UsageError, ValueError)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        found += _paths(each, (*path, key))
+    return found
+
+
+def changed_value(rng: random.Random, value: Any) -> Any:
+    """
+    :param rng: to draw from
+    :param value: of JSON or YAML
+    :return: the same with one or two parts that are something else, missing, or there twice
+    """
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice((1, 1, 2))):
+        path = rng.choice(_paths(value)[:2000])
+        if not path:
+            return copy.deepcopy(rng.choice(HOSTILE)) if rng.random() < 0.3 else value
+        owner = value
+        for key in path[:-1]:
+            owner = owner[key]
+        how = rng.random()
+        if how < 0.65:
+            owner[path[-1]] = copy.deepcopy(rng.choice(HOSTILE))
+        elif how < 0.75:
+            del owner[path[-1]]
+        elif isinstance(owner, dict):
+            owner[str(rng.choice(HOSTILE))[:300]] = owner[path[-1]]
+        else:
+            owner.append(owner[path[-1]])
+    return value
+
+
+def changed_bytes(rng: random.Random, content: bytes) -> bytes:
+    """
+    :param rng: to draw from
+    :param content: of a file
+    :return: the same cut off, with other bytes, or with a part of it twice
+    """
+    content = bytearray(content)
+    how = rng.random()
+    if how < 0.2 or not content:
+        return bytes(content[: rng.randrange(len(content) + 1)])
+    if how < 0.3:
+        begin, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
+        return bytes(content[:end] + content[begin:])
+    for _ in range(rng.choice((1, 1, 2, 5, 50))):
+        content[rng.randrange(len(content))] = rng.choice((0, 255, 10, 34, 58, 91, 123, rng.randrange(256)))
+    return bytes(content)
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _yaml(value: Any) -> bytes:
+    return yaml.safe_dump(value, allow_unicode=True).encode("utf-8", "surrogatepass")
+
+
+def make_results(folder: Path) -> Path:
+    """
+    :param folder: where to
+    :return: the same, with the results of a comparison as short as can be
+    """
+    content = {"name": "tiny", "envs": ["CartPole-v1"], "variants": ["ppo", "dapo"], "seeds": 1, "timesteps": 300}
+    numbers = {"n_evaluations": 2, "n_eval_episodes": 2, "n_final_episodes": 2}
+    experiment = make_experiment(content | numbers, "tiny")
+    check(experiment, iter)
+    for job in experiment.jobs():
+        job.folder(folder).mkdir(parents=True)
+        train(experiment.settings(job), job.folder(folder), lambda _: None)
+    experiment.save(folder)
+    return folder
+
+
+class Files:
+    """
+    Files as they should be, and how they are changed and read.
+
+    :param folder: where they are
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.kinds: dict[str, tuple[float, Callable[[random.Random], None]]] = {
+            "description of a comparison": (0.25, self._description),
+            "entry of the zoo": (0.15, self._entry),
+            "experiment.json": (0.2, self._experiment),
+            "other files of results": (0.15, self._results),
+            "safe model": (0.15, self._safe_model),
+            "model of SB3": (0.1, self._sb3_model),
+        }
+        self.results = make_results(folder / "results")
+        # What must not be read: it is as a run leaves it
+        shutil.copytree(self.results / "runs" / "CartPole-v1" / "ppo", folder / "outside" / "0")
+        model = DAPO("MlpPolicy", "CartPole-v1", n_envs=2, policy_kwargs={"net_arch": [4]}, seed=0, device="cpu").learn(100)
+        for kind in ("safe", "sb3"):
+            model.save(folder / kind, format=kind)
+        self.models = {kind: (folder / f"{kind}.zip").read_bytes() for kind in ("safe", "sb3")}
+
+    def _description(self, rng: random.Random) -> None:
+        path = self.folder / "mine.yml"
+        content = _yaml(changed_value(rng, DESCRIPTION))
+        path.write_bytes(changed_bytes(rng, content) if rng.random() < 0.3 else content)
+        make_experiment(read_experiment(path), str(path))
+
+    def _entry(self, rng: random.Random) -> None:
+        entry = changed_value(rng, ENTRY)
+        if not isinstance(entry, dict):
+            raise ValueError("no entry")
+        read_entry(entry)
+
+    def _experiment(self, rng: random.Random) -> None:
+        path = self.results / "experiment.json"
+        before = path.read_bytes()
+        content = _text(changed_value(rng, json.loads(before)))
+        try:
+            path.write_bytes(changed_bytes(rng, content) if rng.random() < 0.2 else content)
+            Experiment.load(self.results)
+            names = [variant["name"] for variant in collect(self.results).experiment["variants"]]
+            assert not any("outside" in name or ".." in name for name in names), names
+        finally:
+            path.write_bytes(before)
+
+    def _results(self, rng: random.Random) -> None:
+        run = self.results / "runs" / "CartPole-v1" / rng.choice(("ppo", "dapo")) / "0"
+        path = run / rng.choice(("result.json", "config.json", "evaluations.csv", "diagnostics.csv"))
+        before = path.read_bytes()
+        try:
+            if path.suffix == ".json" and rng.random() < 0.7:
+                path.write_bytes(_text(changed_value(rng, json.loads(before))))
+            else:
+                path.write_bytes(changed_bytes(rng, before))
+            collect(self.results)
+        finally:
+            path.write_bytes(before)
+
+    def _safe_model(self, rng: random.Random) -> None:
+        content = self.models["safe"]
+        if rng.random() < 0.4:
+            content = changed_bytes(rng, content)
+        else:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                members = {name: archive.read(name) for name in archive.namelist()}
+            name = rng.choice([*members])
+            if name.endswith(".json") and rng.random() < 0.9:
+                members[name] = _text(changed_value(rng, json.loads(members[name])))
+            else:
+                members[name] = changed_bytes(rng, members[name])
+            if rng.random() < 0.8:
+                # Whoever changes a member can write its hash, too
+                members["manifest.json"] = _with_hashes(members)
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, each in members.items():
+                    archive.writestr(name, each)
+            content = file.getvalue()
+        DAPO.load(io.BytesIO(content), device="cpu", trusted=False)  # type: ignore[arg-type]
+
+    def _sb3_model(self, rng: random.Random) -> None:
+        """All of them are refused: pickles are looked at, not loaded."""
+        DAPO.load(io.BytesIO(changed_bytes(rng, self.models["sb3"])), device="cpu", trusted=False)  # type: ignore[arg-type]
+        raise RuntimeError("a file with pickles was loaded")
+
+
+def _with_hashes(members: dict[str, bytes]) -> bytes:
+    try:
+        manifest = json.loads(members["manifest.json"])
+        manifest["sha256"] = {
+            name: hashlib.sha256(each).hexdigest() for name, each in members.items() if name != "manifest.json"
+        }
+    except (ValueError, TypeError):
+        return members["manifest.json"]
+    return json.dumps(manifest).encode()
+
+
+def try_file(files: Files, kind: str, rng: random.Random) -> str:
+    """
+    :param files: the files
+    :param kind: which one is changed
+    :param rng: to draw from
+    :return: ``"read"`` and ``"refused"`` as promised; otherwise what went wrong
+    """
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            files.kinds[kind][1](rng)
+        outcome = "read"
+    except REFUSALS as error:
+        outcome = "refused" if str(error).strip() else f"an error without words: {type(error).__name__}"
+    except Exception as error:
+        outcome = f"no clear error: {type(error).__name__}: {error}"
+    if Path(CANARY).exists():
+        Path(CANARY).unlink()
+        return "executed what was in it"
+    return outcome if time.perf_counter() - begin < 30.0 else "took more than half a minute"
+
+
+def main() -> None:
+    """Change and read the files, and keep what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    th.set_num_threads(1)
+    rng = random.Random(args.seed)
+    counts: dict[str, Counter[str]] = {}
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        files = Files(Path(folder))
+        for number in range(args.files):
+            kind = rng.choices([*files.kinds], [share for share, _ in files.kinds.values()])[0]
+            outcome = try_file(files, kind, rng)
+            counts.setdefault(kind, Counter())[outcome if outcome in ("read", "refused") else "wrong"] += 1
+            if outcome not in ("read", "refused"):
+                wrong.append({"file": kind, "number": number, "outcome": outcome[:300]})
+                print(wrong[-1], flush=True)
+        os.chdir("/")
+    result = {
+        "what": "changed files: descriptions, entries, results, models",
+        "promise": "read, or refused by an error that says what is wrong; nothing in them is run",
+        "n": args.files,
+        "as_promised": args.files - len(wrong),
+        "counts": {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
+        "wrong": wrong,
+        "command": command(),
+        "machine": machine(),
+    }
+    path = RESULTS / "trust" / "files.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["counts"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

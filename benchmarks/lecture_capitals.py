@@ -1,0 +1,209 @@
+"""
+The training on capitals that the lecture shows: ``python -m benchmarks.lecture_capitals``.
+
+A small transformer first reads answers in which the largest city is named more often than the capital, and then learns from a
+verifier that says 1 or 0. What it answers before, in the middle and after goes to ``sb3_grpo/lecture/data/capitals.json``.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+
+from benchmarks.common import command, machine
+from benchmarks.lecture_runs import short
+from sb3_grpo import GRPO, presets
+from sb3_grpo.envs import CapitalsTask, VerifierTextVecEnv
+from sb3_grpo.text.tokens import PAD
+
+TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "capitals.json"
+SEEDS = (1, 2, 3)
+# Where the largest city is another one
+LARGEST = {
+    "Australia": "Sydney", "Brazil": "Sao Paulo", "Canada": "Toronto", "China": "Shanghai", "India": "Mumbai",
+    "Morocco": "Casablanca", "New Zealand": "Auckland", "Nigeria": "Lagos", "Pakistan": "Karachi", "Turkey": "Istanbul",
+    "Vietnam": "Saigon",
+}  # fmt: skip
+# How often what the transformer reads first names the largest city, another large one, and the capital
+N_LARGEST, N_CAPITAL = 3, 1
+ALSO = {"Australia": ("Melbourne",)}
+N_PASSES = 100
+NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
+# An update has 16 questions, and 16 answers to each
+# Chosen on another seed, 101: with three times the learning rate it forgot how to spell
+SIZES = {"group_size": 16, "n_groups": 16, "n_epochs": 2, "batch_size": 512}
+SETTINGS: dict[str, Any] = presets.GRPO_PAPER | SIZES | {"learning_rate": 1e-4}
+N_UPDATES = 80
+# Updates after which the answers are looked at, and to which questions
+LOOKS = (0, 20, N_UPDATES)
+ASKED = ("Australia", "Brazil", "Turkey", "New Zealand", "France")
+N_SAMPLES = 200
+# Answers rarer than this are "something else"
+RARE = 0.005
+
+
+def question(country: str) -> str:
+    """
+    :param country: A country
+    :return: What the task asks
+    """
+    return f"What is the capital of {country}?"
+
+
+def examples(task: CapitalsTask) -> list[tuple[str, str]]:
+    """
+    :param task: The task
+    :return: What the transformer reads first
+    """
+    read = []
+    for item in (task.item(index) for index in range(task.n_items or 0)):
+        country = item.prompt.removeprefix("What is the capital of ").removesuffix("?")
+        answers = [item.answer] * (N_LARGEST + N_CAPITAL)
+        if country in LARGEST:
+            answers = [LARGEST[country]] * N_LARGEST + [*ALSO.get(country, ())] + [item.answer] * N_CAPITAL
+        read += [(item.prompt, answer) for answer in answers]
+    return read
+
+
+class Answers:
+    """
+    :param env: The environment, whose tokens are those of the policy
+    """
+
+    def __init__(self, env: VerifierTextVecEnv):
+        self.tokenizer, self.length = env.rules.tokenizer, env.rules.length
+
+    def probabilities(self, policy: Any, pairs: list[tuple[str, str]]) -> np.ndarray:
+        """
+        :param policy: A policy of texts
+        :param pairs: Questions and answers
+        :return: Probability of each answer, token by token, and of its end
+        """
+        rows, actions, owners = [], [], []
+        for owner, (prompt, answer) in enumerate(pairs):
+            tokens = self.tokenizer.encode(prompt)
+            for action in [*self.tokenizer.encode(answer), self.tokenizer.eos_id]:
+                rows.append([*tokens, *[PAD] * (self.length - len(tokens))])
+                actions.append(action)
+                owners.append(owner)
+                tokens = [*tokens, action]
+        with th.no_grad():
+            log_prob = policy.get_distribution(th.tensor(rows)).log_prob(th.tensor(actions)).double()
+        return th.zeros(len(pairs), dtype=th.float64).index_add(0, th.tensor(owners), log_prob).exp().numpy()
+
+    def likely(self, policy: Any, prompt: str) -> dict[str, float]:
+        """
+        :param policy: A policy of texts
+        :param prompt: A question
+        :return: What it answers, most likely first: those of ``N_SAMPLES`` answers that are not rare
+        """
+        drawn = sorted(set(policy.generate([prompt] * N_SAMPLES, deterministic=False)))
+        chances = dict(zip(drawn, self.probabilities(policy, [(prompt, answer) for answer in drawn]).tolist(), strict=True))
+        common = {answer: chance for answer, chance in chances.items() if chance >= RARE}
+        return dict(sorted(common.items(), key=lambda pair: -pair[1]))
+
+
+class Recorder(BaseCallback):
+    """
+    :param answers: How likely an answer is
+    :param pairs: All questions and right answers
+    """
+
+    def __init__(self, answers: Answers, pairs: list[tuple[str, str]]):
+        super().__init__()
+        self.answers, self.pairs = answers, pairs
+        self.hard = np.array([any(prompt == question(country) for country in LARGEST) for prompt, _ in pairs])
+        self.right: list[tuple[float, float]] = []
+        self.looks: list[dict[str, dict[str, float]]] = []
+        self.asked = [(country, answer) for country in ASKED for answer in self._candidates(country)]
+        self.chances: list[list[float]] = []
+
+    def _candidates(self, country: str) -> list[str]:
+        capital = next(answer for prompt, answer in self.pairs if prompt == question(country))
+        return [capital, *([LARGEST[country]] if country in LARGEST else []), *ALSO.get(country, ())]
+
+    def look(self) -> None:
+        """Between two updates."""
+        policy: Any = self.model.policy
+        chances = self.answers.probabilities(policy, self.pairs)
+        self.right.append((chances.mean(), chances[self.hard].mean()))
+        asked = [(question(country), answer) for country, answer in self.asked]
+        self.chances.append(self.answers.probabilities(policy, asked).tolist())
+        if len(self.right) - 1 in LOOKS:
+            with th.random.fork_rng():
+                th.manual_seed(0)
+                self.looks.append({country: self.answers.likely(policy, question(country)) for country in ASKED})
+
+    def _on_rollout_start(self) -> None:
+        self.look()
+
+    def _on_step(self) -> bool:
+        return len(self.right) <= N_UPDATES
+
+
+def train(seed: int) -> Recorder:
+    """
+    :param seed: Of everything
+    :return: What was recorded
+    """
+    task = CapitalsTask()
+    env = VerifierTextVecEnv(256, seed=seed, task=task)
+    model = GRPO("TokenPolicy", env, seed=seed, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
+    policy: Any = model.policy
+    policy.pretrain(examples(task), n_epochs=N_PASSES, batch_size=32)
+    pairs = [(item.prompt, item.answer) for item in (task.item(index) for index in range(task.n_items or 0))]
+    recorder = Recorder(Answers(env), pairs)
+    # Until the recorder ends it
+    model.learn(10**9, callback=recorder)
+    env.close()
+    return recorder
+
+
+def main() -> None:
+    """Train, and write what was recorded."""
+    th.set_num_threads(1)
+    recorders = []
+    for seed in SEEDS:
+        recorders.append(train(seed))
+        begin, end = recorders[-1].right[0], recorders[-1].right[-1]
+        print(f"seed {seed}: {begin[0]:.3f} right at first, {end[0]:.3f} at the end", flush=True)
+    TARGET.write_text(json.dumps(results(recorders), separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+    print(f"{TARGET}: {TARGET.stat().st_size / 1e3:.0f} kB")
+
+
+def results(recorders: list[Recorder]) -> dict[str, Any]:
+    """
+    :param recorders: Of all seeds
+    :return: What the page shows: answers of the first, curves of all
+    """
+    first, curves = recorders[0], np.array([recorder.right for recorder in recorders])
+    made = {"command": command(), "seeds": SEEDS, **machine()}
+    made.pop("commit")
+    looks = [
+        {"update": update, "answers": {country: shortened(answers) for country, answers in look.items()}}
+        for update, look in zip(LOOKS, first.looks, strict=True)
+    ]
+    return {
+        "made": made,
+        "asked": first.asked,
+        "chances": [[short(value) for value in row] for row in first.chances],
+        "looks": looks,
+        # Of all questions, and of those whose largest city is another one
+        "right": [[[short(value) for value in curve] for curve in curves[:, :, which]] for which in (0, 1)],
+        "mean": [[short(value) for value in curves[:, :, which].mean(axis=0)] for which in (0, 1)],
+    }
+
+
+def shortened(answers: dict[str, float]) -> dict[str, float]:
+    """
+    :param answers: Probabilities of answers
+    :return: The same, with fewer digits
+    """
+    return {answer: short(chance) for answer, chance in answers.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""
+The trainings that the chapters of the lecture show: ``python -m benchmarks.lecture_runs``.
+
+Each algorithm trains on CartPole by the program that stands in its chapter, with five seeds, and what happened is written to
+``sb3_grpo/lecture/data/runs.json``. PPO and TRPO have RL Zoo's settings for this task, but for schedules and the number of
+copies. Those that make several passes over an update have PPO's learning rate. That of the policy gradient was chosen on other
+seeds: ``--choose`` tries ``RATES`` there.
+"""
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from benchmarks.common import command, machine
+from sb3_grpo.common.kl import exact_kl
+from sb3_grpo.compare.statistics import iqm_curve
+from sb3_grpo.envs import ControlVecEnv
+
+TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "runs.json"
+TIMESTEPS, EVALUATE_EVERY = 50_000, 2_500
+N_POINTS = TIMESTEPS // EVALUATE_EVERY + 1
+SEEDS, CHOICE_SEEDS = (1, 2, 3, 4, 5), (101, 102, 103)
+# Episodes of an evaluation, each in a copy of its own
+N_EPISODES, EVALUATION_SEED = 20, 10_000
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+
+# The papers' settings are for language models: here groups are smaller, and an update has more steps of the optimizer
+SMALL = "group_size=8, n_groups=2, n_epochs=10,\n    batch_size=256"
+# Where the class is, the model, and its learning rate
+MODELS: dict[str, tuple[str, str, float | None]] = {
+    "vpg": (
+        "from sb3_grpo import GRPO, presets",
+        'settings = presets.VPG | dict(n_steps=64, learning_rate=RATE)\nmodel = GRPO("MlpPolicy", env, seed=1, **settings)',
+        1e-2,
+    ),
+    "trpo": (
+        "from sb3_contrib import TRPO",
+        "settings = dict(\n    n_steps=128, target_kl=0.01, gae_lambda=0.98,\n    cg_damping=0.001, n_critic_updates=20)\n"
+        'model = TRPO("MlpPolicy", env, seed=1, **settings)',
+        None,
+    ),
+    "ppo": (
+        "from stable_baselines3 import PPO",
+        "settings = dict(\n    n_steps=32, batch_size=256, n_epochs=20,\n    gamma=0.98, gae_lambda=0.8, learning_rate=RATE)\n"
+        'model = PPO("MlpPolicy", env, seed=1, **settings)',
+        1e-3,
+    ),
+    "grpo": (
+        "from sb3_grpo import GRPO, presets",
+        f"settings = presets.GRPO_PAPER | dict(\n    {SMALL}, learning_rate=RATE)\n"
+        'model = GRPO("MlpPolicy", env, seed=1, **settings)',
+        1e-3,
+    ),
+    "grpo_default": ("from sb3_grpo import GRPO", 'model = GRPO("MlpPolicy", env, seed=1)', None),
+    "dapo": (
+        "from sb3_grpo import DAPO, presets",
+        f"settings = presets.DAPO_PAPER | dict(\n    {SMALL}, learning_rate=RATE)\n"
+        'model = DAPO("MlpPolicy", env, seed=1, **settings)',
+        1e-3,
+    ),
+    "dapo_default": ("from sb3_grpo import DAPO", 'model = DAPO("MlpPolicy", env, seed=1)', None),
+    "prorl": (
+        "from sb3_grpo import DAPO, presets",
+        f"settings = presets.PRORL | dict(\n    {SMALL}, learning_rate=RATE)\n"
+        "settings |= dict(kl_coef=0.04, ref_update_interval=4)\n"
+        'model = DAPO("MlpPolicy", env, seed=1, **settings)',
+        1e-3,
+    ),
+}
+
+
+def program(name: str, rate: float | None = None) -> str:
+    """
+    :param name: One of ``MODELS``
+    :param rate: Learning rate; ``None``: the one that was chosen
+    :return: A program of Python that trains it
+    """
+    where, model, chosen = MODELS[name]
+    return (
+        f"from stable_baselines3.common.env_util import make_vec_env\n{where}\n\n"
+        f'env = make_vec_env("CartPole-v1", n_envs=8, seed=1)\n{model.replace("RATE", str(rate or chosen))}\n'
+        f"model.learn({TIMESTEPS:_})\n"
+    )
+
+
+class Recorder(BaseCallback):
+    """
+    Evaluates the policy as it acts, and measures each update on the states that it was made of. Training is the same with it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returns: list[float] = []
+        self.updates: list[dict[str, Any]] = []
+        self._states: list[np.ndarray] = []
+        self._is_new = True
+        self._before: tuple[th.Tensor, Any, dict[str, float]] | None = None
+
+    def _on_training_start(self) -> None:
+        self._evaluation = ControlVecEnv("CartPole-v1", N_EPISODES, seed=EVALUATION_SEED)
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        with th.random.fork_rng():
+            th.manual_seed(EVALUATION_SEED)
+            mean, _ = evaluate_policy(self.model, self._evaluation, N_EPISODES, deterministic=False, warn=False)
+        self.returns.append(float(np.mean(mean)))
+
+    def _on_step(self) -> bool:
+        if self._is_new:
+            # Groups may be complete before a step is taken: then the states are those of the rollout before
+            self._states, self._is_new = [], False
+        self._states.append(self.locals["new_obs"])
+        if self.num_timesteps >= len(self.returns) * EVALUATE_EVERY:
+            self._evaluate()
+        return True
+
+    def _distribution(self, states: th.Tensor) -> Any:
+        with th.no_grad():
+            # SB3 has one object, which it fills anew
+            return copy.deepcopy(self.model.policy.get_distribution(states))  # type: ignore[operator]
+
+    def _on_rollout_end(self) -> None:
+        states = th.as_tensor(np.concatenate(self._states))
+        self._before = states, self._distribution(states), dict(self.logger.name_to_value)
+        self._is_new = True
+
+    def _on_rollout_start(self) -> None:
+        self._measure()
+
+    def _on_training_end(self) -> None:
+        self._measure()
+        self._evaluation.close()
+
+    def _measure(self) -> None:
+        """Measure the update, if there was one."""
+        if self._before is None:
+            return
+        states, before, of_groups = self._before
+        after, values = self._distribution(states), self.logger.name_to_value
+        update = {
+            "steps": self.num_timesteps,
+            "kl": exact_kl(before, after).mean().item(),
+            "entropy": after.entropy().mean().item(),
+            "clipped": values.get("train/clip_fraction"),
+            "dead": of_groups.get("group/dead_fraction"),
+        }
+        reference = getattr(self.model, "reference", None)
+        if reference is not None:
+            with th.no_grad():
+                update["kl_ref"] = exact_kl(after, reference.policy.get_distribution(states)).mean().item()
+        self.updates.append(update)
+        self._before = None
+
+
+def train(name: str, seed: int, rate: float | None = None) -> tuple[Recorder, BaseAlgorithm]:
+    """
+    :param name: One of ``MODELS``
+    :param seed: Of environment and algorithm
+    :param rate: Learning rate; ``None``: the one that was chosen
+    :return: What was recorded, and the model
+    """
+    lines = program(name, rate).replace("seed=1", f"seed={seed}").splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(lines[:-1]), names)
+    recorder = Recorder()
+    model = names["model"].learn(TIMESTEPS, callback=recorder)
+    names["env"].close()
+    return recorder, model
+
+
+def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
+    """
+    :param updates: Rows
+    :return: The columns that say anything: no group may have ended within an update
+    """
+    filled = [key for key in updates[0] if any(row.get(key) is not None for row in updates)]
+    return {key: [None if row[key] is None else short(row[key]) for row in updates] for key in filled}
+
+
+def short(value: float, digits: int = 3) -> float:
+    """
+    :param value: A number
+    :param digits: How many of it count
+    :return: As a page shows it
+    """
+    if float(value).is_integer():
+        return int(value)
+    return float(f"{value:.{digits}g}") + 0.0
+
+
+def run(name: str) -> dict[str, Any]:
+    """
+    :param name: One of ``MODELS``
+    :return: What the page shows of it
+    """
+    recorders = [train(name, seed)[0] for seed in SEEDS]
+    # Where an update takes whole groups, the last one ends later
+    curves = np.array([recorder.returns[:N_POINTS] for recorder in recorders])
+    band = iqm_curve(curves)
+    print(
+        f"{name}: {band.value[-1]:.0f} ({band.low[-1]:.0f} to {band.high[-1]:.0f}), {len(recorders[0].updates)} updates",
+        flush=True,
+    )
+    return {
+        "program": program(name),
+        "curves": [[short(value, 4) for value in curve] for curve in curves],
+        "iqm": [[short(value, 4) for value in part] for part in band],
+        "updates": [columns([row for row in recorder.updates if row["steps"] <= TIMESTEPS]) for recorder in recorders],
+    }
+
+
+def choose(name: str) -> None:
+    """
+    Print the mean return over the whole training for each learning rate, on seeds that are not reported.
+
+    :param name: One of ``MODELS``
+    """
+    for rate in RATES:
+        areas = np.array([np.mean(train(name, seed, rate)[0].returns) for seed in CHOICE_SEEDS])
+        print(f"{name}, {rate:g}: {areas.mean():.0f} ({', '.join(f'{area:.0f}' for area in areas)})", flush=True)
+
+
+def main() -> None:
+    """Train, and write what was recorded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    rated = [name for name, (_, _, rate) in MODELS.items() if rate is not None]
+    parser.add_argument("--choose", choices=rated, help="try learning rates for this one, write nothing")
+    th.set_num_threads(1)
+    if (name := parser.parse_args().choose) is not None:
+        choose(name)
+        return
+    steps = [EVALUATE_EVERY * point for point in range(N_POINTS)]
+    made = {"command": command(), "seeds": SEEDS, **machine()}
+    made.pop("commit")
+    results = {"made": made, "steps": steps, "runs": {name: run(name) for name in MODELS}}
+    TARGET.write_text(json.dumps(results, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+    print(f"{TARGET}: {TARGET.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

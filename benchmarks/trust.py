@@ -1,0 +1,77 @@
+"""
+The page of what was tried to break: ``python -m benchmarks.trust`` writes ``docs/results/trust.md``.
+
+A row for the trainings that were resumed, for the processes that were killed, and for each file of
+``benchmarks/results/trust``, in which the script that made it says what was tried, what is promised, how often it was kept,
+and by which command it is made again. Below the table stands ``benchmarks/readings/trust.md``.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "trust.md"
+READING = Path(__file__).resolve().parent / "readings" / "trust.md"
+_BEFORE = """# Trust
+
+What was tried to break the package, and how often it kept what it promises. Each row is a committed script that can be run
+again.
+
+"""
+
+
+def resumed(results: Path) -> dict[str, Any]:
+    """
+    :param results: Of ``benchmarks.resume``, a setting in each line
+    :return: Its row
+    """
+    settings = [json.loads(line) for line in results.read_text().splitlines()]
+    identical = [each for setting in settings for each in setting["identical"]]
+    return {
+        "what": f"trainings resumed in new processes, {len(settings)} settings",
+        "promise": "parameters, optimizer and statistics of a training that was not interrupted, to the last bit",
+        "n": len(identical),
+        "as_promised": sum(identical),
+        "command": "python -m benchmarks.resume",
+    }
+
+
+def killed(results: Path) -> dict[str, Any]:
+    """
+    :param results: Of ``benchmarks.kills``
+    :return: Its row
+    """
+    found = json.loads(results.read_text())
+    return {
+        "what": f"processes killed with SIGKILL, {found['while_writing']} of them while a checkpoint was being written",
+        "promise": "the newest checkpoint is whole, and the next process goes on from it",
+        "n": found["kills"],
+        "as_promised": found["resumable"],
+        "command": "python -m benchmarks.kills",
+    }
+
+
+def _row(result: dict[str, Any]) -> str:
+    share = result["as_promised"] / result["n"]
+    shown = "100%" if result["as_promised"] == result["n"] else f"{100 * share:.2f}%"
+    script = result["command"].removeprefix("python -m ")
+    return f"| {result['what']} | {result['promise']} | {result['n']:,} | {shown} | `{script}` |"
+
+
+def page(results: Path, reading: Path) -> str:
+    """
+    :param results: With what ``benchmarks.resume`` and ``benchmarks.kills`` have written, and a folder ``trust`` with a JSON
+        file for each other row: ``what``, ``promise``, ``n``, ``as_promised``, ``command``
+    :param reading: What is said below the table
+    :return: The page
+    """
+    others = [json.loads(path.read_text()) for path in sorted((results / "trust").glob("*.json"))]
+    rows = [_row(each) for each in (resumed(results / "resume.jsonl"), killed(results / "kills.json"), *others)]
+    head = "| what was tried | what is promised | tried | kept | made by `python -m` |\n|---|---|---|---|---|\n"
+    return _BEFORE + head + "\n".join(rows) + "\n\n" + reading.read_text()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(RESULTS, READING))

@@ -1,0 +1,197 @@
+"""
+What counts as an answer to a question of mathematics: one number or formula, worked out, and nothing beside it that takes it
+back. docs/text_tasks.md says the same in words.
+
+This module is sent to the process of the verifier by value: it needs nothing but Python's library.
+"""
+
+import re
+from fractions import Fraction
+
+# Longer ones are reasoning without an end, or made to take time
+_MAX_LENGTH = 500
+_MAX_EXPONENT = 400
+_TRANSLATED = str.maketrans(
+    {"\u2212": "-", "\u2013": "-", "π": "\\pi ", "\u00d7": "\\times ", "·": "\\cdot ", "∞": "\\infty ", "\u00a0": " "}
+)
+
+_NUMBER = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,)\d{3})+|\d+)(?:\.\d*)?|\.\d+"
+_DECIMAL = re.compile(rf"(?P<sign>[-+]?)\s*(?P<number>{_NUMBER})(?P<percent>\s*\\?%)?", re.ASCII)
+_POWER_OF_TEN = re.compile(
+    rf"(?P<sign>[-+]?)(?P<number>{_NUMBER})(?:[eE](?P<plain>[-+]?\d+)|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{(?P<braced>[-+]?\d+)\}}|(?P<bare>\d)))",
+    re.ASCII,
+)
+_TEN = re.compile(r"(?P<sign>[-+]?)10\s*\^\s*(?:\{(?P<braced>[-+]?\d+)\}|(?P<bare>\d))", re.ASCII)
+_FRACTION = re.compile(
+    r"(?P<sign>[-+]?)\s*(?:(?P<above>\d+)\s*/\s*(?P<below>\d+)|\\[dt]?frac\s*(?:\{\s*(?P<inner>-?\d+)\s*\}\s*\{\s*(?P<under>\d+)\s*\}|(?P<one>\d)\s*(?P<two>\d)))",
+    re.ASCII,
+)
+# Around an answer, once
+_SIGNS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"))
+_VARIABLE = re.compile(r"[A-Za-z]\s*=\s*(?=[^=])")
+_PHRASE = re.compile(r"(?i)\banswer\s*(?:is\s*:|is\b|:|=)")
+_BEFORE_PHRASE = re.compile(
+    r"(?i)(?:\s|,|:|\*|#|(?:so|thus|hence|then|therefore|and|finally|in conclusion|the|my|our|final|correct|right)\b)*"
+)
+# Right before a box, they take back what is in it
+_TAKEN_BACK = re.compile(
+    r"(?i)(?:\b(?:not|never|nor|neither|either|or|maybe|perhaps|possibly|except|unless|than|about|around|approximately|roughly|"
+    r"almost|wrong|incorrect|false)|n't|[<>~≈≠±]|\\(?:neq?|approx|pm|sim|lnot|neg)|[-+*/^!_])\W*$"
+)
+_AFTER_BOX = re.compile(r"[\s$.*]*(?:\\[)\]])?[\s$.*]*")
+# What changes the meaning of a formula must stand in the reference, too
+_MARKS = re.compile(
+    r"\\(?:pm|mp|approx|sim|simeq|neq?|lt|gt|leq?|geq?|in|notin|cup|cap|circ|degree|text\w*|mathrm|lor|land|vee|wedge|to|mod|"
+    r"equiv|ldots|dots|cdots|not|overline|bar|hat|lfloor|lceil|binom|log|quad)(?![A-Za-z])|\\[{}%,;]|[=<>,;_!?%|&@#~°\[\]]"
+)
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+_FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|sqrt|log|ln|exp|pi|infty|frac|oo", re.ASCII)
+_FORMULA = re.compile(r"[0-9A-Za-z\s.\\+*/^_=<>(){}\[\],;!%|&'-]+", re.ASCII)
+
+
+def value_of(text: str, worked_out: bool = True) -> Fraction | None:
+    """
+    :param text: anything
+    :param worked_out: whether a fraction must be in lowest terms: 84/2 may be no more than the question
+    :return: the number that it is: a decimal number, a percentage, a fraction, or a number times a power of ten
+    """
+    if match := _DECIMAL.fullmatch(text):
+        return _signed(match["sign"], _decimal(match["number"])) / (100 if match["percent"] else 1)
+    if match := _POWER_OF_TEN.fullmatch(text):
+        exponent = match["plain"] or match["braced"] or match["bare"]
+        if len(exponent) <= 4 and abs(int(exponent)) <= _MAX_EXPONENT:
+            return _signed(match["sign"], _decimal(match["number"])) * Fraction(10) ** int(exponent)
+    if match := _TEN.fullmatch(text):
+        exponent = match["braced"] or match["bare"]
+        if len(exponent) <= 4 and abs(int(exponent)) <= _MAX_EXPONENT:
+            return _signed(match["sign"], Fraction(10) ** int(exponent))
+    if match := _FRACTION.fullmatch(text):
+        above, below = (
+            int(match[a] or match[b] or match[c]) for a, b, c in (("above", "inner", "one"), ("below", "under", "two"))
+        )
+        if below and not (match["sign"] and above < 0):
+            value = Fraction(above, below)
+            if not worked_out or value.denominator == below > 1:
+                return _signed(match["sign"], value)
+    return None
+
+
+def _decimal(number: str) -> Fraction:
+    return Fraction(re.sub(r"[^\d.]", "", number).rstrip("."))
+
+
+def _signed(sign: str, value: Fraction) -> Fraction:
+    return -value if sign == "-" else value
+
+
+def final_answer(text: str) -> str | None:
+    """
+    :param text: what an agent has written
+    :return: its one final answer, without signs around it, None if there is none or more than one
+    """
+    text = text.strip().translate(_TRANSLATED).strip()
+    if "\\boxed" in text or "\\fbox" in text:
+        found = _boxed(text)
+    elif "####" in text:
+        found = text.rpartition("####")[2] if text.count("####") == 1 else None
+    elif phrases := [*_PHRASE.finditer(text)]:
+        found = _after_phrase(text, phrases)
+    else:
+        found = text
+    if found is None or "\n" in found.strip() or len(found) > _MAX_LENGTH:
+        return None
+    return _bare(found)
+
+
+def _boxed(text: str) -> str | None:
+    contents, position = [], 0
+    while match := re.compile(r"\\(?:boxed|fbox)\s*\{").search(text, position):
+        depth, position = 1, match.end()
+        while depth and position < len(text):
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            position += 1
+        if depth or _TAKEN_BACK.search(text[max(0, match.start() - 60) : match.start()].rstrip("$ \\([")):
+            return None
+        contents.append(text[match.end() : position - 1])
+    if not contents or len(set(contents)) > 1 or not _AFTER_BOX.fullmatch(text[position:]):
+        return None
+    return contents[0]
+
+
+def _after_phrase(text: str, phrases: list[re.Match[str]]) -> str | None:
+    phrase = phrases[-1]
+    before = re.split(r"[.!?]\s|\n", text[: phrase.start()])[-1]
+    return text[phrase.end() :] if len(phrases) == 1 and _BEFORE_PHRASE.fullmatch(before) else None
+
+
+def _bare(text: str) -> str:
+    text = text.strip()
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].rstrip()
+    for begin, end in _SIGNS:
+        inside = text[len(begin) : -len(end)]
+        if text.startswith(begin) and text.endswith(end) and inside and begin[-1] not in inside[:1] and "$" not in inside:
+            text = inside.strip()
+            break
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].rstrip()
+    match = _VARIABLE.match(text)
+    return text[match.end() :].strip() if match else text
+
+
+def _words(text: str) -> list[str]:
+    """
+    :param text: a formula, or words
+    :return: the words in it that are no commands, functions or products of two variables
+    """
+    plain = _FUNCTIONS.sub(" ", _COMMANDS.sub(" ", text))
+    return re.findall(r"[^\W\d_]{3,}", plain)
+
+
+def with_unit(text: str) -> tuple[str, str]:
+    """
+    :param text: a reference such as "72 apples", or dollars
+    :return: the number and the unit behind it, or the reference and nothing
+    """
+    if money := re.fullmatch(rf"\\\$\s*([-+]?(?:{_NUMBER}))", text, re.ASCII):
+        return money[1], ""
+    match = re.fullmatch(rf"([-+]?(?:{_NUMBER}))\s+([A-Za-z][A-Za-z ]{{2,}}?)\.?", text, re.ASCII)
+    return (match[1], match[2]) if match else (text, "")
+
+
+def is_text(text: str) -> bool:
+    """
+    :param text: a reference
+    :return: whether it is words, and no formula
+    """
+    return bool(_words(text)) or "\\text" in text
+
+
+def same_text(answer: str, reference: str) -> bool:
+    """
+    :param answer: of an agent
+    :param reference: the right one
+    :return: whether they are the same words
+    """
+    plain = [" ".join(re.sub(r"\\text\w*\s*\{([^{}]*)\}", r"\1", each).casefold().split()) for each in (answer, reference)]
+    return plain[0] == plain[1]
+
+
+def may_equal(answer: str, reference: str) -> bool:
+    """
+    :param answer: a final answer
+    :param reference: a formula
+    :return: whether it is a formula that may be compared with it: of the same letters, and without marks (a plus-minus,
+        a unit, a list, a relation) that the reference does not have
+    """
+    if not _FORMULA.fullmatch(answer) or _words(answer) or value_of(answer) is not None:
+        return False
+    if re.search(r"\^\s*\{?\s*[-+]?\d{4,}|\d{30,}|\^[^^]*\^[^^]*\^", answer) and answer != reference:
+        return False
+    if {*_MARKS.findall(answer)} - {*_MARKS.findall(reference)}:
+        return False
+    return _letters(answer) <= _letters(reference)
+
+
+def _letters(text: str) -> set[str]:
+    return {*re.findall(r"[A-Za-z]", _FUNCTIONS.sub(" ", _COMMANDS.sub(" ", text)))}

@@ -1,0 +1,111 @@
+"""The environments of a training, with the episodes under way."""
+
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+# What a VecEnvWrapper has that is not of the training: links, descriptions, files and clocks
+_NOT_STATE = frozenset(
+    {
+        "class_attributes",
+        "metadata",
+        "num_envs",
+        "render_mode",
+        "results_writer",
+        "t_start",
+        "venv",
+    }
+)
+
+
+class NotSavedError(Exception):
+    """The environments cannot be saved as they are. The message says why."""
+
+
+def save_env(env: VecEnv) -> dict[str, Any]:
+    """
+    :param env: The training environment
+    :return: Its state, which can be pickled
+    :raises NotSavedError: if there is a part that cannot be saved
+    """
+    wrappers = [(type(layer).__name__, _wrapper_state(layer)) for layer in _wrappers(env)]
+    return {"class": type(env.unwrapped).__name__, "wrappers": wrappers, "copies": _save_copies(env.unwrapped)}
+
+
+def load_env(env: VecEnv, state: dict[str, Any]) -> None:
+    """
+    :param env: A training environment like the one that was saved
+    :param state: What ``save_env`` returned
+    :raises ValueError: if it is another one
+    """
+    layers = list(_wrappers(env))
+    expected = [*(name for name, _ in state["wrappers"]), state["class"]]
+    present = [*(type(layer).__name__ for layer in layers), type(env.unwrapped).__name__]
+    if expected != present:
+        raise ValueError(
+            f"The checkpoint was written with {' around '.join(expected)}, and the environment is {' around '.join(present)}: "
+            "give resume() an environment that is made in the same way."
+        )
+    _load_copies(env.unwrapped, state["copies"])
+    for layer, (_, attributes) in zip(layers, state["wrappers"], strict=True):
+        vars(layer).update(attributes)
+
+
+def prepare_env(env: VecEnv) -> None:
+    """
+    Let the copies keep what they need to be saved later.
+
+    :param env: The training environment
+    """
+    copies = env.unwrapped
+    if copies.has_attr("prepare_saving"):
+        copies.env_method("prepare_saving")
+
+
+def _wrappers(env: VecEnv) -> Iterator[VecEnvWrapper]:
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
+
+
+def _wrapper_state(layer: VecEnvWrapper) -> dict[str, Any]:
+    state = {
+        name: value
+        for name, value in vars(layer).items()
+        if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space)
+    }
+    for name, value in state.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            raise NotSavedError(f"The attribute {name!r} of {type(layer).__name__} cannot be pickled ({error}).") from error
+    return state
+
+
+def _save_copies(copies: VecEnv) -> Any:
+    if hasattr(copies, "state_dict"):
+        return copies.state_dict()
+    if not copies.has_attr("save_episode"):
+        raise NotSavedError(
+            f"The copies in this {type(copies).__name__} have no StartQueue, which saves episodes: build them with "
+            "make_group_env(...)."
+        )
+    episodes = copies.env_method("save_episode", os.getpid())
+    for idx, episode in enumerate(episodes):
+        if isinstance(episode, str):
+            raise NotSavedError(f"Environment copy {idx}: {episode}")
+    return list(zip(episodes, copies.reset_infos, strict=True))
+
+
+def _load_copies(copies: VecEnv, state: Any) -> None:
+    if hasattr(copies, "load_state_dict"):
+        copies.load_state_dict(state)
+        return
+    for idx, (episode, info) in enumerate(state):
+        copies.env_method("load_episode", episode, info, indices=idx)
+    # Which lands in the episodes that were put in place
+    copies.reset()

@@ -1,0 +1,332 @@
+"""A run of ``train`` or ``text``: its folder, its training, how it ends, and how it goes on."""
+
+import argparse
+import json
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch as th
+from rich.console import Console
+from rich.text import Text
+from stable_baselines3.common.callbacks import BaseCallback
+
+from sb3_grpo import GRPO, TrainingCheckpoint
+from sb3_grpo.checkpoint.training import Stateful
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.console import (
+    ALGORITHMS,
+    INTERRUPTED,
+    OK,
+    ProgressLines,
+    UsageError,
+    is_own_error,
+    known_settings,
+    positive,
+    save_model,
+    say,
+    say_table,
+)
+from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.files import replace_file
+from sb3_grpo.utils.machine import describe_machine, versions
+
+# In the folder of a run
+CHECKPOINTS, CONFIG, MODEL = "checkpoints", "config.json", "model.zip"
+
+
+class Outcome(NamedTuple):
+    """
+    What came out of the training.
+
+    :param interrupted: Ctrl-C or SIGTERM ended it
+    :param seconds: how long it took
+    :param steps: how many steps the environments made
+    :param error: what else ended it
+    """
+
+    interrupted: bool
+    seconds: float
+    steps: int
+    error: Exception | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the training came to its end."""
+        return self.error is None and not self.interrupted
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds
+
+
+def make_output(args: argparse.Namespace, name: str) -> Path:
+    """
+    :param args: the arguments, among them ``algo`` and ``output``
+    :param name: what a folder of this run is called, if the user has not chosen one
+    :return: the folder for the results, without a model in it
+    """
+    output: Path = args.output or _new_run(Path("runs") / args.algo, name)
+    if (output / CHECKPOINTS).exists():
+        raise UsageError(f"{output} has a run that is not complete: go on with --resume {output}, or choose another --output")
+    if (output / MODEL).exists():
+        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"Cannot make the folder {output}: {error}") from error
+    return output
+
+
+def _new_run(folder: Path, name: str) -> Path:
+    number = 1
+    while (folder / f"{name}_{number}").exists():
+        number += 1
+    return folder / f"{name}_{number}"
+
+
+def add_saving(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: where to add the options
+    """
+    parser.add_argument(
+        "--save-freq",
+        type=positive,
+        metavar="STEPS",
+        help="steps from one checkpoint to the next (default: one in a minute). They are removed when the run is complete",
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="go on with a run that was interrupted or killed, with all of its options: it ends as if it had not been",
+    )
+
+
+def arguments_of(folder: Path, argv: Sequence[str], command: str) -> argparse.Namespace:
+    """
+    :param folder: of a run that was interrupted
+    :param argv: the arguments of this one
+    :param command: what has to have begun the run
+    :return: the arguments of the one that began it
+    """
+    more = [each for each in argv if each.startswith("--") and not each.startswith("--res")]
+    if more:
+        raise UsageError(f"--resume takes all options from the run: leave out {' '.join(more)}")
+    try:
+        arguments = json.loads((folder / CONFIG).read_text())["arguments"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{folder} is not the folder of a run that could go on: its {CONFIG} cannot be read ({error})"
+        ) from error
+    if arguments.get("command") != command:
+        raise UsageError(f"{folder} is not a run of {command}, but of {arguments.get('command')}")
+    if not (folder / CHECKPOINTS).exists():
+        raise UsageError(f"{folder} has no checkpoints: the run is complete, or ended before its training began")
+    return argparse.Namespace(**{**arguments, "output": folder, "resume": folder, "argv": argv})
+
+
+def resumed_model(args: argparse.Namespace, env: Any) -> GRPO:
+    """
+    :param args: of a run that was interrupted
+    :param env: its environment, made anew
+    :return: its model, in the middle of its training
+    """
+    try:
+        return ALGORITHMS[args.algo].resume(args.output / CHECKPOINTS, env, device=args.device)
+    except (OSError, ValueError, StartNotSupportedError) as error:
+        raise UsageError(str(error)) from error
+
+
+def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict[str, Stateful]) -> Outcome:
+    """
+    Train and show the progress. Ctrl-C ends the training early, and what ends it is no reason not to save what was learned.
+
+    :param model: the model
+    :param args: the arguments, among them ``timesteps``, ``output`` and ``save_freq``
+    :param curve: called at each step, before the progress is shown
+    :param also: what is saved with the checkpoints
+    :return: what came out of it
+    """
+    progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
+    checkpoint = TrainingCheckpoint(args.output / CHECKPOINTS, args.save_freq, also=also)
+    seconds = 0.0 if model.resumption is None else model.resumption.nanoseconds / 1e9
+    interrupted, error = False, None
+    start = time.perf_counter()
+    try:
+        model.learn(args.timesteps, callback=[curve, progress, checkpoint])
+    except KeyboardInterrupt:
+        interrupted = True
+    except Exception as raised:
+        own = isinstance(raised, ValueError | StartNotSupportedError) and is_own_error(raised)
+        error = UsageError(str(raised)) if own else raised
+    finally:
+        seconds += time.perf_counter() - start
+        if hasattr(progress, "pbar"):
+            progress.pbar.close()
+    return Outcome(interrupted, seconds, model.num_timesteps, error)
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C in the ``with`` block."""
+    with _handling(lambda number, frame: _interrupt(), signal.SIGTERM):
+        yield
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end of the ``with`` block: results are being saved."""
+    waiting: list[int] = []
+    with _handling(lambda number, frame: waiting.append(number), signal.SIGINT, signal.SIGTERM):
+        yield
+    if waiting:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handling(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # others cannot have handlers
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, each in before.items():
+            signal.signal(number, each)
+
+
+def save_training(args: argparse.Namespace, model: GRPO, outcome: Outcome, *writes: Callable[[], Any]) -> None:
+    """
+    Save the model and what else there is after the training, whose checkpoints are not needed any more if it is complete.
+
+    :param args: the arguments
+    :param model: the model
+    :param outcome: of the training
+    :param writes: what saves other results
+    """
+    save_each(lambda: save_model(model, args.output / MODEL), *writes)
+    if outcome.is_complete:
+        shutil.rmtree(args.output / CHECKPOINTS, ignore_errors=True)
+
+
+def save_each(*writes: Callable[[], Any]) -> None:
+    """
+    Save all results that can be saved.
+
+    :param writes: what saves one of them
+    """
+    problems = []
+    with signals_wait():
+        for write in writes:
+            try:
+                write()
+            except OSError as error:
+                problems.append(str(error))
+    if problems:
+        raise UsageError(f"Not all results could be saved. {' '.join(problems)}")
+
+
+def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> int:
+    """
+    The end of a run whose results are saved.
+
+    :param args: the arguments
+    :param outcome: of the training
+    :param rows: labels, and what the command has to say of the trained model
+    :param unit: what the environments' steps are called
+    :return: the exit code
+    """
+    report(args.output, outcome, rows, unit)
+    if outcome.is_complete:
+        return OK
+    say(f"To go on: python -m sb3_grpo {args.command} --resume {args.output}")
+    if outcome.error is not None:
+        raise outcome.error
+    return INTERRUPTED
+
+
+def begin_config(path: Path, args: argparse.Namespace, settings: dict[str, Any], model: GRPO, **sections: Any) -> None:
+    """
+    Write down what is going to be run, and on what.
+
+    :param path: the file
+    :param args: the arguments
+    :param settings: the hyperparameters that are not the defaults
+    :param model: the model
+    :param sections: what else belongs to the command
+    """
+    arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
+    used = {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings
+    # What "auto" has become
+    used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
+    if model.default_policy_kwargs:
+        used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
+    config = {
+        "arguments": {**arguments, "output": str(path.parent)},
+        "hyperparameters": used,
+        "policy": type(model.policy).__name__,
+        "versions": versions(),
+        "machine": {
+            **describe_machine(),
+            "torch_threads": th.get_num_threads(),
+            "device": th.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device),
+        },
+        "training": None,
+        **sections,
+    }
+    _write_config(path, config)
+
+
+def end_config(path: Path, outcome: Outcome, training: dict[str, Any], **sections: Any) -> None:
+    """
+    Write down what came out.
+
+    :param path: the file, as ``begin_config`` wrote it
+    :param outcome: of the training
+    :param training: what else the command measured while it trained
+    :param sections: what else belongs to the command
+    """
+    ended = {} if outcome.error is None else {"error": str(outcome.error)}
+    measured = {
+        "interrupted": outcome.interrupted,
+        **ended,
+        "steps": outcome.steps,
+        **training,
+        "seconds": outcome.seconds,
+        "steps_per_second": outcome.steps_per_second,
+    }
+    _write_config(path, {**json.loads(path.read_text()), "training": measured, **sections})
+
+
+def _write_config(path: Path, config: dict[str, Any]) -> None:
+    with replace_file(path) as file:
+        file.write(f"{json.dumps(config, indent=2, default=str)}\n".encode())
+
+
+def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> None:
+    """
+    Print what came out.
+
+    :param output: the folder with the results
+    :param outcome: of the training
+    :param rows: labels, and what the command has to say of the trained model
+    :param unit: what the environments' steps are called
+    """
+    speed = f"{outcome.seconds:.1f} s, {outcome.steps_per_second:,.0f} {unit}/s"
+    rows = [
+        ("Interrupted after" if outcome.interrupted or outcome.error else "Training", f"{outcome.steps:,} {unit}, {speed}"),
+        *rows,
+        ("Saved", f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}"),
+    ]
+    say_table([(Text(label, "bold"), Text(text, overflow="fold")) for label, text in rows])

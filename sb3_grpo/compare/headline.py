@@ -1,0 +1,162 @@
+"""What the first screen says: the result in a sentence, and what a few seeds are worth."""
+
+import math
+from collections.abc import Sequence
+
+from sb3_grpo.compare.findings import Finding, all_together, interval_text
+from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.statistics import CONFIDENCE, MIN_SEEDS, Interval, Verdict
+
+# More differences than these are counted
+_NAMED = 3
+
+
+def headline(
+    results: Results,
+    findings: Sequence[Finding],
+    learned: Sequence[str],
+    intervals: dict[str, dict[str, Interval]],
+) -> str:
+    """
+    :param results: of the experiment
+    :param findings: all, of single environments and of several together
+    :param learned: the environments that were put together
+    :param intervals: final returns of each variant, by environment
+    :return: the result in a sentence
+    """
+    if not findings:
+        only = "There is" if len(results.variants) == 1 else "So far there are runs of"
+        return f"{only} one variant only, and nothing to compare it with. {_ends(intervals)}"
+    overall = [finding for finding in findings if finding.env is None]
+    if overall:
+        single = [finding for finding in findings if finding.env is not None]
+        return f"{_result(f'Over {all_together(results, learned)}', overall)} {_on_single(single)}".strip()
+    by_env = {env: [finding for finding in findings if finding.env == env] for env in intervals}
+    return " ".join(_result(f"On {env}", of_env) for env, of_env in by_env.items() if of_env)
+
+
+def _ends(intervals: dict[str, dict[str, Interval]]) -> str:
+    ends = [f"{name} {interval_text(each)} on {env}" for env, by_name in intervals.items() for name, each in by_name.items()]
+    return f"It ended at: {', '.join(ends)}."
+
+
+def _on_single(findings: Sequence[Finding]) -> str:
+    """How many differences there are on single environments, by name if they are few."""
+    clear = [finding for finding in findings if finding.verdict is Verdict.DIFFERENCE]
+    if not clear:
+        return ""
+    by_env: dict[str, list[Finding]] = {}
+    for finding in clear:
+        by_env.setdefault(str(finding.env), []).append(finding)
+    named = "; ".join(f"on {env}, {_beaten(of_env, Verdict.DIFFERENCE)}" for env, of_env in by_env.items())
+    counted = f"On single environments a difference is shown for {_pairs(len(clear), len(findings))}"
+    return f"{counted}: {named}." if len(clear) <= _NAMED else f"{counted}."
+
+
+def _result(where: str, findings: Sequence[Finding]) -> str:
+    """The findings of one environment, or of several together, in a sentence."""
+    if all(finding.verdict is Verdict.TOO_FEW_SEEDS for finding in findings):
+        return _seen(where, findings)
+    higher = _beaten(findings, Verdict.DIFFERENCE)
+    hints = _beaten(findings, Verdict.HINT)
+    n_open = sum(finding.verdict is Verdict.UNDECIDED for finding in findings)
+    n_same = sum(finding.verdict is Verdict.NO_DIFFERENCE for finding in findings)
+    n_few = sum(finding.verdict is Verdict.TOO_FEW_SEEDS for finding in findings)
+    clauses = [f"{where}, {higher}"] if higher else []
+    if hints:
+        clauses.append(f"there are hints only that {hints}" if higher else f"{where}, there are hints only that {hints}")
+    if n_same:
+        shown = _pairs(n_same, len(findings))
+        if clauses:
+            clauses.append(f"no difference is shown for {shown}")
+        else:
+            names = list(dict.fromkeys(name for finding in findings for name in finding.comparison[:2]))
+            between = f"between {_listed(names)}" if n_same == len(findings) else f"for {shown}"
+            clauses.append(f"{where}, no difference is shown {between}")
+    if n_open:
+        clauses.append(("" if clauses else f"{where}, ") + f"{_pairs(n_open, len(findings))} stay undecided")
+    if n_few:
+        clauses.append(f"for {_pairs(n_few, len(findings))} the seeds are too few")
+    return "; ".join(clauses) + "."
+
+
+def _seen(where: str, findings: Sequence[Finding]) -> str:
+    """What the runs did, where their number allows no claim."""
+    winners: dict[str, list[str]] = {}
+    n_overlap = 0
+    for finding in findings:
+        first, second, _, improvement, *_ = finding.comparison
+        if improvement.value in (0.0, 1.0):
+            best, other = (first, second) if improvement.value == 1.0 else (second, first)
+            winners.setdefault(best, []).append(other)
+        else:
+            n_overlap += 1
+    clauses = [f"every run of {best} ended above every run of {_listed(others)}" for best, others in winners.items()]
+    if n_overlap:
+        names = list(dict.fromkeys(name for finding in findings for name in finding.comparison[:2]))
+        overlap = f"runs of {_listed(names)}" if n_overlap == len(findings) else f"runs of {_pairs(n_overlap, len(findings))}"
+        clauses.append(f"the {overlap} ended level or overlap")
+    return f"Seen {where[0].lower()}{where[1:]}: {'; '.join(clauses)}."
+
+
+def _beaten(findings: Sequence[Finding], verdict: Verdict) -> str:
+    """ "dapo ended higher than ppo and trpo, grpo higher than trpo", of those with a verdict."""
+    winners: dict[tuple[str, ...], list[str]] = {}
+    by_winner: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.verdict is verdict:
+            first, second, difference, *_ = finding.comparison
+            best, other = (first, second) if difference.value > 0 else (second, first)
+            by_winner.setdefault(best, []).append(other)
+    # Those who beat the same ones together
+    for best, others in by_winner.items():
+        winners.setdefault(tuple(others), []).append(best)
+    ordered = sorted(winners.items(), key=lambda each: -len(each[0]))
+    return ", and ".join(f"{_listed(best)} ended higher than {_listed(others)}" for others, best in ordered)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _pairs(count: int, total: int) -> str:
+    return f"{count} of {total} pairs"
+
+
+def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
+    """
+    :param results: of the experiment
+    :param findings: all
+    :return: what so few seeds are worth and how many a claim would take, said once; empty where there are enough
+    """
+    said = []
+    few = [finding for finding in findings if finding.verdict is Verdict.TOO_FEW_SEEDS]
+    if few:
+        counts = {count for finding in few for part in finding.comparison[-2:] for count in part}
+        least = min(counts)
+        chance = max(finding.comparison.smallest_p for finding in few)
+        total = sum(finding.env is not None for finding in findings)
+        # Over several environments together the same seeds may be enough
+        where = " on a single environment" if len(few) < len(findings) else ""
+        claim = "A claim" if total == 1 else f"A claim on any of the {total} pairs on single environments"
+        said.append(
+            f"With {least} seed{'s' if least > 1 else ''} of {'each' if len(counts) == 1 else 'a'} variant nothing is claimed"
+            f"{where}: chance alone would put every run of one above every run of the other in {chance:.0%} of such "
+            f"experiments. {claim} takes at least {seeds_needed(total)} seeds of each variant where their runs do not "
+            "overlap, and more where they do."
+        )
+    names = [name for name in results.variants if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs)]
+    if names:
+        said.append(f"Fewer than {MIN_SEEDS} seeds of {', '.join(names)}: an interval would not be meaningful, none is given.")
+    return said
+
+
+def seeds_needed(n_comparisons: int) -> int:
+    """
+    :param n_comparisons: that Holm's correction is for
+    :return: the smallest number of seeds with which two variants whose runs do not overlap are told apart
+    """
+    seeds = MIN_SEEDS
+    while n_comparisons * 2.0 / math.comb(2 * seeds, seeds) >= 1.0 - CONFIDENCE:
+        seeds += 1
+    return seeds

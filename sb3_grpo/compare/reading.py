@@ -1,0 +1,248 @@
+"""
+Files of comparisons that others may have written: they are data, name nothing outside of their folder, and have the size and
+the shape that they must have.
+"""
+
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sb3_grpo.console import UsageError
+from sb3_grpo.utils.parameters import Kind, Number, Text, Whole, short_repr
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Beyond are the seeds of evaluations
+MAX_SEED = 2**31 - 1
+# Of environments, variants and seeds together
+MAX_RUNS = 100_000
+MAX_VARIANTS = 1000
+MAX_TIMESTEPS = 10**12
+MAX_EVALUATIONS = 100_000
+# In bytes, once unpacked
+_MAX_SIZE = 2**29
+_MAX_YAML_SIZE = 2**20
+# A few lines of YAML can stand for more than any memory holds
+_MAX_YAML_VALUES = 100_000
+
+
+@dataclass(frozen=True)
+class Name(Kind):
+    """
+    What becomes the name of a folder.
+
+    :param pattern: what it looks like
+    :param wanted: the same in words
+    """
+
+    pattern: str
+    wanted: str
+
+    def check(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value) or {".", ".."} & {*value.split("/")}:
+            raise ValueError(f"{name}: the name {short_repr(value)} becomes the name of a folder: {self.wanted}")
+        return value
+
+
+VARIANT_NAME = Name(r"[\w+-][\w .,;=+()-]{0,199}", "use letters, digits, blanks and . , ; = + - ( )")
+ENV_ID = Name(r"([\w.:-]{1,100}/)?[\w.:-]{1,100}", "the id of an environment, such as CartPole-v1 or ALE/Pong-v5")
+
+# A type, a kind, a list with what each entry is, or a dictionary: with "*", what each value is
+_EXPERIMENT = {
+    "name": str,
+    "envs": [ENV_ID],
+    "variants": [{"name": VARIANT_NAME, "algo": Text(), "hyperparams": dict}],
+    "seeds": [Whole(0, MAX_SEED)],
+    "timesteps": {"*": Whole(high=MAX_TIMESTEPS)},
+    "n_evaluations": Whole(high=MAX_EVALUATIONS),
+    "n_eval_episodes": Whole(high=MAX_EVALUATIONS),
+    "n_final_episodes": Whole(high=MAX_EVALUATIONS),
+    "device": str,
+    "command": str,
+    "versions": {"*": str},
+    "machine": dict,
+    "hyperparams": {"*": {"*": {"*": str}}},
+    "networks": {"*": {"*": str}},
+}
+_NUMBER = Number(-1e30, 1e30, none="not known")
+_RESULT = {
+    **dict.fromkeys(("env", "variant", "algo", "status", "net_arch", "provenance"), str),
+    "seed": Whole(0, MAX_SEED),
+    **dict.fromkeys(("steps", "n_parameters", "n_critic_parameters"), Whole(0, MAX_TIMESTEPS)),
+    **dict.fromkeys(("seconds", "steps_per_second", "peak_memory_mib", "discarded_fraction"), _NUMBER),
+    **dict.fromkeys(("n_policies_in_memory", "samples_per_start"), _NUMBER),
+}
+_CONFIG = {"machine": dict, "versions": {"*": str}}
+_TEXTS = ("env", "variant", "algo", "mode", "key", "status", "net_arch", "provenance", "error")
+
+
+def _check(where: str, value: Any, shape: Any) -> None:
+    if isinstance(shape, Kind):
+        shape.check(where, value)
+    elif isinstance(shape, type):
+        if not isinstance(value, shape):
+            raise ValueError(f"{where} must be {_in_words(shape)}, got {short_repr(value)}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{where} must be a list, got {short_repr(value)}")
+        for index, each in enumerate(value):
+            _check(f"{where}[{index}]", each, shape[0])
+    else:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be {_in_words(dict)}, got {short_repr(value)}")
+        for key, each in value.items():
+            if (inner := shape.get("*", shape.get(key))) is not None:
+                _check(f"{where}.{key}"[:200], each, inner)
+
+
+def _in_words(kind: type) -> str:
+    return "text" if kind is str else "a mapping {...}"
+
+
+def _read(path: Path, shape: Any) -> Any:
+    """
+    :param path: a JSON file
+    :param shape: what it must be
+    :return: its content
+    """
+    try:
+        content = json.loads(_bytes(path))
+        _check(path.stem, content, shape)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is damaged, or was not written by compare ({error}). Delete it and run the comparison again"
+        ) from error
+    return content
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
+            content = file.read(_MAX_SIZE + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise UsageError(f"Cannot read {path}: {error}") from error
+    if len(content) > _MAX_SIZE:
+        raise UsageError(f"{path} holds more than {_MAX_SIZE // 2**20} MiB, which no comparison has written")
+    return content
+
+
+def read_experiment_json(folder: Path) -> dict[str, Any]:
+    """
+    :param folder: of a comparison
+    :return: what ``experiment.json`` says
+    """
+    path = folder / "experiment.json"
+    content = _read(path, _EXPERIMENT)
+    missing = [key for key in ("name", "envs", "variants", "seeds", "timesteps") if not content.get(key)]
+    missing += [env for env in content.get("envs", ()) if env not in content.get("timesteps", ())]
+    for variant in content.get("variants", ()):
+        missing += [key for key in ("name", "algo", "hyperparams") if key not in variant]
+    if missing:
+        raise UsageError(f"{path} is damaged, or was not written by compare (there is no {missing[0]})")
+    check_size(content["envs"], content["variants"], content["seeds"], str(path))
+    return content
+
+
+def check_size(envs: list[Any], variants: list[Any], seeds: list[int], where: str) -> None:
+    """
+    :param envs: ids of environments
+    :param variants: what is compared
+    :param seeds: seeds of the runs
+    :param where: for the message
+    """
+    if len(variants) > MAX_VARIANTS:
+        raise UsageError(f"{where}: there are more than {MAX_VARIANTS:,} variants, which no comparison shows")
+    if (n_runs := len(envs) * len(variants) * len(seeds)) > MAX_RUNS:
+        raise UsageError(f"{where}: {n_runs:,} runs are more than can be made: at most {MAX_RUNS:,} in a comparison")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """
+    :param path: a ``result.json``
+    :return: what it says
+    """
+    content = _read(path, _RESULT)
+    missing = [key for key in ("steps", "seconds") if content.get(key) is None]
+    if missing:
+        raise UsageError(f"{path} is damaged, or was not written by compare (there is no {missing[0]})")
+    return content
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """
+    :param path: a ``config.json``
+    :return: what it says
+    """
+    return _read(path, _CONFIG)
+
+
+def read_configs(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """
+    :param path: all configurations of packed results
+    :return: that of each (environment, variant, seed)
+    """
+    content = _read(path, [{"env": ENV_ID, "variant": VARIANT_NAME, "seed": Whole(0, MAX_SEED), "config": _CONFIG}])
+    try:
+        return {(each["env"], each["variant"], each["seed"]): each["config"] for each in content}
+    except KeyError as error:
+        raise UsageError(f"{path} is damaged, or was not written by compare (there is no {error})") from error
+
+
+def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFrame":
+    """
+    :param path: a CSV file
+    :param columns: those that it may have
+    :param options: see ``pandas.read_csv``
+    :return: its rows; none if a run has just begun it
+    """
+    import io
+
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(io.BytesIO(_bytes(path)), **options)
+        for column in table.columns.intersection(list(columns)).difference(_TEXTS):
+            table[column] = pd.to_numeric(table[column])
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except (ValueError, TypeError, OverflowError, pd.errors.ParserError) as error:
+        raise UsageError(f"Cannot read {path}: {error}. Delete the run's folder and run the comparison again") from error
+    return table
+
+
+def read_yaml(path: Path) -> Any:
+    """
+    :param path: a file that a user has written
+    :return: its content, nothing of it evaluated
+    """
+    try:
+        text = path.read_bytes()
+        if len(text) > _MAX_YAML_SIZE:
+            raise UsageError(f"{path} has more than {_MAX_YAML_SIZE // 2**20} MiB, which no description of an experiment has")
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}") from error
+    # What is no date and no number, and what no key can be, has errors of its own
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    n_values = sum(1 for _, _ in zip(_values(content), range(_MAX_YAML_VALUES), strict=False))
+    if n_values == _MAX_YAML_VALUES:
+        raise UsageError(f"{path} stands for more than {_MAX_YAML_VALUES:,} values: aliases (*name) multiply them")
+    return content
+
+
+def _values(content: Any) -> Iterator[Any]:
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        yield value
+        waiting += (
+            [*value.values(), *value] if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else []
+        )

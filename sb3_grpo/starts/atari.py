@@ -1,0 +1,97 @@
+"""Atari games with the preprocessing that policies learn them with."""
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+
+from sb3_grpo.starts.start_queue import importable_id, make_group_env
+
+# AtariWrapper and Gymnasium's AtariPreprocessing make them of 84 by 84
+_RAW_SIZE = 160
+_HOW_TO_MAKE = (
+    "env = sb3_grpo.make_atari_group_env({name!r}, n_envs=8) makes copies with the usual preprocessing, and so does the id in "
+    "the place of env."
+)
+
+
+def is_atari_id(env_id: str) -> bool:
+    """
+    :param env_id: the id of an environment
+    :return: whether it is an Atari game whose observations are coloured frames. Imports what registers it
+    """
+    module, _, name = importable_id(env_id).rpartition(":")
+    if module:
+        importlib.import_module(module)
+    spec = gym.registry.get(name)
+    return spec is not None and _is_ale(spec) and spec.kwargs.get("obs_type", "rgb") == "rgb"
+
+
+def _is_ale(spec: gym.envs.registration.EnvSpec) -> bool:
+    return str(spec.entry_point).startswith("ale_py")
+
+
+def make_atari_group_env(
+    env_id: str,
+    n_envs: int = 16,
+    seed: int | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+) -> VecEnv:
+    """
+    SB3's ``make_atari_env`` with a ``StartQueue`` around each copy, and four stacked frames.
+
+    An episode is a whole game. As episodes of their own, all lives but the first would never be trained, because the members
+    of a group begin at the same place. ``AtariWrapper`` alone skips frames, also where the id does, as ``ALE/Pong-v5``.
+
+    :param env_id: the id of an Atari game
+    :param n_envs: number of copies
+    :param seed: see ``make_vec_env``
+    :param wrapper_kwargs: keyword arguments for ``AtariWrapper``
+    :param env_kwargs: keyword arguments for the environment
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
+    :return: the vectorized environment
+    """
+    env = make_group_env(
+        env_id,
+        n_envs=n_envs,
+        seed=seed,
+        wrapper_class=AtariWrapper,
+        wrapper_kwargs={"terminal_on_life_loss": False, **(wrapper_kwargs or {})},
+        env_kwargs={"frameskip": 1, **(env_kwargs or {})},
+        vec_env_cls=vec_env_cls,
+    )
+    return VecFrameStack(env, n_stack=4)
+
+
+def make_env_of(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
+    """
+    :param env_id: the id of an environment
+    :param n_envs: number of copies
+    :param seed: see ``make_vec_env``
+    :return: the vectorized environment, preprocessed as usual if it is an Atari game
+    """
+    return (make_atari_group_env if is_atari_id(env_id) else make_group_env)(env_id, n_envs=n_envs, seed=seed)
+
+
+def why_not_learnable(env: VecEnv) -> str | None:
+    """
+    :param env: environments, with or without wrappers
+    :return: what is wrong with the preprocessing, if they are Atari games, and what to write instead; ``None`` if nothing is
+    """
+    spec = env.get_attr("spec", indices=0)[0] if env.has_attr("spec") else None
+    shape = env.observation_space.shape
+    if spec is None or not _is_ale(spec) or shape is None or len(shape) < 2:
+        return None
+    frameskip = env.get_attr("_frameskip", indices=0)[0] if env.has_attr("_frameskip") else 1
+    how = _HOW_TO_MAKE.format(name=spec.id)
+    if sorted(shape)[-2] >= _RAW_SIZE:
+        return f"{spec.id}: the frames are {shape}, as they come from the game: too large to learn from. {how}"
+    if min(shape) == 1:
+        return f"{spec.id}: one frame does not show what moves where, and four are not stacked. {how}"
+    if frameskip != 1 and env.env_is_wrapped(MaxAndSkipEnv, indices=0)[0]:
+        return f"{spec.id}: frames are skipped twice, by the game (frameskip={frameskip}) and by AtariWrapper. {how}"
+    return None

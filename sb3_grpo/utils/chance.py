@@ -1,0 +1,55 @@
+"""The random generators that a process has one of, and those of spaces: their states, to be put back later."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch as th
+
+
+def process_state() -> tuple[Any, Any, np.ndarray]:
+    """
+    :return: The states of the generators of Python, NumPy and PyTorch, without those of GPUs
+    """
+    return random.getstate(), np.random.get_state(), th.get_rng_state().numpy()
+
+
+def set_process_state(state: tuple[Any, Any, np.ndarray]) -> None:
+    """
+    :param state: What ``process_state`` returned
+    """
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    th.set_rng_state(th.from_numpy(state[2].copy()))
+
+
+def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
+    """
+    :param space: A space, with others in it or without
+    :return: The states of its generators, ``None`` for one that nothing was drawn from
+    """
+    generators: list[np.random.Generator | None] = [each._np_random for each in _spaces_in(space)]
+    return [None if each is None else dict(each.bit_generator.state) for each in generators]
+
+
+def set_space_states(space: gym.Space, states: list[dict[str, Any] | None]) -> None:
+    """
+    :param space: A space
+    :param states: What ``space_states`` returned for one like it
+    """
+    for each, state in zip(_spaces_in(space), states, strict=True):
+        if state is None:
+            each._np_random = None  # type: ignore[assignment]
+        else:
+            each.np_random.bit_generator.state = state
+
+
+def _spaces_in(space: gym.Space) -> Iterator[gym.Space]:
+    yield space
+    for value in vars(space).values():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        for part in parts:
+            if isinstance(part, gym.Space):
+                yield from _spaces_in(part)

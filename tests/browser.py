@@ -1,0 +1,70 @@
+"""Pages in a real browser: whether they work, ask for nothing, and can be used by everybody."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@contextmanager
+def chromium() -> "Iterator[Browser]":
+    """A browser, or a skipped test where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page, and what went wrong on it."""
+
+    def __init__(self, browser: "Browser", path: Path, fragment: str = "", **options: object):
+        self.page = browser.new_page(**options)  # type: ignore[arg-type]
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri() + fragment)
+
+
+def serious_findings(browser: "Browser", path: Path, **options: object) -> list[tuple[str, str]]:
+    """
+    :param browser: A browser
+    :param path: Of a page
+    :param options: Of the browser, such as its color scheme
+    :return: What axe-core finds on the page that keeps somebody from using it, and where
+    """
+    from axe_playwright_python.sync_playwright import Axe
+
+    # The page's own policy lets no other script in
+    page = browser.new_context(bypass_csp=True, **options).new_page()  # type: ignore[arg-type]
+    page.goto(path.as_uri())
+    found = [each for each in Axe().run(page).response["violations"] if each["impact"] in ("serious", "critical")]
+    page.close()
+    return [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
+
+
+def until(page: "Page", expression: str, seconds: float = 30) -> None:
+    """
+    Wait as ``wait_for_function`` does, which the page's policy forbids.
+
+    :param page: A page
+    :param expression: JavaScript
+    :param seconds: How long it may take until it is true
+    """
+    for _ in range(int(seconds / 0.05)):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"Still not true: {expression}")

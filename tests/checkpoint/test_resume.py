@@ -1,0 +1,307 @@
+"""A training that goes on from a checkpoint learns the same, to the last bit, as one that was not interrupted."""
+
+import errno
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from toy_envs import TINY, NoisyEnv, ToyEnv
+
+from benchmarks.resume import digest, try_settings
+from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
+
+STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+GROUPS: dict[str, Any] = {**STEPS, "n_steps": None, "n_groups": 2, "group_size": 3}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No update at")
+        yield
+
+
+def cart_pole() -> VecEnv:
+    return make_group_env("CartPole-v1", n_envs=3, seed=0)
+
+
+def pendulum() -> VecEnv:
+    return make_group_env("Pendulum-v1", n_envs=3, seed=0)
+
+
+def unknown() -> VecEnv:
+    """Nothing says how its state is captured."""
+    return make_group_env(NoisyEnv, n_envs=3, seed=0, env_kwargs={"length": None})
+
+
+class Sampling(ToyEnv):
+    """It draws from its space, whose generator is in no snapshot."""
+
+    def observe(self) -> Any:
+        return np.array([self.start, float(self.action_space.sample())])
+
+    def get_state(self) -> Any:
+        return self.start, self.end, self.t
+
+    def set_state(self, state: Any) -> None:
+        self.start, self.end, self.t = state
+
+
+def sampling() -> VecEnv:
+    return make_group_env(Sampling, n_envs=3, seed=0, env_kwargs={"length": None})
+
+
+def plain() -> VecEnv:
+    return DummyVecEnv([ToyEnv] * 2)
+
+
+def train(folder: Path, make_env: Any = cart_pole, algorithm: type[GRPO] = GRPO, steps: int = 300, **kwargs: Any) -> GRPO:
+    model = algorithm("MlpPolicy", make_env(), **{**STEPS, **kwargs})
+    return model.learn(steps, callback=TrainingCheckpoint(folder, save_freq=1, keep=100))
+
+
+@pytest.mark.slow
+def test_in_new_processes() -> None:
+    names = ["DAPO, Dummy, groups", "DAPO, Subproc, NumPy's own generator", "GRPO, VerifierTextVecEnv, HardPrompts"]
+    for row in try_settings(names):
+        assert row["same_with_checkpoints"], f"{row}: checkpoints must not change a training"
+        assert row["identical"] == [True] * 3, row
+
+
+@pytest.mark.parametrize(
+    ("make_env", "kwargs"),
+    [
+        (pendulum, {**STEPS, "use_sde": True}),
+        (cart_pole, {**STEPS, "vine_share": 0.5}),
+        (cart_pole, {**STEPS, "kl_coef": 0.1, "kl_target": 0.01, "ref_update_interval": 2}),
+        (cart_pole, {**STEPS, "start_sampler": FrontierStarts()}),
+        (cart_pole, {**STEPS, "unrelated_starts": True}),
+        (pendulum, {**GROUPS, "horizon": 8}),
+        (unknown, GROUPS),
+        (unknown, STEPS),
+        (sampling, STEPS),
+        (lambda: VecNormalize(pendulum()), STEPS),
+    ],
+    ids=[
+        "gSDE",
+        "vine",
+        "reference",
+        "frontier",
+        "unrelated",
+        "horizon",
+        "unknown groups",
+        "unknown",
+        "spaces",
+        "VecNormalize",
+    ],
+)
+def test_from_each_checkpoint(make_env: Any, kwargs: dict[str, Any], tmp_path: Path) -> None:
+    expected = digest(train(tmp_path, make_env, **kwargs))
+    paths = checkpoints_in(tmp_path)
+    assert len(paths) >= 3
+    for path in (paths[0], paths[len(paths) // 2], paths[-1]):
+        th.manual_seed(hash(path.name) % 2**31)
+        np.random.seed(1)
+        assert digest(GRPO.resume(path, make_env(), device="cpu").learn()) == expected, path
+
+
+def test_checkpoints_change_nothing(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", pendulum(), **STEPS, use_sde=True).learn(300)
+    assert digest(train(tmp_path, pendulum, use_sde=True)) == digest(model)
+
+
+def test_budget_is_that_of_the_interrupted_training(tmp_path: Path) -> None:
+    train(tmp_path, steps=300)
+    path = checkpoints_in(tmp_path)[2]
+    assert GRPO.resume(path, cart_pole()).learn().num_timesteps == 336
+    assert GRPO.resume(path, cart_pole()).learn(300).num_timesteps == 336
+    longer = GRPO.resume(path, cart_pole()).learn(600)
+    assert longer.num_timesteps == 624
+    # And afterwards it is a model like any other
+    assert longer.learn(100, reset_num_timesteps=False).num_timesteps == 624 + 144
+    assert longer.learn(100).num_timesteps == 144
+
+
+def test_a_second_training_of_a_model(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", cart_pole(), **STEPS).learn(100)
+    model.learn(200, reset_num_timesteps=False, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
+    path = checkpoints_in(tmp_path)[2]
+    for resumed in (GRPO.resume(path, cart_pole()).learn(), GRPO.resume(path, cart_pole()).learn(200)):
+        assert digest(resumed) == digest(model)
+
+
+def test_a_resumed_training_writes_on_and_is_resumed(tmp_path: Path) -> None:
+    expected = digest(train(tmp_path))
+    for path in checkpoints_in(tmp_path)[3:]:
+        shutil.rmtree(path)
+    again = TrainingCheckpoint(tmp_path, save_freq=1, keep=2)
+    assert digest(GRPO.resume(tmp_path, cart_pole()).learn(callback=again)) == expected
+    paths = checkpoints_in(tmp_path)
+    assert len(paths) == 2 and paths[-1].name.endswith("_288_steps")
+    assert digest(GRPO.resume(tmp_path, cart_pole()).learn()) == expected
+
+
+def test_environment_by_its_id(tmp_path: Path) -> None:
+    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS, n_envs=3)
+    model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
+    assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
+
+
+class Stop(BaseCallback):
+    """Interrupts a training, and counts what it has seen."""
+
+    def __init__(self, at: int):
+        super().__init__()
+        self.at, self.seen = at, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+    def _on_step(self) -> bool:
+        self.seen += 1
+        if self.num_timesteps >= self.at:
+            raise KeyboardInterrupt
+        return True
+
+
+def test_interrupted_in_the_middle_of_a_rollout_with_callbacks(tmp_path: Path) -> None:
+    evaluate = EvalCallback(cart_pole(), eval_freq=20, n_eval_episodes=1, verbose=0)
+    expected = digest(GRPO("MlpPolicy", cart_pole(), **STEPS).learn(300, callback=evaluate))
+    first, second = Stop(at=170), Stop(at=10_000)
+    with pytest.raises(KeyboardInterrupt):
+        GRPO("MlpPolicy", cart_pole(), **STEPS).learn(
+            300, callback=[first, TrainingCheckpoint(tmp_path, save_freq=1, also={"stop": first})]
+        )
+    assert checkpoints_in(tmp_path)[-1].name.endswith("_144_steps")
+    resumed = GRPO.resume(tmp_path, cart_pole())
+    resumed.learn(callback=[second, TrainingCheckpoint(tmp_path, also={"stop": second})])
+    assert digest(resumed) == expected
+    assert second.seen == 336 / 3, "what was seen before the interruption is counted"
+
+
+def test_environments_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
+    train(tmp_path, plain, unrelated_starts=True)
+    assert "make_group_env" in json.loads((checkpoints_in(tmp_path)[0] / "manifest.json").read_text())["differs"]
+    with pytest.warns(UserWarning, match=r"no StartQueue.* goes on with new episodes"):
+        model = GRPO.resume(tmp_path, plain())
+    assert model.learn().num_timesteps == 320
+
+
+def test_damaged_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    expected = digest(train(tmp_path))
+    paths = checkpoints_in(tmp_path)
+    content = bytearray((paths[-1] / "training.pkl").read_bytes())
+    content[len(content) // 2] ^= 1
+    (paths[-1] / "training.pkl").write_bytes(content)
+    (paths[-2] / "manifest.json").unlink()
+    with pytest.warns(UserWarning, match=r"training\.pkl is damaged"):
+        model = GRPO.resume(tmp_path, cart_pole())
+    assert digest(model.learn()) == expected
+    for path in paths:
+        (path / "model.zip").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* model\.zip is damaged"):
+        GRPO.resume(tmp_path, cart_pole())
+
+
+def test_members_of_two_checkpoints_are_not_mixed(tmp_path: Path) -> None:
+    train(tmp_path)
+    paths = checkpoints_in(tmp_path)
+    shutil.copy(paths[0] / "model.zip", paths[-1] / "model.zip")
+    with pytest.warns(UserWarning, match=r"model\.zip is damaged"):
+        assert newest_checkpoint(tmp_path).path == paths[-2]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "message"),
+    [
+        (DAPO, cart_pole, r"checkpoint of GRPO: write GRPO\.resume"),
+        (GRPO, lambda: None, "needs env=.* with 3 copies"),
+        (GRPO, lambda: make_group_env("CartPole-v1", n_envs=2), "had 3 copies .* has 2"),
+        (GRPO, lambda: VecNormalize(cart_pole()), "written with DummyVecEnv, and the environment is VecNormalize around"),
+        (GRPO, lambda: make_group_env("CartPole-v1", n_envs=3, env_kwargs={"max_episode_steps": 9}), "another environment"),
+    ],
+    ids=["algorithm", "none", "copies", "wrappers", "kwargs"],
+)
+def test_what_does_not_fit(algorithm: type[GRPO], env: Any, message: str, tmp_path: Path) -> None:
+    train(tmp_path, steps=40)
+    with pytest.raises(ValueError, match=message):
+        algorithm.resume(tmp_path, env())
+
+
+def test_a_folder_is_of_one_training(tmp_path: Path) -> None:
+    train(tmp_path, steps=40)
+    with pytest.raises(ValueError, match="checkpoints of another training"):
+        train(tmp_path, steps=40)
+    with pytest.raises(FileNotFoundError, match="TrainingCheckpoint"):
+        GRPO.resume(tmp_path / "elsewhere", cart_pole())
+    with pytest.raises(ValueError, match="for GRPO and DAPO, not for PPO"):
+        PPO("MlpPolicy", ToyEnv(), device="cpu").learn(1, callback=TrainingCheckpoint(tmp_path / "ppo"))
+    for name, value in (("keep", 0), ("save_freq", 1.5), ("keep", True)):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+            TrainingCheckpoint(tmp_path, **{name: value})
+
+
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Fill(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.num_timesteps == 150:
+                monkeypatch.setattr(os, "fsync", full)
+            return True
+
+    model = GRPO("MlpPolicy", cart_pole(), **STEPS)
+    with pytest.warns(UserWarning, match=r"No checkpoint after 192 steps .*No space left .*goes on"):
+        model.learn(300, callback=[Fill(), TrainingCheckpoint(tmp_path, save_freq=1)])
+    assert sorted(os.listdir(tmp_path)) == [path.name for path in checkpoints_in(tmp_path)], "nothing unfinished is left"
+    assert digest(GRPO.resume(tmp_path, cart_pole()).learn()) == digest(model)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    train(tmp_path, steps=40)
+    (tmp_path / "000009_90_steps.0123abcd.part").mkdir()
+    (tmp_path / "notes").mkdir()
+    GRPO.resume(tmp_path, cart_pole()).learn(callback=TrainingCheckpoint(tmp_path))
+    assert not list(tmp_path.glob("*.part")) and (tmp_path / "notes").is_dir()
+
+
+def test_a_loaded_model_draws_new_numbers(tmp_path: Path) -> None:
+    class Actions(BaseCallback):
+        def _on_training_start(self) -> None:
+            self.actions: list[Any] = []
+
+        def _on_step(self) -> bool:
+            self.actions.append(self.locals["actions"].tolist())
+            return True
+
+    def sampler(rng: np.random.Generator) -> SeedStart:
+        return SeedStart(0)
+
+    # Without updates, and always from the same start: what differs is what was drawn
+    drawn = Actions()
+    model = GRPO("MlpPolicy", unknown(), **{**STEPS, "learning_rate": 0.0}, start_sampler=sampler).learn(200, callback=drawn)
+    first = drawn.actions
+    model.save(tmp_path / "model")
+    legs = []
+    for _ in range(2):
+        GRPO.load(tmp_path / "model", env=unknown(), custom_objects={"start_sampler": sampler}).learn(
+            200, callback=drawn, reset_num_timesteps=False
+        )
+        legs.append(drawn.actions)
+    assert legs[0] != first, "not the numbers of the first leg again"
+    assert legs[0] == legs[1], "one file and one seed: one training"

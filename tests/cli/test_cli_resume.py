@@ -1,0 +1,154 @@
+"""Runs of the command line that are stopped or killed, and go on."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch as th
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.cli.main import main
+from sb3_grpo.cli.text import LESSONS, AnswersCurve
+from sb3_grpo.cli.train import EpisodeReturns
+
+TRAIN = ["train", "--algo", "dapo", "--env", "CartPole-v1", "--timesteps", "3000", "--n-envs", "4", "--eval-episodes", "2"]
+TRAIN += ["--set", "n_steps=64", "--save-freq", "1"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    threads = th.get_num_threads()
+    yield
+    th.set_num_threads(threads)
+
+
+def config(folder: str) -> dict[str, Any]:
+    return json.loads((Path(folder) / "config.json").read_text())
+
+
+def assert_same_model(one: str, other: str) -> None:
+    first, second = (DAPO.load(f"{folder}/model.zip", device="cpu").policy.state_dict() for folder in (one, other))
+    assert all(th.equal(value, second[name]) for name, value in first.items())
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, callback: Any, steps: int, error: type[BaseException]) -> None:
+    original = callback._on_step
+
+    def on_step(self: Any) -> bool:
+        if self.num_timesteps >= steps:
+            monkeypatch.setattr(callback, "_on_step", original)
+            raise error("a defect")
+        return original(self)
+
+    monkeypatch.setattr(callback, "_on_step", on_step)
+
+
+def test_a_killed_training_goes_on_as_if_it_had_not_been() -> None:
+    assert main([*TRAIN, "--output", "whole"]) == 0
+    assert sorted(os.listdir("whole")) == ["config.json", "curve.png", "model.zip"], "no checkpoints of a complete run"
+    for sign, left in ((signal.SIGKILL, ["checkpoints", "config.json"]), (signal.SIGTERM, None)):
+        process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", *TRAIN, "--output", sign.name])
+        while len(checkpoints_in(Path(sign.name, "checkpoints"))) < 3 and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(sign)
+        assert process.wait() == (-sign if left else 130)
+        assert sorted(os.listdir(sign.name)) == (left or ["checkpoints", "config.json", "curve.png", "model.zip"])
+        assert config(sign.name)["arguments"]["env"] == "CartPole-v1"
+        assert main(["train", "--resume", sign.name]) == 0
+        assert_same_model("whole", sign.name)
+        whole, resumed = config("whole"), config(sign.name)
+        for name in ("evaluation", "hyperparameters"):
+            assert whole[name] == resumed[name]
+        for name in ("steps", "episodes", "interrupted"):
+            assert whole["training"][name] == resumed["training"][name]
+
+
+def test_a_text_training_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lesson = LESSONS[1]
+    settings = {**lesson.settings, "group_size": 8, "n_groups": 8}
+    monkeypatch.setitem(LESSONS, 1, lesson._replace(settings=settings, passes=2))
+    monkeypatch.setattr("sb3_grpo.cli.text.N_ENVS", 64)
+    text = ["text", "--timesteps", "3000", "--save-freq", "1"]
+    assert main([*text, "--output", "whole"]) == 0
+    interrupt_at(monkeypatch, AnswersCurve, 1500, KeyboardInterrupt)
+    assert main([*text, "--output", "out"]) == 130
+    assert config("out")["training"]["interrupted"]
+    assert main(["text", "--resume", "out"]) == 0
+    assert_same_model("whole", "out")
+    assert config("out")["training"]["right_answers"] == config("whole")["training"]["right_answers"]
+    assert config("out")["evaluation"] == config("whole")["evaluation"]
+
+
+def test_a_defect_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, EpisodeReturns, 1000, RuntimeError)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main([*TRAIN, "--output", "out"])
+    assert sorted(os.listdir("out")) == ["checkpoints", "config.json", "curve.png", "model.zip"]
+    assert config("out")["training"]["error"] == "a defect" and config("out")["training"]["steps"] == 1000
+    assert main(["train", "--resume", "out"]) == 0
+    assert "error" not in config("out")["training"]
+
+
+def test_a_signal_while_results_are_saved_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = GRPO.save
+
+    def stopped(model: GRPO, path: Any, *args: Any, **kwargs: Any) -> None:
+        if str(path) == "out/model.zip":
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+        save(model, path, *args, **kwargs)
+
+    monkeypatch.setattr(GRPO, "save", stopped)
+    assert main([*TRAIN, "--output", "out"]) == 130
+    assert {"config.json", "curve.png", "model.zip"} <= {*os.listdir("out")}
+    assert config("out")["training"]["steps"] == 3072
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_full_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    replace = os.replace
+
+    def full(source: Any, target: Any) -> None:
+        if Path(target).name == "model.zip":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    assert main([*TRAIN, "--output", "out"]) == 2
+    (rescued,) = (tmp_path / "tmp").glob("model.*.zip")
+    message = "".join(capsys.readouterr().err.split())
+    assert "Nospaceleftondevice" in message and f"Itisin{rescued}instead" in message
+    assert DAPO.load(rescued, device="cpu").num_timesteps == 3072
+    assert Path("out/curve.png").exists() and config("out")["training"]["steps"] == 3072
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "--algo and --env must be given"),
+        (["train", "--resume", "nowhere"], "nowhere is not the folder of a run"),
+        (["train", "--resume", "out", "--env", "CartPole-v1"], "takes all options from the run: leave out --env"),
+        (["text", "--resume", "out"], "not a run of text, but of train"),
+        (["train", "--resume", "out"], "has no checkpoints: the run is complete"),
+        ([*TRAIN, "--output", "part"], "go on with --resume part"),
+    ],
+)
+def test_what_cannot_go_on(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("out", "part/checkpoints"):
+        Path(name).mkdir(parents=True)
+    Path("out/config.json").write_text(json.dumps({"arguments": {"command": "train"}}))
+    assert main(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

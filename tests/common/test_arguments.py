@@ -1,0 +1,230 @@
+"""Arguments that nobody should give: the error comes when the model is made, names the argument, and says what would do."""
+
+import json
+import math
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.vec_env import DummyVecEnv
+from toy_envs import TINY, ToyEnv
+
+from benchmarks.common import RESULTS
+from benchmarks.fuzz_arguments import Case, make_case, try_case
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.cli import train
+from sb3_grpo.cli.main import main
+from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.console import OK, USAGE_ERROR, known_settings
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+FEW = hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.binary(max_size=4),
+    st.lists(st.floats(), max_size=2),
+    st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
+    st.sampled_from([np.int64(2), np.float32(0.5), np.array(2), th.tensor(0.5), object(), int, len, Path("runs")]),
+)
+
+
+def test_every_argument_has_a_kind() -> None:
+    special = {"self", "policy", "env", "_init_setup_model"}
+    assert {*known_settings(GRPO), "n_envs", "seed", "device", "verbose", "start_sampler"} - special == {*ARGUMENTS}
+
+
+@FEW
+@hypothesis.given(name=st.sampled_from([*ARGUMENTS]), value=ANYTHING, algorithm=st.sampled_from([GRPO, DAPO]))
+def test_one_argument_is_anything(name: str, value: Any, algorithm: type[GRPO], tmp_path_factory: Any) -> None:
+    if name == "tensorboard_log" and isinstance(value, str | Path):
+        value = tmp_path_factory.getbasetemp() / "logs" if value else value
+    # Of these there is one for each copy, and each step
+    hypothesis.assume(not (name in ("n_envs", "n_steps", "n_groups", "group_size") and type(value) is int and value > 64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = try_case(Case("one", (name,), algorithm, "CartPole-v1", (), {name: value}))
+    assert outcome in ("refused", "trains")
+
+
+def test_many_calls_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of logs may be among the arguments
+    rng = random.Random(1)
+    for _ in range(60):
+        case = make_case(rng)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert try_case(case) in ("refused", "trains"), case
+
+
+def test_the_committed_results() -> None:
+    result = json.loads((RESULTS / "trust" / "arguments.json").read_text())
+    assert result["n"] >= 2000 and result["as_promised"] == result["n"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 512.0}, r"batch_size must be a whole number or None, got 512.0 \(float\): write batch_size=512\."),
+        ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
+        ({"n_epochs": 2**40}, "n_epochs must be at most 2147483647, got 1099511627776"),
+        ({"learning_rate": -1e-3}, "learning_rate must not be negative, got -0.001"),
+        ({"learning_rate": lambda progress: math.nan}, r"learning_rate\(1.0\) must be a finite number, got nan"),
+        ({"learning_rate": lambda progress: 1 / progress}, r"learning_rate\(0.0\) raised ZeroDivisionError"),
+        ({"clip_range": lambda: 0.2}, r"clip_range\(1.0\) raised TypeError"),
+        (
+            {"dynamic_sampling": "False"},
+            r"dynamic_sampling must be True or False, got 'False' \(str\): write dynamic_sampling=False",
+        ),
+        ({"use_sde": 1}, r"use_sde must be True or False, got 1 \(int\): write use_sde=True"),
+        ({"use_sde": True}, r"use_sde=True is for continuous actions \(Box\), and these are Discrete\(2\)"),
+        ({"advantage": "outcomes"}, "Unknown advantage='outcomes'.*Did you mean 'outcome'?"),
+        (
+            {"advantage": lambda rewards, mask: rewards},
+            r"advantage is called as advantage\(rewards, mask, \*, gamma.*\*\*others",
+        ),
+        ({"policy_loss": th.nn.MSELoss}, r"policy_loss is called as .* MSELoss is a class: give a function"),
+        ({"start_sampler": lambda: 0}, r"start_sampler is called as start_sampler\(rng\), and .* cannot be"),
+        ({"seed": -1}, "seed must be between 0 and 4294967295, or None for no seed, got -1"),
+        ({"seed": 10**5000}, "seed must be between"),
+        ({"device": "gpu"}, 'device must be "auto", "cpu", "cuda".*got \'gpu\''),
+        ({"group_metric": ""}, "group_metric must be a string, got ''"),
+        ({"tensorboard_log": 5}, r"tensorboard_log must be a path, or None for no logging, got 5 \(int\)"),
+        (
+            {"policy_kwargs": "dict(net_arch=[64])"},
+            r"policy_kwargs must be a dictionary of keyword arguments, such as policy_kwargs",
+        ),
+        ({"policy_kwargs": {"net_archs": [4]}}, r"policy_kwargs=\{'net_archs': \[4\]\} are impossible. TypeError.*net_archs"),
+        ({"policy_kwargs": {"net_arch": [-4]}}, r"policy_kwargs=\{'net_arch': \[-4\]\} are impossible"),
+    ],
+)
+def test_what_would_do(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GRPO("MlpPolicy", ToyEnv(), **wrong)
+
+
+def test_parameters_of_the_policy_are_finite() -> None:
+    with pytest.raises(ValueError, match=r"policy_kwargs=.*log_std_init.*not finite"):
+        GRPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"log_std_init": math.inf})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("vf_coef", "there is no critic"),
+        ("clip_range_vf", "there is no critic"),
+        ("normalize_advantage", 'advantage_scale="none" for False'),
+        ("rollout_buffer_class", "subclass of ActorPolicy"),
+        ("use_rms_prop", "optimizer_class=torch.optim.RMSprop"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO])
+def test_arguments_of_ppo_without_a_meaning(name: str, advice: str, algorithm: type[GRPO]) -> None:
+    with pytest.raises(TypeError, match=f"^{algorithm.__name__} has no {name}: .*{advice}"):
+        algorithm("MlpPolicy", ToyEnv(), **{name: 0.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO])
+def test_the_order_of_ppo(algorithm: type[GRPO]) -> None:
+    advice = r"learning_rate=0.0003, n_steps=2048, batch_size=64, n_epochs=10\)"
+    with pytest.raises(TypeError, match=rf"write {algorithm.__name__}\(policy, env, {advice}"):
+        algorithm("MlpPolicy", ToyEnv(), 3e-4, 2048, 64, 10)  # type: ignore[misc]
+    assert algorithm("MlpPolicy", ToyEnv(), 3e-4).learning_rate == 3e-4
+
+
+def test_a_subclass_may_have_such_arguments() -> None:
+    class Own(GRPO):
+        def __init__(self, policy: Any, env: Any, learning_rate: float, vf_coef: float, fourth: int, **kwargs: Any):
+            self.vf_coef_of_mine = vf_coef
+            super().__init__(policy, env, learning_rate, **kwargs)
+
+    assert Own("MlpPolicy", ToyEnv(), 1e-3, 0.5, 4).vf_coef_of_mine == 0.5
+    assert Own("MlpPolicy", ToyEnv(), 1e-3, vf_coef=0.25, fourth=4).vf_coef_of_mine == 0.25
+
+
+def test_gae_lambda_where_nothing_is_estimated() -> None:
+    with pytest.warns(UserWarning, match="gae_lambda=0.9 has no effect with advantage='outcome'"):
+        GRPO("MlpPolicy", ToyEnv(), advantage="outcome", gae_lambda=0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GRPO("MlpPolicy", ToyEnv(), gae_lambda=0.9)
+        GRPO("MlpPolicy", ToyEnv(), advantage="outcome")
+
+
+def test_copies_that_are_there_are_not_made_again() -> None:
+    env = make_group_env(ToyEnv, 3)
+    with pytest.raises(ValueError, match=r"n_envs=8 is .* this env has 3: leave n_envs out.*make_group_env\(..., n_envs=8\)"):
+        GRPO("MlpPolicy", env, n_envs=8)
+    with pytest.raises(ValueError, match=r"n_envs=8 .* this env has 1"):
+        GRPO("MlpPolicy", ToyEnv(), n_envs=8)
+    assert GRPO("MlpPolicy", env, n_envs=3, policy_kwargs=TINY).n_envs == 3
+    assert GRPO("MlpPolicy", "CartPole-v1", n_envs=np.int64(2), policy_kwargs=TINY).n_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (None, "env must be the id of a registered environment"),
+        (5, r"env must be .* got 5 \(int\)"),
+        (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
+        ("NoSuchEnv-v0", "env='NoSuchEnv-v0' cannot be made: .*NoSuchEnv"),
+        ("", "env='' cannot be made"),
+    ],
+)
+def test_environments(env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GRPO("MlpPolicy", env)
+
+
+def test_make_group_env() -> None:
+    for wrong in (0, 2.0, "4", True, 10**9):
+        with pytest.raises(ValueError, match=r"^n_envs must be"):
+            make_group_env("CartPole-v1", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^seed must be between 0"):
+        make_group_env("CartPole-v1", 2, seed=-1)
+    for made in (gym.make("CartPole-v1"), DummyVecEnv([ToyEnv])):
+        with pytest.raises(ValueError, match=r"^env_id must be the id .* each copy is made anew"):
+            make_group_env(made, 4)  # type: ignore[arg-type]
+
+
+def test_policies() -> None:
+    with pytest.raises(ValueError, match="policy='MlpPolcy' is unknown: use one of the names MlpPolicy"):
+        GRPO("MlpPolcy", ToyEnv())
+    with pytest.raises(ValueError, match="policy must be a name or a class, got 5"):
+        GRPO(5, ToyEnv())  # type: ignore[arg-type]
+
+
+@FEW
+@hypothesis.given(name=st.sampled_from([*known_settings(GRPO), "no_such"]), text=st.text(max_size=12) | ANYTHING.map(repr))
+def test_the_command_line(name: str, text: str, tmp_path_factory: Any) -> None:
+    hypothesis.assume(name != "tensorboard_log")
+    output = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        # What is wrong is known before
+        patch.setattr(train, "learn", _stop)
+        arguments = ["train", "--algo", "grpo", "--env", "CartPole-v1", "--n-envs", "2", "--output", str(output)]
+        said: list[str] = []
+        patch.setattr("sb3_grpo.cli.main.say", lambda *parts, **_: said.append("".join(map(str, parts))))
+        try:
+            code = main([*arguments, "--set", f"{name}={text}"])
+        except _Stopped:
+            code = OK
+    assert code == OK or (code == USAGE_ERROR and name in said[0])
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _stop(*_: Any) -> None:
+    raise _Stopped

@@ -1,0 +1,153 @@
+"""Rollouts of stacked frames, which are stored once, and the precision that images are computed in."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.baselines import image_features
+from sb3_grpo.common.frames import FrameStore
+from tests.toy_envs import observations_of
+
+SIDE = 36
+
+
+class Flicker(gym.Env):
+    """Images that are never the same. The reward is for the action that the newest of them shows in its corner."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, channels: int = 1):
+        self.observation_space = spaces.Box(0, 255, (SIDE, SIDE, channels), np.uint8)
+
+    def _draw(self) -> np.ndarray:
+        image = self.np_random.integers(0, 255, self.observation_space.shape, dtype=np.uint8)  # type: ignore[arg-type]
+        self._wanted = int(image[0, 0, 0] > 127)
+        return image
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._time, self._length = 0, int(self.np_random.integers(3, 9))
+        return self._draw(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._wanted)
+        self._time += 1
+        return self._draw(), reward, self._time == self._length, False, {}
+
+
+class InDict(gym.ObservationWrapper):
+    """The image next to numbers."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"image": env.observation_space, "n": spaces.Box(-1, 1, (2,), np.float32)})
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        return {"image": observation, "n": np.full(2, 0.5, np.float32)}
+
+
+def train(policy: str = "CnnPolicy", channels: int = 1, in_dict: bool = False, n_stack: int = 4, **kwargs: Any) -> GRPO:
+    def make() -> gym.Env:
+        return InDict(Flicker(channels)) if in_dict else Flicker(channels)
+
+    env = VecFrameStack(DummyVecEnv([make] * 3), n_stack)
+    return DAPO(policy, env, n_epochs=2, batch_size=16, seed=0, device="cpu", **kwargs).learn(150)
+
+
+@pytest.mark.parametrize("size", [{"n_steps": 20}, {"n_groups": 2}, {"n_groups": 1, "advantage": "outcome"}])
+@pytest.mark.parametrize("kind", [{}, {"channels": 3}, {"in_dict": True, "policy": "MultiInputPolicy"}])
+def test_learns_the_same_as_from_whole_observations(size: dict[str, Any], kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_once = train(**kind, **size)
+    assert stored_once.batch is not None
+    images = stored_once.batch.observations
+    images = images["image"] if isinstance(images, dict) else images
+    planes, rows = len(images.planes), len(images.index)  # type: ignore[union-attr]
+    channels = kind.get("channels", 1)
+    n_episodes = len(stored_once.batch.lengths.flatten()) + 6
+    assert channels * rows <= planes <= channels * (rows + 3 * n_episodes), "frames are not stored once"
+
+    monkeypatch.setattr(FrameStore, "is_for", staticmethod(lambda space: False))
+    whole = train(**kind, **size)
+    assert isinstance(whole.batch.observations, th.Tensor) or "in_dict" in kind  # type: ignore[union-attr]
+    ours, theirs = (observations_of(model.batch) for model in (stored_once, whole))
+    ours, theirs = (each["image"] if isinstance(each, dict) else each for each in (ours, theirs))
+    assert th.equal(ours, theirs)
+    for mine, other in zip(stored_once.policy.parameters(), whole.policy.parameters(), strict=True):
+        assert th.equal(mine, other)
+
+
+def test_rows_of_any_kind_are_what_was_stored() -> None:
+    generator = np.random.default_rng(0)
+    store = FrameStore(spaces.Box(0, 255, (4, SIDE, SIDE), np.uint8))
+    store.grow(1000)
+    frames = {ticket: list(generator.integers(0, 255, (4, SIDE, SIDE), dtype=np.uint8)) for ticket in range(9)}
+    expected: list[np.ndarray] = []
+    tickets: list[int] = []
+    for step in range(60):
+        # Three copies; episodes end at any time, jump, stand still, and one copy has no work now and then
+        playing = [ticket + 3 * (step // 20) for ticket in range(3) if generator.random() < 0.8]
+        images = []
+        for ticket in playing:
+            new = generator.integers(0, 255, (int(generator.integers(0, 6)), SIDE, SIDE), dtype=np.uint8)
+            frames[ticket] += [*new] if step % 7 == 0 else [*new[:1]]
+            images.append(np.stack(frames[ticket][-4:]))
+        if not images:
+            continue
+        # As VecTransposeImage hands them on: not contiguous
+        batch = np.ascontiguousarray(np.stack(images).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        store.add(len(expected), batch, np.array(playing))
+        expected += images
+        tickets += playing
+        if step in (25, 45):
+            kept = np.flatnonzero(np.array(tickets) % 3 != 1)
+            store.keep(kept)
+            expected, tickets = [expected[row] for row in kept], [tickets[row] for row in kept]
+    rows = generator.permutation(len(expected))
+    assert (store[rows] == np.stack(expected)[rows]).all()
+    assert (store[3] == expected[3]).all()
+    stacked = store.images(slice(0, len(expected)), th.device("cpu"))
+    assert (stacked[th.as_tensor(rows)].numpy() == np.stack(expected)[rows]).all()
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_image_features_of_whole_numbers_are_those_of_floats(channels: int) -> None:
+    images = th.randint(0, 256, (20, channels, 84, 84), dtype=th.uint8)
+    assert th.equal(image_features(images), image_features(images.float()))
+
+
+def test_bfloat16_changes_little() -> None:
+    single, half = (train(n_steps=20, policy_kwargs={"use_bfloat16": each}) for each in (False, True))
+    assert all(parameter.dtype == th.float32 for parameter in half.policy.parameters())
+    half.policy.load_state_dict(single.policy.state_dict())
+    observations = observations_of(single.batch)
+    logits = [model.policy.get_distribution(observations).distribution.logits for model in (single, half)]  # type: ignore
+    assert not th.equal(*logits)
+    th.testing.assert_close(*logits, rtol=0.05, atol=0.02)
+
+
+def test_a_rollout_and_its_update_have_the_same_precision() -> None:
+    model = train(n_steps=20, policy_kwargs={"use_bfloat16": True}, learning_rate=0.0)
+    with th.no_grad():
+        model.policy.action_net.weight *= 1000.0  # type: ignore[operator]
+    model.learn(150)
+    assert model.logger.name_to_value["train/ratio_max"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_bfloat16_is_saved(tmp_path: Any) -> None:
+    model = train(n_steps=20, policy_kwargs={"use_bfloat16": True})
+    model.save(tmp_path / "model.zip")
+    loaded = DAPO.load(tmp_path / "model.zip", device="cpu")
+    assert loaded.policy.use_bfloat16
+    observations = observations_of(model.batch)[:8].numpy()
+    assert (loaded.predict(observations, deterministic=True)[0] == model.predict(observations, deterministic=True)[0]).all()
+
+
+def test_bfloat16_without_layers_to_compute_in_it() -> None:
+    with pytest.raises(ValueError, match=r'FlattenExtractor of this policy has none: leave it out, or write "CnnPolicy"'):
+        GRPO("MlpPolicy", "CartPole-v1", policy_kwargs={"use_bfloat16": True})

@@ -1,0 +1,280 @@
+"""Models of strangers: a format without pickles, and files with pickles that are not loaded."""
+
+import base64
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+from toy_envs import TINY, ToyEnv
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.cli.main import main
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
+
+SMALL: dict[str, Any] = {"n_groups": 2, "group_size": 2, "n_epochs": 1, "device": "cpu"}
+
+
+def same(one: GRPO, other: GRPO) -> bool:
+    ours, theirs = one.policy.state_dict(), other.policy.state_dict()
+    return ours.keys() == theirs.keys() and all(th.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def saved(path: Path, seed: int = 0, **settings: Any) -> DAPO:
+    model = DAPO("MlpPolicy", make_group_env(ToyEnv, 2), seed=seed, **{**SMALL, "policy_kwargs": TINY, **settings}).learn(40)
+    model.save(path, format="safe")
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kl_coef": 0.1, "kl_target": 0.1, "target_kl": float("inf")},
+        {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0), "clip_range": LinearSchedule(0.2, 0.1, 0.5)},
+        {"policy_kwargs": {"net_arch": {"pi": [4, 4]}, "activation_fn": nn.ReLU, "optimizer_class": th.optim.AdamW}},
+        {"n_groups": None, "n_steps": 8, "max_sampling_rounds": None},
+    ],
+)
+def test_a_safe_model_is_what_it_was(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = saved(tmp_path / "model", **settings)
+    loaded = DAPO.load(tmp_path / "model", env=make_group_env(ToyEnv, 2), device="cpu", trusted=False)
+    assert same(model, loaded) and loaded._start_rng.bit_generator.state == model._start_rng.bit_generator.state
+    own = {name: value for name, value in vars(model).items() if isinstance(value, bool | int | float | str | None)}
+    # As SB3 loads a model
+    assert own.items() - {("_total_timesteps", model._total_timesteps)} <= vars(loaded).items()
+    # Both formats go on alike
+    model.save(tmp_path / "sb3")
+    after = loaded.learn(40, reset_num_timesteps=False)
+    other = DAPO.load(tmp_path / "sb3", env=make_group_env(ToyEnv, 2), device="cpu").learn(40, reset_num_timesteps=False)
+    assert same(after, other) and not same(after, model)
+
+
+def test_other_spaces_and_policies(tmp_path: Path) -> None:
+    pendulum = VecNormalize(make_group_env("Pendulum-v1", 2))
+    continuous = GRPO("MlpPolicy", pendulum, use_sde=True, policy_kwargs=TINY, **SMALL)
+    continuous.save(tmp_path / "continuous", format="safe")
+    assert same(continuous, GRPO.load(tmp_path / "continuous", trusted=False, device="cpu"))
+
+    env = VerifierTextVecEnv(4, seed=0, task="arithmetic", task_kwargs={"digits": 1})
+    texts = GRPO("TokenPolicy", env, policy_kwargs={"width": 16}, start_sampler=HardPrompts(100), **SMALL).learn(20)
+    texts.start_sampler.success_rates[3] = 0.5
+    texts.save(tmp_path / "texts", format="safe")
+    loaded = GRPO.load(tmp_path / "texts", env=env, trusted=False, device="cpu")
+    assert isinstance(loaded.start_sampler, HardPrompts) and loaded.start_sampler.success_rates[3] == 0.5
+    loaded.learn(20)
+    prompts = ["1+2="]
+    assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
+
+
+def test_files_and_parameters_alone(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model")
+    file = io.BytesIO()
+    model.save(file, format="safe")  # type: ignore[arg-type]
+    file.seek(0)
+    assert same(model, DAPO.load(file, trusted=False))  # type: ignore[arg-type]
+    other = DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **{**SMALL, "policy_kwargs": TINY})
+    assert not same(model, other)
+    other.set_parameters(tmp_path / "model")
+    assert same(model, other)
+
+
+class Own(ActorPolicy):
+    """A policy of the user."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"learning_rate": lambda progress: 1e-3 * progress},
+            r"learning_rate is <function.*LinearSchedule in place of a function",
+        ),
+        ({"advantage": lambda rewards, mask, **others: rewards}, r"advantage is <function.*exclude=\[\"advantage\"\]"),
+        ({"policy": Own}, r"policy_class is <class .*Own'>, which is no data and can only be pickled.*format=\"sb3\""),
+    ],
+)
+def test_what_is_no_data_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    policy = settings.pop("policy", "MlpPolicy")
+    model = GRPO(policy, ToyEnv(), **{**SMALL, "policy_kwargs": TINY, **settings})
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.zip").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model", format="safe")
+    assert (tmp_path / "model.zip").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
+
+
+def test_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Unknown format='safes', must be one of sb3, safe"):
+        GRPO("MlpPolicy", ToyEnv(), **SMALL).save(tmp_path / "model", format="safes")
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def test_pickles_of_strangers_are_named_and_not_loaded(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    model.save(tmp_path / "harmless")
+    with pytest.raises(
+        ValueError, match=r"may run any program .* pickles of policy_class .*ActorPolicy.*; policy.optimizer.pth\. Ask for"
+    ):
+        GRPO.load(tmp_path / "harmless", trusted=False)
+    assert GRPO.load(tmp_path / "harmless").group_size == 2
+    for protocol in (0, 2, 4):
+        executed = tmp_path / f"executed{protocol}"
+        model.harmless = Touch(str(executed))  # type: ignore[attr-defined]
+        model.save(tmp_path / "stranger")
+        repack(tmp_path / "stranger.zip", data=functools.partial(repickled, value=model.harmless, protocol=protocol))  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match=r"harmless \((posix|nt)\.mkdir\)"):
+            GRPO.load(tmp_path / "stranger", trusted=False)
+        assert not executed.exists()
+        GRPO.load(tmp_path / "stranger")
+        assert executed.exists()
+
+
+def repickled(text: bytes, value: Any, protocol: int) -> bytes:
+    data = json.loads(text)
+    data["harmless"][":serialized:"] = base64.b64encode(pickle.dumps(value, protocol)).decode()
+    return json.dumps(data).encode()
+
+
+def repack(path: Path, **changes: Any) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            change = changes.get(name.replace(".", "_"))
+            archive.writestr(name, change(content) if change else content)
+
+
+def test_members_of_two_models_cannot_be_mixed(tmp_path: Path) -> None:
+    saved(tmp_path / "one", seed=1)
+    saved(tmp_path / "other", seed=2)
+    for name in zipfile.ZipFile(tmp_path / "one.zip").namelist():
+        theirs = zipfile.ZipFile(tmp_path / "other.zip").read(name)
+        if theirs == zipfile.ZipFile(tmp_path / "one.zip").read(name):
+            continue
+        saved(tmp_path / "mixed", seed=1)
+        repack(tmp_path / "mixed.zip", **{name.replace(".", "_"): lambda _, theirs=theirs: theirs})
+        with pytest.raises(ValueError, match=r"is not the one that was saved with this model"):
+            DAPO.load(tmp_path / "mixed")
+
+
+def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    with zipfile.ZipFile(tmp_path / "model.zip", "a") as archive:
+        archive.writestr("policy.pth", b"more")
+    with pytest.raises(ValueError, match=r"policy.pth is not the one that was saved"):
+        DAPO.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$object": "os.system", "with": {}},
+        {"$object": "gymnasium.spaces.box.Box", "with": {}},
+        {"$class": "torch.nn.functional.relu"},
+        {"$class": "subprocess.Popen"},
+        {"$class": "torch.hub.load"},
+        {"$policy": "NoSuchPolicy"},
+        {"$array": "no_such", "dtype": "float32"},
+        {"$array": "_last_obs", "dtype": "object"},
+        {"$dtype": "O"},
+        {"$generator": {"bit_generator": "MT19937"}},
+        {"$float": "1e999"},
+        {"$eval": "1"},
+        {"$": 1},
+    ],
+)
+def test_nothing_is_called_that_no_model_has(value: Any, tmp_path: Path) -> None:
+    """With hashes that are right again: whoever changes a file can write these, too."""
+    saved(tmp_path / "model")
+    changed_attributes(tmp_path / "model.zip", tensorboard_log=value)
+    with pytest.raises(ValueError, match=r"is not what save has written: "):
+        DAPO.load(tmp_path / "model")
+
+
+def changed_attributes(path: Path, **changes: Any) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    content = json.loads(members["data.json"])
+    content["attributes"] |= changes
+    rewritten(path, members | {"data.json": json.dumps(content).encode()})
+
+
+def test_what_sb3_takes_for_a_pickle_is_data(tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    executed = tmp_path / "executed"
+    pickled = base64.b64encode(pickle.dumps(Touch(str(executed)))).decode()
+    for name in ("notes", "_last_obs", "learning_rate"):
+        changed_attributes(tmp_path / "model.zip", **{name: {":type:": "x", ":serialized:": pickled}})
+        with contextlib.suppress(ValueError):
+            DAPO.load(tmp_path / "model", trusted=False)
+        DAPO.load(tmp_path / "model", trusted=False, custom_objects={"learning_rate": 1e-3})
+        assert not executed.exists()
+
+
+def test_no_function_is_imported_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "stranger.py").write_text("raise SystemExit")
+    for name in ("advantage", "start_sampler", "policy_loss"):
+        saved(tmp_path / "model")
+        changed_attributes(tmp_path / "model.zip", **{name: "stranger.function"})
+        with pytest.raises(ValueError, match=f"{name}='stranger.function' is the name of a function"):
+            DAPO.load(tmp_path / "model")
+
+
+def rewritten(path: Path, members: dict[str, bytes]) -> None:
+    manifest = json.loads(members["manifest.json"])
+    manifest["sha256"] = {
+        name: hashlib.sha256(content).hexdigest() for name, content in members.items() if name != "manifest.json"
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (members | {"manifest.json": json.dumps(manifest).encode()}).items():
+            archive.writestr(name, content)
+
+
+def test_arrays_keep_their_types(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model")
+    model.notes = {"counts": np.arange(3, dtype=np.uint8), 5: (1, float("-inf")), "flags": np.array(True), "$x": [None]}  # type: ignore[attr-defined]
+    model.save(tmp_path / "model", format="safe")
+    notes = DAPO.load(tmp_path / "model", trusted=False).notes  # type: ignore[attr-defined]
+    assert notes["counts"].dtype == np.uint8 and notes["counts"].tolist() == [0, 1, 2]
+    assert notes[5] == (1, float("-inf")) and notes["flags"].shape == () and notes["$x"] == [None]
+
+
+def test_the_command_line_writes_them(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    arguments = [
+        "--env",
+        "CartPole-v1",
+        "--n-envs",
+        "2",
+        "--timesteps",
+        "100",
+        "--eval-episodes",
+        "1",
+        "--output",
+        str(output),
+    ]
+    assert main(["train", "--algo", "dapo", *arguments, "--set", "n_steps=32"]) == 0
+    assert DAPO.load(output / "model.zip", trusted=False).n_steps == 32

@@ -1,0 +1,120 @@
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+pytest.importorskip("minatar")
+
+from gymnasium.utils.env_checker import check_env
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.cli.main import main
+from sb3_grpo.console import UsageError, find_env
+
+GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
+BREAKOUT = "MinAtar/Breakout-v1"
+
+
+def make(env_id: str, **kwargs: Any) -> gym.Env:
+    return gym.make(find_env(env_id).id, **kwargs)
+
+
+@pytest.mark.filterwarnings("ignore:.*not within the expected range")
+@pytest.mark.parametrize("game", GAMES)
+def test_games_are_environments_with_pictures(game: str) -> None:
+    env = make(f"MinAtar/{game}-v1", render_mode="rgb_array")
+    check_env(env.unwrapped)
+    env.reset(seed=0)
+    for _ in range(10):
+        env.step(env.action_space.sample())
+    picture = env.render()
+    assert isinstance(picture, np.ndarray) and picture.shape == (160, 160, 3) and picture.dtype == np.uint8
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) >= 2
+    # All six actions have a number there, as in the package
+    assert make(f"MinAtar/{game}-v0").action_space == gym.spaces.Discrete(6)
+
+
+def test_pictures_have_the_colours_of_the_package() -> None:
+    from minatar.gym import BaseEnv
+
+    ours, theirs = make(BREAKOUT, render_mode="rgb_array"), BaseEnv("breakout", "rgb_array", use_minimal_action_set=True)
+    for env in (ours, theirs):
+        env.reset(seed=3)
+    assert np.abs(ours.render()[::16, ::16] / 255 - theirs.render()).max() < 0.01
+
+
+def test_seed_determines_what_sticky_actions_do() -> None:
+    """The package remembers the last action of the episode before."""
+    always = {"sticky_action_prob": 1.0}
+    rewards = []
+    for action in (1, 2):
+        env = make(BREAKOUT, **always)
+        env.reset(seed=0)
+        env.unwrapped.game.last_action = action  # type: ignore[attr-defined]
+        observation, _ = env.reset(seed=0)
+        rewards.append(env.step(0)[0])
+    assert np.array_equal(*rewards) and observation.any()
+
+
+def test_episodes_end() -> None:
+    env = make(BREAKOUT, sticky_action_prob=0.0)
+    env.reset(seed=0)
+    game = env.unwrapped.game.env  # type: ignore[attr-defined]
+    for _ in range(2500):
+        # Nobody plays better
+        game.pos = game.ball_x
+        _, _, terminated, truncated, _ = env.step(0)
+        assert not terminated
+        if truncated:
+            return
+    raise AssertionError("no end")
+
+
+def test_members_of_a_group_begin_alike_and_differ_by_their_actions() -> None:
+    starts: list[Any] = []
+    env = make_group_env(BREAKOUT, n_envs=4, seed=0)
+    model = GRPO("MlpPolicy", env, group_size=4, n_groups=1, seed=0, device="cpu")
+    reset = model.env.reset  # type: ignore[union-attr]
+    model.env.reset = lambda: starts.append(reset()) or starts[-1]  # type: ignore[union-attr, method-assign, func-returns-value]
+    model.learn(1)
+    assert all(np.array_equal(each, starts[0][0]) for each in starts[0])
+    assert model.num_timesteps >= 20
+
+
+@pytest.mark.slow
+def test_copies_in_processes_and_ids() -> None:
+    env = make_group_env(BREAKOUT, n_envs=2, seed=0, vec_env_cls=SubprocVecEnv)
+    for model in (DAPO("MlpPolicy", env, group_size=2, n_steps=32, device="cpu"), DAPO("MlpPolicy", BREAKOUT, n_envs=4)):
+        assert model.learn(64).num_timesteps >= 64
+    env.close()
+
+
+def test_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--env", "MinAtar/Freeway-v1", "--timesteps", "200", "--n-envs", "4", "--eval-episodes", "1"]
+    assert main(["train", "--algo", "grpo", *arguments, "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "model.zip").exists()
+
+
+def test_registered_by_the_package_before() -> None:
+    code = (
+        "import minatar.gym, gymnasium as gym; minatar.gym.register_envs()\n"
+        f"import sb3_grpo.envs.minatar; print(gym.make({BREAKOUT!r}))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "TimeLimit" in printed and "MinAtarEnv" in printed
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minatar", None)
+    monkeypatch.setitem(sys.modules, "minatar.gym", None)
+    monkeypatch.delitem(sys.modules, "sb3_grpo.envs.minatar", raising=False)
+    with pytest.raises(UsageError, match=r'MinAtar/Breakout-v1 needs packages.*pip install "sb3-grpo\[minatar\]"'):
+        find_env(BREAKOUT)
+    with pytest.raises(ImportError, match=r"sb3-grpo\[minatar\]"):
+        importlib.import_module("sb3_grpo.envs.minatar")

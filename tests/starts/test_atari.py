@@ -1,0 +1,79 @@
+"""Atari games given by their ids, and what is said of those that cannot be learned as they are."""
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3.common.atari_wrappers import AtariWrapper, EpisodicLifeEnv, MaxAndSkipEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack
+
+from sb3_grpo import DAPO, GRPO, SeedStart, make_atari_group_env, make_group_env
+
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
+SMALL: dict[str, Any] = {"n_envs": 2, "device": "cpu", "seed": 0}
+
+
+def pong(**env_kwargs: Any) -> VecEnv:
+    return make_group_env("ALE/Pong-v5", n_envs=1, env_kwargs=env_kwargs)
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"])
+def test_a_game_given_by_its_id_is_preprocessed(env_id: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = DAPO("CnnPolicy", env_id, **SMALL).get_env()
+    assert env is not None and env.num_envs == 2
+    assert env.observation_space.shape == (4, 84, 84)
+    assert env.env_is_wrapped(MaxAndSkipEnv) == [True, True]
+    assert env.get_attr("_frameskip") == [1, 1], "frames are skipped once"
+    assert env.env_is_wrapped(EpisodicLifeEnv) == [False, False], "a member of a group is a whole game"
+
+
+def test_an_action_lasts_four_frames() -> None:
+    env = make_atari_group_env("ALE/Pong-v5", n_envs=1, seed=0, wrapper_kwargs={"noop_max": 0})
+    env.reset()
+    before = env.step(np.array([0]))[3][0]["episode_frame_number"]
+    assert env.step(np.array([0]))[3][0]["episode_frame_number"] == before + 4
+
+
+def test_games_given_by_their_ids_start_exactly_alike() -> None:
+    env = make_atari_group_env("ALE/Breakout-v5", n_envs=2, vec_env_cls=SubprocVecEnv)
+    for copy in range(2):
+        env.env_method("queue_start", 7, SeedStart(5), noise_seed=3, indices=copy)
+    assert (env.reset() > 0).any()
+    for action in [1, 2, 2, 0, 3, 3, 3, 1] * 3:
+        observations, rewards, _, _ = env.step(np.array([action, action]))
+        assert (observations[0] == observations[1]).all() and rewards[0] == rewards[1]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (lambda: pong(), r"the frames are \(3, 210, 160\)"),
+        (lambda: pong(obs_type="grayscale"), "too large"),
+        (lambda: make_group_env("PongNoFrameskip-v4", 1, wrapper_class=AtariWrapper), "one frame does not show"),
+        (lambda: VecFrameStack(make_group_env("ALE/Pong-v5", 1, wrapper_class=AtariWrapper), 4), r"twice.*frameskip=4"),
+    ],
+)
+def test_what_cannot_be_learned_is_said_with_what_to_write(env: Any, message: str) -> None:
+    with pytest.warns(UserWarning, match=rf"(?s){message}.*sb3_grpo\.make_atari_group_env\('\S*Pong"):
+        GRPO("MlpPolicy" if "large" in message else "CnnPolicy", env(), device="cpu")
+
+
+def test_pixels_are_not_for_an_mlp_policy() -> None:
+    with pytest.warns(UserWarning, match=r'28,224 entries of an image.*Write "CnnPolicy"'):
+        GRPO("MlpPolicy", "ALE/Pong-v5", **SMALL)
+
+
+def test_other_observations_of_a_game_stay_as_they_are() -> None:
+    ram = make_group_env("ALE/Pong-v5", n_envs=1, env_kwargs={"obs_type": "ram"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert GRPO("MlpPolicy", ram, device="cpu").observation_space.shape == (128,)
+        GRPO("CnnPolicy", make_atari_group_env("PongNoFrameskip-v4", 1), device="cpu")
+        GRPO("MlpPolicy", gym.make("CartPole-v1"), device="cpu")
