@@ -15,7 +15,7 @@ from benchmarks.switches.group_noise import Episodes, measure
 from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
-from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder
+from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder, ordered
 from benchmarks.unseen.run import rows
 from sb3_grpo.compare.statistics import iqm
 
@@ -27,6 +27,7 @@ WORTH = {
     "overlong_penalty": 0.03,
     "no_kl": 0.1,
 }
+TOGETHER = 0.08
 BUDGET = 10_000
 
 
@@ -34,15 +35,19 @@ def rows_of(name, seeds=5):
     """
     :param name: Of a task
     :param seeds: How many
-    :return: Runs to which each change adds what it is worth, times the range of the task, all along
+    :return: Runs to which each change adds what it is worth, and all five together ``TOGETHER``, times the range, all along
     """
     low, high = TASKS[name].range
+    all_five = ordered(set(five(TASKS[name].overlong)))
     return [
         {
             "task": name,
             "on": list(arm),
             "seed": seed,
-            "scores": [low + (high - low) * (0.3 + 0.01 * seed + sum(WORTH[change] for change in arm))] * (N_POINTS + 1),
+            "scores": [
+                low + (high - low) * (0.3 + 0.01 * seed + sum(WORTH[change] for change in arm) + TOGETHER * (arm == all_five))
+            ]
+            * (N_POINTS + 1),
         }
         for arm in TASKS[name].arms
         for seed in range(seeds)
@@ -77,7 +82,7 @@ def test_effects_are_what_each_change_adds():
             expected = (high - low) * WORTH[change]
             assert effect.alone.value == pytest.approx(expected, abs=1e-6), change
             # All seeds agree
-            assert effect.last == pytest.approx([expected] * 3, abs=1e-6), change
+            assert effect.last == pytest.approx([expected + (high - low) * TOGETHER] * 3, abs=1e-6), change
             if name == "control":
                 # Middle halves of different combinations: near the truth
                 assert effect.main is not None
