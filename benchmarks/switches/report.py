@@ -179,8 +179,8 @@ def worth(found: Measured, arm: Arm, name: str, digits: int) -> list[float] | No
 
 def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -> dict[str, Any]:
     """
-    :param found: What was measured on control and on text
-    :param of: The effects
+    :param found: What was measured on control, on text, and of the ladder
+    :param of: The effects on the first two
     :return: What the lecture draws. A combination is named by five digits, one for each switch
     """
     data = {}
@@ -197,7 +197,7 @@ def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -
             "seeds": len(each.seeds),
             "switches": [LABELS[switch] for switch in names],
             # On top of any combination of the others
-            "main": [[round(x, digits) for x in of[name][switch].main or ()] for switch in names],
+            "main": [[round(x, digits) for x in of[name][switch].main or ()] for switch in names if name in of],
             "arms": {
                 "".join(str(int(switch in arm)) for switch in names): {
                     "curve": curve(each.curves[arm], digits),
@@ -305,7 +305,9 @@ def write_page(
     fits: list[tuple[Arm, str, Fit]] = [(rung.arm, rung.label, rung.fit) for rung in rungs]
     draw(both, of, LABELS, found["ladder"], fits, images / "dapo_switches.svg")
     (pages / "dapo_switches.md").write_text(page(found, of, rungs, noise), encoding="utf-8")
-    data.write_text(json.dumps(widget_data(both, of), separators=(",", ":")) + "\n", encoding="utf-8")
+    data.write_text(
+        json.dumps(widget_data(both | {"ladder": found["ladder"]}, of), separators=(",", ":")) + "\n", encoding="utf-8"
+    )
 
 
 def main() -> None:

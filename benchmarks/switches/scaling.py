@@ -53,10 +53,8 @@ def fit(compute: np.ndarray, scores: np.ndarray, highest: float) -> Fit:
     def errors(parameters: np.ndarray) -> np.ndarray:
         return scaling_curve(compute[1:] / budget, start, *parameters) - scores[1:]
 
-    top = float(np.clip(scores.max(), start + 1e-3 * (highest - start), highest))
-    begins = [[ceiling, midpoint, 2.0] for ceiling in (top, highest) for midpoint in (0.2, 0.6, 2.0)]
-    found = [least_squares(errors, np.clip(begin, low + 1e-6, high - 1e-6), bounds=(low, high)) for begin in begins]
-    ceiling, midpoint, exponent = min(found, key=lambda each: each.cost).x
+    begin = np.clip([scores.max(), 0.6, 2.0], low + 1e-6, high - 1e-6)
+    ceiling, midpoint, exponent = least_squares(errors, begin, bounds=(low, high)).x
     return Fit(float(ceiling), float(midpoint * budget), float(exponent))
 
 

@@ -15,7 +15,7 @@ from benchmarks.switches.group_noise import Episodes, measure
 from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
-from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder
+from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder, ordered
 from benchmarks.unseen.run import rows
 from sb3_grpo.compare.statistics import iqm
 
@@ -27,6 +27,7 @@ WORTH = {
     "overlong_penalty": 0.03,
     "no_kl": 0.1,
 }
+TOGETHER = 0.08
 BUDGET = 10_000
 
 
@@ -34,15 +35,19 @@ def rows_of(name, seeds=5):
     """
     :param name: Of a task
     :param seeds: How many
-    :return: Runs to which each change adds what it is worth, times the range of the task, all along
+    :return: Runs to which each change adds what it is worth, and all five together ``TOGETHER``, times the range, all along
     """
     low, high = TASKS[name].range
+    all_five = ordered(set(five(TASKS[name].overlong)))
     return [
         {
             "task": name,
             "on": list(arm),
             "seed": seed,
-            "scores": [low + (high - low) * (0.3 + 0.01 * seed + sum(WORTH[change] for change in arm))] * (N_POINTS + 1),
+            "scores": [
+                low + (high - low) * (0.3 + 0.01 * seed + sum(WORTH[change] for change in arm) + TOGETHER * (arm == all_five))
+            ]
+            * (N_POINTS + 1),
         }
         for arm in TASKS[name].arms
         for seed in range(seeds)
@@ -54,8 +59,9 @@ def test_a_fit_finds_the_curve_that_made_the_points():
     for ceiling, midpoint, exponent in ((0.8, 3_000.0, 2.5), (0.95, 9_000.0, 1.2)):
         found = fit(compute, scaling_curve(compute, 0.1, ceiling, midpoint, exponent), highest=1.0)
         assert found == pytest.approx((ceiling, midpoint, exponent), rel=0.02)
-    # Half of the way at the midpoint
-    assert scaling_curve(np.array([3_000.0]), 0.2, 0.8, 3_000.0, 2.5)[0] == pytest.approx(0.5)
+    # From the start to the ceiling, and half of the way at the midpoint
+    curve = scaling_curve(np.array([0.0, 3_000.0, 1e9]), 0.2, 0.8, 3_000.0, 2.5)
+    assert curve == pytest.approx([0.2, 0.5, 0.8])
 
 
 def test_a_ceiling_that_is_far_away_has_a_wide_interval():
@@ -76,7 +82,7 @@ def test_effects_are_what_each_change_adds():
             expected = (high - low) * WORTH[change]
             assert effect.alone.value == pytest.approx(expected, abs=1e-6), change
             # All seeds agree
-            assert effect.last == pytest.approx([expected] * 3, abs=1e-6), change
+            assert effect.last == pytest.approx([expected + (high - low) * TOGETHER] * 3, abs=1e-6), change
             if name == "control":
                 # Middle halves of different combinations: near the truth
                 assert effect.main is not None
@@ -116,11 +122,12 @@ def test_all_switches_together_are_dapo():
 
 
 def test_the_lecture_gets_the_combinations_that_were_measured():
-    found = {name: measured(rows_of(name), name) for name in ("control", "text")}
-    data = widget_data(found, {name: effects(each) for name, each in found.items()})
+    found = {name: measured(rows_of(name), name) for name in ("control", "text", "ladder")}
+    data = widget_data(found, {name: effects(found[name]) for name in ("control", "text")})
     assert len(data["control"]["arms"]) == 32
     assert {"00000", "11111", "10000", "01111"} <= set(data["text"]["arms"])
     # Combinations with the filter are on the page alone
+    assert set(data["ladder"]["arms"]) == {"00000", "00001", "10011", "10111", "11111"}
     assert data["text"]["switches"][3] == "overlong penalty" and "10011" in data["text"]["arms"]
     # Of what is off, as far as the combination with it was measured
     assert data["text"]["arms"]["00000"]["worth"][4] == pytest.approx([0.1] * 3)
@@ -152,7 +159,7 @@ def test_runs_begin_alike_and_have_all_points(name, monkeypatch):
 
 def test_the_lecture_shows_the_runs_there_are():
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    for name in ("control", "text"):
+    for name in ("control", "text", "ladder"):
         found = measured(rows(RESULTS), name)
         assert data[name]["seeds"] == len(found.seeds)
         for arm, curves in found.curves.items():

@@ -82,6 +82,7 @@ HOSTILE = """#clip?r=abc&A=1e999
 #reset?p=5&beta=-1&resets=1e9
 #overlong?length=-1&max=0&cache=0
 #group-size?p=7&G=-1
+#dapo-switches?task=constructor&clip=2&kl=x
 #ppo-loop?at=99&step=1.5
 #grpo-loop?run=constructor&at=-5&step=1e9""".splitlines()
 

@@ -57,13 +57,15 @@ widget("dapo-switches", {
     because: `On average over the other changes it is worth ${intervalText(DATA.switches.control.main[1], 0)} points of return: some seeds gain, others lose. Early in training most groups are dead, and each that is thrown away has cost 2,000 steps.`,
   },
   examples: {
-    "GRPO": { clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 0 },
-    "DAPO": { clip: 1, dynamic: 1, step: 1, overlong: 1, kl: 1 },
-    "dynamic sampling alone": { clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
-    "DAPO less dynamic sampling": { clip: 1, dynamic: 0, step: 1, overlong: 1, kl: 1 },
+    "GRPO": { task: "control", clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 0 },
+    "DAPO": { task: "control", clip: 1, dynamic: 1, step: 1, overlong: 1, kl: 1 },
+    "dynamic sampling alone": { task: "control", clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
+    "DAPO less dynamic sampling": { task: "control", clip: 1, dynamic: 0, step: 1, overlong: 1, kl: 1 },
+    "sums: GRPO with no KL penalty": { task: "ladder", clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 1 },
+    "sums: DAPO": { task: "ladder", clip: 1, dynamic: 1, step: 1, overlong: 1, kl: 1 },
   },
   controls: [
-    choice("task", "Task", { control: "Acrobot (control)", text: "Sums (text)" }),
+    choice("task", "Task", { control: "Acrobot (control)", text: "Sums (text)", ladder: "Sums, longer" }),
     tick("clip", "Clip-higher"),
     tick("dynamic", "Dynamic sampling"),
     tick("step", "Step-level loss"),
@@ -77,9 +79,10 @@ widget("dapo-switches", {
       el("div", { class: "pictures" },
         el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
           el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `What is ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
-        el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
+        el("div", {}, el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
           el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, worthRows(recorded, state)))),
+          el("tbody", {}, worthRows(recorded, state))),
+        el("p", { class: "note" }, "With and without it on the same seeds: so these intervals are narrower than those of the curves."))),
     ];
   },
 });
