@@ -5,6 +5,10 @@ from html import escape
 
 import latex2mathml.converter
 
+# Operators after which a minus is a sign, as in "= -1": the converter leaves it to browsers, which take it for a difference
+_BEFORE_SIGN = "|".join(f"&#x{ord(each):05X};" for each in "=,([{<>/\N{MIDDLE DOT}\N{LEFTWARDS ARROW}")
+_BAR = f'<mo stretchy="false">&#x{ord("|"):05X};</mo>'
+
 
 def math(latex: str, display: bool = False) -> str:
     """
@@ -14,7 +18,24 @@ def math(latex: str, display: bool = False) -> str:
     """
     formula = latex2mathml.converter.convert(latex, display="block" if display else "inline")
     # The converter writes "log x" without a space
-    return re.sub(r"(?<!<msub>)<mi>log</mi>(?=<m[^on])", '<mi>log</mi><mspace width="0.17em"></mspace>', formula)
+    formula = re.sub(r"(?<!<msub>)<mi>log</mi>(?=<m[^on])", '<mi>log</mi><mspace width="0.17em"></mspace>', formula)
+    formula = re.sub(rf"(<mo[^>]*>(?:{_BEFORE_SIGN})</mo>)<mo>&#x02212;</mo>", r'\1<mo form="prefix">&#x02212;</mo>', formula)
+    # Names such as "min", and the bars of a length, have the spaces of a relation
+    formula = re.sub(r"<mo>([A-Za-z]{2,})</mo>(<mo )?", _name, formula)
+    formula = formula.replace(_BAR, _BAR.replace("<mo", '<mo lspace="0" rspace="0"'))
+    # Where the line is too short for both, what stands behind a large space goes to the next one
+    first, *others = formula.split('<mspace width="2em" />') if display else [formula]
+    return "</mrow></math>".join([first, *(f"{first[: first.index('<mrow>')]}<mrow>{other}" for other in others)])
+
+
+def _name(found: re.Match[str]) -> str:
+    """
+    :param found: A name, and the beginning of a bracket if that is next
+    :return: The same with a space before it, and one behind it if no bracket is next
+    """
+    before = found.string[: found.start()]
+    left = "0.17em" if re.search(r"</(?!mo>)\w+>$", before) else "0"
+    return f'<mo lspace="{left}" rspace="{"0" if found[2] else "0.17em"}">{found[1]}</mo>{found[2] or ""}'
 
 
 def _inside(latex: str) -> str:

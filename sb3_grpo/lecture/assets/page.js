@@ -76,6 +76,6 @@ addEventListener("keydown", (event) => {
 const checks = Object.entries(DATA.golden).map(([name, golden]) => compare(name, golden));
 const nChecked = checks.reduce((sum, check) => sum + check.n, 0);
 const worst = Math.max(...checks.map((check) => check.worst));
-document.getElementById("checked").textContent = `${nChecked.toLocaleString("en")} values of the package's functions were compared with this page's arithmetic on your machine: the largest difference is ${worst.toExponential(1)}.`;
+document.getElementById("checked").textContent = `${nChecked.toLocaleString("en")} values of the package’s functions were compared with this page’s arithmetic on your machine: the largest difference is ${worst.toExponential(1)}.`;
 window.lecture = { M, checks, WIDGETS };
 follow();

@@ -30,7 +30,7 @@ function ticks([low, high], n = 5) {
 
 // A drawing with axes. Lines break where a value is not finite
 function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
-  const left = 62, right = 12, top = 12, bottom = 44;
+  const left = 70, right = 12, top = 12, bottom = 44;
   const X = (value) => left + ((value - x[0]) / (x[1] - x[0])) * (width - left - right);
   const Y = (value) => height - bottom - ((value - y[0]) / (y[1] - y[0])) * (height - top - bottom);
   const root = svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });

@@ -53,7 +53,7 @@ widget("group", {
     options: ["To give all three more often", "Nothing", "It depends on the critic"],
     right: 1,
     state: { rewards: "2, 10, 3; 10, 10, 10", ddof: "0", loo: 0, scale: "group", sampling: 0 },
-    because: "Each reward is its group's mean. All advantages are zero: the group is dead, however good its answers are. There is no critic to ask.",
+    because: "Each reward is its group’s mean. All advantages are zero: the group is dead, however good its answers are. There is no critic to ask.",
   },
   examples: {
     "3.8, 5.2, 6.1": { rewards: "3.8, 5.2, 6.1", ddof: "1", loo: 0, scale: "group", sampling: 0 },

@@ -93,7 +93,7 @@ widget("live", {
     options: ["It learns ten times as fast", "It becomes certain too early", "It stays a coin"],
     right: 1,
     state: { seed: 1, lr: "0.1", clip: 0, kind: "return_to_go", groupSize: "8" },
-    because: "PPO's and DAPO's entropy falls to nearly 0 with the first updates; GRPO's KL term pulls it back, again and again. A policy that always does the same makes groups whose members all come to the same: there is nothing to compare.",
+    because: "PPO’s and DAPO’s entropy falls to nearly 0 with the first updates; GRPO’s KL term pulls it back, again and again. A policy that always does the same makes groups whose members all come to the same: there is nothing to compare.",
   },
   examples: {
     "As it should be": { seed: 1, lr: "0.01", clip: 1, kind: "return_to_go", groupSize: "8" },

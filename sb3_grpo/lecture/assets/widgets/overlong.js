@@ -1,7 +1,7 @@
 widget("overlong", {
   state: { length: 18432, max: 20480, cache: 4096 },
   guess: {
-    question: "A wrong answer (reward −1) is cut off at 20,480 tokens, the paper's L max. What is its reward in all?",
+    question: "A wrong answer (reward −1) is cut off at 20,480 tokens, the paper’s L max. What is its reward in all?",
     options: ["−1: it is wrong anyway", "−1.5", "−2"],
     right: 2,
     state: { length: 20480, max: 20480, cache: 4096 },
