@@ -27,6 +27,7 @@ from sb3_grpo.cli.runs import (
     save_training,
     sigterm_interrupts,
 )
+from sb3_grpo.cli.settings import add_set, parse_settings
 from sb3_grpo.console import (
     ALGORITHMS,
     UsageError,
@@ -180,6 +181,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         description="Train a small transformer to add: a few worked examples for a warm start, and then nothing but whether "
         "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three minutes. "
         "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
+        epilog="python -m sb3_grpo train --help lists the hyperparameters for --set.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
     add_preset(parser, "those that were chosen for this task")
@@ -204,6 +206,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/addition-DIGITS_NUMBER)")
+    add_set(parser)
     add_saving(parser)
     parser.set_defaults(run=_text, command="text", device="cpu")
 
@@ -257,15 +260,16 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
         examples = training.worked_examples(args.examples, seed=args.seed)
     except ValueError as error:
         raise UsageError(f"--examples {args.examples}: {error}") from error
-    settings = {**SETTINGS, **lesson.settings, **_preset(args, env), "policy_kwargs": NETWORK}
-    learning_rate = LinearSchedule(lesson.learning_rate, 0.0, 1.0)
+    algorithm = ALGORITHMS[args.algo]
+    settings: dict[str, Any] = {"learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
+    settings |= SETTINGS | lesson.settings | _preset(args, env) | parse_settings(algorithm, args.set)
     sampler = HardPrompts(training.n_items)
     try:
-        model = ALGORITHMS[args.algo](
-            "TokenPolicy", env, learning_rate, seed=args.seed, device=args.device, start_sampler=sampler, **settings
-        )
-    except ValueError as error:
-        raise UsageError(f"--preset {args.preset}: {error}") from error
+        model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        # Whose fault it is can only be said where there is one suspect
+        suspect = f"--preset {args.preset}: " if args.preset and not args.set else ""
+        raise UsageError(f"{suspect}{error}") from error
     policy = model.policy
     assert isinstance(policy, TokenPolicy)
     args.output = make_output(args, f"addition-{args.digits}")
@@ -277,7 +281,7 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     begin_config(
         args.output / CONFIG,
         args,
-        {**settings, "learning_rate": str(learning_rate)},
+        settings,
         model,
         task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS},
         warm_start=warm_start,

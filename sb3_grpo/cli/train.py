@@ -1,13 +1,9 @@
 """``python -m sb3_grpo train``: any environment of Gymnasium."""
 
 import argparse
-import importlib.util
 import re
-import textwrap
-import types
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -34,24 +30,21 @@ from sb3_grpo.cli.runs import (
     save_training,
     sigterm_interrupts,
 )
+from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
 from sb3_grpo.console import (
     ALGORITHMS,
     UsageError,
     add_preset,
     announce,
-    close_matches,
     curve_figure,
     find_env,
-    known_settings,
     missing_env_extra,
-    missing_extra,
     positive,
     title,
     valid_seed,
 )
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
-from sb3_grpo.utils.entries import parse_value
 
 
 class EpisodeReturns(BaseCallback):
@@ -91,7 +84,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         help="train an agent, evaluate it, and save it with its learning curve",
         description="Train an agent, evaluate it on seeds it has not seen, and save it with its learning curve.\n"
         "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
-        epilog=_describe_settings(),
+        epilog=describe_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--algo", choices=ALGORITHMS, help="the algorithm")
@@ -112,65 +105,9 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument(
         "--eval-episodes", type=positive, default=100, help="episodes in the evaluation at the end (default: %(default)s)"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and wins over --preset",
-    )
+    add_set(parser)
     add_saving(parser)
     parser.set_defaults(run=_train, command="train")
-
-
-def _describe_settings() -> str:
-    known = {name: known_settings(algorithm) for name, algorithm in ALGORITHMS.items()}
-    lines = []
-    for key, parameter in known["grpo"].items():
-        own = known["dapo"][key].default
-        dapo = f" (dapo: {own!r})" if own != parameter.default else ""
-        lines.append(f"  {key}={parameter.default!r}{dapo}")
-    return "hyperparameters for --set, and their defaults:\n" + "\n".join(lines)
-
-
-def _parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
-    """
-    :param algorithm: the algorithm
-    :param assignments: strings ``key=value``
-    :return: keyword arguments for the algorithm
-    """
-    known = known_settings(algorithm)
-    settings = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise UsageError(f"--set {assignment}: expected KEY=VALUE, for example --set group_size=8")
-        if key not in known:
-            close = close_matches(key, known)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            all_known = textwrap.fill(", ".join(known), 100)
-            raise UsageError(f"--set {assignment}: there is no hyperparameter {key!r}.{hint} These are known:\n{all_known}")
-        settings[key] = _parse_value(assignment, text, known[key].annotation)
-    if settings.get("tensorboard_log") and importlib.util.find_spec("tensorboard") is None:
-        raise missing_extra("tensorboard", "tensorboard_log")
-    return settings
-
-
-def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    classes = [get_origin(kind) or kind for kind in kinds]
-    try:
-        value = parse_value(text)
-    except ValueError:
-        # Quotes would have to be protected from the shell: advantage=outcome is good enough
-        if str in classes and re.fullmatch(r"[\w./-]+", text):
-            return text
-        raise UsageError(f"--set {assignment}: {text} is not a Python value (True and False are written like this)") from None
-    fits = bool in classes if isinstance(value, bool) else isinstance(value, tuple(classes))
-    if not fits and not (float in classes and type(value) is int):
-        names = " or ".join("None" if cls is type(None) else cls.__name__ for cls in classes if cls.__module__ == "builtins")
-        raise UsageError(f"--set {assignment}: {text} is {type(value).__name__}, expected {names}")
-    return value
 
 
 def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
@@ -250,7 +187,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
     algorithm = ALGORITHMS[args.algo]
-    settings = (presets.preset(args.preset) if args.preset else {}) | _parse_settings(algorithm, args.set)
+    settings = (presets.preset(args.preset) if args.preset else {}) | parse_settings(algorithm, args.set)
     try:
         _limit_threads(env.observation_space, args.device)
         model = algorithm(policy, env, seed=args.seed, device=args.device, **settings)

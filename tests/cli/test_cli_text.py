@@ -75,6 +75,33 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert '--preset vpg: advantage="gae" needs the states as numbers' in " ".join(capsys.readouterr().err.split())
 
 
+def test_set_wins_over_the_preset_and_over_what_was_chosen_for_sums() -> None:
+    settings = ["group_size=4", "learning_rate=0.001", "policy_kwargs={'width': 16}", "loss_average=step"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    assert main(["text", "--preset", "dr-grpo", *options, "--timesteps", "1", "--output", "out"]) == 0
+    used = read_config("out")["hyperparameters"]
+    expected = {"group_size": 4, "learning_rate": 0.001, "policy_kwargs": {"width": 16}, "loss_average": "step"}
+    assert {**expected, "n_groups": 16}.items() <= used.items()
+    model: Any = DAPO.load("out/model.zip", device="cpu")
+    assert model.group_size == 4 and model.learning_rate == 0.001 and model.policy.action_net.in_features == 16
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("groupsize=8", "Did you mean group_size or"),
+        ("ent_coef=none", "none is not a Python value"),
+        ("group_size=1", "group_size must be at least 2"),
+        ("policy_kwargs={'layers': 3}", "layers"),
+    ],
+)
+def test_set_errors_of_text(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["text", "--preset", "dr-grpo", "--set", assignment]) == 2
+    said = capsys.readouterr().err
+    assert message in said and "--preset" not in said
+    assert not list(Path().iterdir())
+
+
 def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(callback: AnswersCurve) -> bool:
         if callback.num_timesteps > 2000:

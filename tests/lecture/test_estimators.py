@@ -7,12 +7,14 @@ import pytest
 import torch as th
 
 from sb3_grpo.common.advantages import group_advantages
+from sb3_grpo.common.baselines import td_residuals
 from sb3_grpo.lecture.arithmetic.estimators import (
     LOGITS,
     advantage_of_steps,
     episodes_needed,
     gae_error,
     group_error,
+    k_step_advantages,
     k_step_error,
     one_action,
     plain_error,
@@ -71,6 +73,32 @@ def test_ends_of_lambda() -> None:
     assert max(gae_error(each, 0)[1] for each in (0, 0.5, 1)) < plain_error()[1]
 
 
+@pytest.mark.parametrize(
+    ("n_steps", "expected"),
+    [
+        (1, [0.04, -0.33, 0.7, 1.5]),
+        # 0.9^2 0.3 - 0.5; 0.9 - 0.6; the episode has ended; 2 - 0.5
+        (2, [-0.257, 0.3, 0.7, 1.5]),
+        (5, [0.31, 0.3, 0.7, 1.5]),
+    ],
+)
+def test_returns_of_some_steps_by_hand(n_steps: int, expected: list[float]) -> None:
+    mask = th.tensor([[[True, True, True], [True, False, False]]])
+    rewards, values = th.tensor([[[0.0, 0.0, 1.0], [2.0, 0.0, 0.0]]]), th.tensor([[[0.5, 0.6, 0.3], [0.5, 0.0, 0.0]]])
+    advantages = k_step_advantages(td_residuals(rewards, values, mask, 0.9), mask, 0.9, n_steps)
+    assert advantages[mask].tolist() == pytest.approx(expected)
+    assert not advantages[~mask].any()
+
+
+def test_a_good_number_of_steps_is_as_good_as_the_best_lambda() -> None:
+    def off(bias: float, noise: float) -> float:
+        return (bias**2 + noise**2 / 16) ** 0.5
+
+    one, two, three, five = (off(*k_step_error(k, 0.5)) for k in (0, 1, 2, 4))
+    best = min(off(*gae_error(step / 50, 0.5)) for step in range(51))
+    assert three < best < five < two < one
+
+
 def test_examples_of_the_lecture_notes() -> None:
     assert advantage_of_steps([2], [5, 1], 0.9, 1) == pytest.approx([-2.1])
     first, second, mean, noise, best = one_action(0.2, 10, 2, 3.6)
@@ -83,6 +111,8 @@ def test_gae_shows_its_best_lambda(opened: Any) -> None:
     opened.locator("#gae").get_by_role("button", name="Something in between").click()
     assert "The best is λ = 0.82 with 29%; groups of four without a critic: 58%" in says.inner_text()
     assert "never" in opened.locator("#gae tr", has_text="A3C(0)").inner_text()
+    five = opened.locator("#gae tr", has_text="5 steps: A3C(4)").inner_text()
+    assert five.split()[-4:] == ["0.07", "0.32", "0.33", "20"]
     opened.locator("#gae").get_by_role("button", name="critic exact").click()
     assert "bias 0%" in says.inner_text()
     opened.locator("#gae input[type=range]").first.press("End")

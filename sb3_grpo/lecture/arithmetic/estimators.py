@@ -121,6 +121,24 @@ def gae_error(lambda_: float, error: float) -> tuple[float, float]:
     return _bias_and_noise(discounted_returns_to_go(_residuals(error), walks().mask[None], lambda_)[0])
 
 
+def k_step_advantages(residuals: th.Tensor, mask: th.Tensor, gamma: float, n_steps: int) -> th.Tensor:
+    """
+    The discounted rewards of some steps and the value of the state behind them, minus the value of the first state
+    (A3C, arXiv:1602.01783, section 4): the sum of as many residuals, as all values between cancel.
+
+    :param residuals: (B, G, T) see :func:`td_residuals`
+    :param mask: (B, G, T) True at existing steps
+    :param gamma: Discount factor
+    :param n_steps: How many rewards: 1 is a single residual, and the length of the longest episode is Monte Carlo
+    :return: (B, G, T), 0 where ``mask`` is False
+    """
+    to_go = discounted_returns_to_go(residuals, mask, gamma)
+    advantages = to_go.clone()
+    if n_steps < to_go.shape[-1]:
+        advantages[..., :-n_steps] -= gamma**n_steps * to_go[..., n_steps:]
+    return th.where(mask, advantages, 0.0)
+
+
 def k_step_error(k: int, error: float) -> tuple[float, float]:
     """
     A3C(k): rewards of the steps up to k, then the value.
@@ -129,10 +147,7 @@ def k_step_error(k: int, error: float) -> tuple[float, float]:
     :param error: Of the critic, see :func:`_residuals`
     :return: Bias, noise of one episode
     """
-    to_go = discounted_returns_to_go(_residuals(error), walks().mask[None], 1.0)[0]
-    later = th.zeros_like(to_go)
-    later[:, : max(N_STEPS - k - 1, 0)] = to_go[:, k + 1 :]
-    return _bias_and_noise((to_go - later) * walks().mask)
+    return _bias_and_noise(k_step_advantages(_residuals(error), walks().mask[None], 1.0, k + 1)[0])
 
 
 def plain_error() -> tuple[float, float]:

@@ -1,5 +1,7 @@
 // Share of the gradient's length that an estimate may be off, for the column of episodes
 const GAE_TARGET = 0.3;
+// Returns of so many steps, then the critic: A3C(k) has k + 1
+const K_STEPS = [1, 2, 3, 5];
 
 widget("gae", {
   state: { lambda: 0.95, error: 0, n: 16 },
@@ -30,17 +32,23 @@ widget("gae", {
     const group = parts(M.groupError(4, 1)), here = parts(M.gaeError(lambda, error));
     const off = (part) => `${fmt(100 * Math.sqrt(part.sum), 0)}%`;
     const says = `λ = ${fmt(lambda)}: the gradient is off by ${off(here)} of its length (bias ${fmt(100 * Math.sqrt(here.bias), 0)}%, noise ${fmt(100 * Math.sqrt(here.noise), 0)}%). The best is λ = ${fmt(best.x)} with ${off(best)}; groups of four without a critic: ${off(group)}.`;
-    const top = 1.08 * Math.max(...curve.map((each) => each.sum), group.sum);
+    // Where the weights of GAE reach as far on average: 1 / (1 - λ) steps
+    const steps = K_STEPS.map((n) => ({ n, x: 1 - 1 / n, ...parts(M.kStepError(n - 1, error)) }));
+    const top = 1.08 * Math.max(...curve.map((each) => each.sum), ...steps.map((each) => each.sum), group.sum);
     const plane = plot({ x: [0, 1], y: [0, top], label: says, xLabel: "λ", yLabel: "squared error" });
     plane.line(curve.map((each) => [each.x, group.sum]), "pink dashed");
     plane.line(curve.map((each) => [each.x, each.bias]), "orange");
     plane.line(curve.map((each) => [each.x, each.noise]), "blue");
     plane.line(curve.map((each) => [each.x, each.sum]), "green");
-    plane.text(0.01, group.sum + 0.02 * top, "groups of four", { class: "soft" });
+    plane.text(0.99, group.sum + 0.02 * top, "groups of four", { class: "soft", "text-anchor": "end" });
     plane.vertical(best.x, "grey");
+    for (const { n, x, sum } of steps) {
+      plane.dot(x, sum, "grey", 5);
+      plane.text(x + 0.02, sum + 0.02 * top, String(n), { class: "soft" });
+    }
     plane.dot(lambda, here.sum, "green", 8);
     return el("div", { class: "pictures" },
-      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, in squared lengths of the true one. Orange: bias. Blue: noise. Green: both. Grey: the best λ.")),
+      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, in squared lengths of the true one. Orange: bias. Blue: noise. Green: both. Grey line: the best λ. Grey dots: returns of 1, 2, 3 and 5 steps, each at the λ that looks as far ahead on average, 1 − 1/k for k steps.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says), estimatorTable(lambda, error, n)));
   },
 });
@@ -51,8 +59,7 @@ function estimatorTable(lambda, error, n) {
     "4 in a group, mean of all": M.groupError(4, 0),
     "4 in a group, mean of others": M.groupError(4, 1),
     "Monte Carlo − critic (λ = 1)": M.gaeError(1, error),
-    "A3C(0): 1 step (λ = 0)": M.kStepError(0, error),
-    "A3C(2): 3 steps": M.kStepError(2, error),
+    ...Object.fromEntries(K_STEPS.map((n) => [`${n} step${n > 1 ? "s" : ""}: A3C(${n - 1})${n > 1 ? "" : ", λ = 0"}`, M.kStepError(n - 1, error)])),
     [`GAE(${fmt(lambda)})`]: M.gaeError(lambda, error),
   };
   const cells = ([bias, noise]) => [
