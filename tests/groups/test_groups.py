@@ -110,6 +110,23 @@ def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
     env.close()
 
 
+def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_kept() -> None:
+    """DAPO's 1,536 and 512: here 12 groups of two, one in each pair of copies, and 4 of them."""
+    queue = GroupQueue(GroupSettings(2, 4, None, RandomSeeds(), True), 24, np.random.default_rng(0))
+    tickets = [ticket for ticket in (queue.next_ticket() for _ in range(24)) if ticket is not None]
+    assert Counter(queue.member(ticket)[0].number for ticket in tickets) == dict.fromkeys(range(12), 2)
+    for ticket in tickets[:16]:
+        assert not queue.ready()
+        group, episode = queue.member(ticket)
+        is_live = group.number % 2 == 1
+        queue.end_episode(ticket, 1, float(is_live and episode.member), False, {})
+    # The update does not wait for the others
+    assert queue.ready()
+    assert [group.number for group in queue.take()] == list(range(8)), "up to the fourth live one"
+    # Nor are they thrown away
+    assert [group.number for group in queue.groups] == [8, 9, 10, 11]
+
+
 def test_members_given_back_are_handed_out_next_and_in_order() -> None:
     queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds(), True), 4, np.random.default_rng(0))
     tickets = [queue.next_ticket() for _ in range(4)]

@@ -1,0 +1,118 @@
+"""
+What a critic costs in memory: the peak of a process that trains with one and without.
+
+``python -m benchmarks.critic_memory`` trains each subject for some updates in a process of its own, with networks that are
+large enough to be seen beside Python and PyTorch: ``results/critic_memory.json``.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.type_aliases import PyTorchObs
+
+from benchmarks.common import RESULTS, command, machine
+from sb3_grpo import GRPO
+from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.grpo import TokenActorCriticPolicy
+from sb3_grpo.utils.machine import peak_memory
+
+RESULT = RESULTS / "critic_memory.json"
+N_REPEATS = 2
+TEXT = {"n_layers": 8, "width": 512, "n_heads": 8}
+CONTROL = {"net_arch": [2048, 2048]}
+N_TEXTS, N_COPIES = 16, 8
+# Minibatches are small, so that the networks count and not what passes through them
+BATCH_SIZE = 16
+COMMON: dict[str, Any] = {"batch_size": BATCH_SIZE, "n_epochs": 1, "seed": 0, "device": "cpu"}
+
+
+class TwoTransformersPolicy(TokenActorCriticPolicy):
+    """The critic is a transformer of its own, as large as the policy's: PPO as it is used on language models."""
+
+    def _build_critic(self) -> None:
+        super()._build_critic()
+        self.critic, _ = self._make_network()
+
+    def _values(self, obs: th.Tensor) -> th.Tensor:
+        policys = self.network
+        try:
+            self.network = self.critic
+            return self.value_net(self._hidden(obs))
+        finally:
+            self.network = policys
+
+    def forward(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
+        actions, _, log_prob = super().forward(obs, deterministic)
+        return actions, self._values(obs), log_prob
+
+    def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
+        _, log_prob, entropy = super().evaluate_actions(obs, actions)
+        return self._values(obs), log_prob, entropy  # type: ignore[arg-type]
+
+    def predict_values(self, obs: PyTorchObs) -> th.Tensor:
+        return self._values(obs)  # type: ignore[arg-type]
+
+
+def _text_env() -> VerifierTextVecEnv:
+    return VerifierTextVecEnv(N_TEXTS, seed=0, max_answer_tokens=4)
+
+
+SUBJECTS: dict[str, Any] = {
+    "text, no critic": lambda: GRPO("TokenPolicy", _text_env(), n_groups=2, policy_kwargs=TEXT, **COMMON),
+    "text, value head": lambda: PPO(TokenActorCriticPolicy, _text_env(), n_steps=4, policy_kwargs=TEXT, **COMMON),
+    "text, critic": lambda: PPO(TwoTransformersPolicy, _text_env(), n_steps=4, policy_kwargs=TEXT, **COMMON),
+    "control, no critic": lambda: GRPO("MlpPolicy", _control_env(), n_steps=8, policy_kwargs=CONTROL, **COMMON),
+    "control, critic": lambda: PPO("MlpPolicy", _control_env(), n_steps=8, policy_kwargs=CONTROL, **COMMON),
+}
+
+
+def _control_env() -> Any:
+    return make_vec_env("CartPole-v1", n_envs=N_COPIES, seed=0)
+
+
+def measure(subject: str) -> dict[str, float]:
+    """
+    :param subject: One of ``SUBJECTS``
+    :return: Parameters in millions, peak memory in MiB, and how much of it was there before the model
+    """
+    th.set_num_threads(1)
+    before = peak_memory()
+    model: Any = SUBJECTS[subject]()
+    # Two rollouts of PPO; random answers to sums rarely make a live group
+    model.learn(128 if isinstance(model, PPO) else 512)
+    assert model._n_updates > 0, "without an update there are no gradients and no moments"
+    parameters = sum(each.numel() for each in model.policy.parameters())
+    return {"parameters_millions": parameters / 1e6, "peak_memory_mib": peak_memory(), "before_mib": before}
+
+
+def _measure_in_process(subject: str) -> dict[str, float]:
+    arguments = [sys.executable, "-m", "benchmarks.critic_memory", "--one", subject]
+    output = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True, cwd=RESULTS.parents[1]).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def main() -> None:
+    """Measure all, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one", choices=SUBJECTS, help="measure only this one, in this process")
+    if (subject := parser.parse_args().one) is not None:
+        print(json.dumps(measure(subject)))
+        return
+    results = {}
+    for subject in SUBJECTS:
+        runs = [_measure_in_process(subject) for _ in range(N_REPEATS)]
+        results[subject] = median = {key: round(float(np.median([run[key] for run in runs])), 1) for key in runs[0]}
+        median["training_mib"] = round(median["peak_memory_mib"] - median["before_mib"], 1)
+        print(f"{subject}: {median}", flush=True)
+    RESULT.write_text(json.dumps({"command": command(), **machine(), "medians": results}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
