@@ -7,6 +7,7 @@ import pytest
 
 from sb3_grpo.cli.main import main
 from sb3_grpo.lecture.arithmetic import GRIDS
+from sb3_grpo.lecture.formulas import math
 from tests.browser import Opened, serious_findings
 
 MAX_BYTES = 1_500_000
@@ -37,6 +38,30 @@ def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
 def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
     page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [390, 1920])
+def test_no_formula_is_cut_off_at_its_foot(browser: Any, lecture: Path, width: int) -> None:
+    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
+    cut_off = """[...document.querySelectorAll(".scroll")].filter((each) => each.scrollHeight > each.clientHeight + 1)"""
+    assert page.evaluate(f"{cut_off}.map((each) => each.textContent)") == []
+
+
+@pytest.mark.parametrize(
+    ("latex", "expected"),
+    [
+        # A sign, not a difference
+        (r"x = -1", '<mo>&#x0003D;</mo><mo form="prefix">&#x02212;</mo>'),
+        (r"x - 1", "<mi>x</mi><mo>&#x02212;</mo>"),
+        # The name of a function: no space before its bracket
+        (r"a \operatorname{clip}(r)", '<mo lspace="0.17em" rspace="0">clip</mo><mo stretchy="false">&#x00028;</mo>'),
+        (r"= \max_a r", '<mo>&#x0003D;</mo><msub><mo lspace="0" rspace="0.17em">max</mo>'),
+        (r"|o|", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
+        (r"a \qquad b", "<mi>a</mi></mrow></math><math"),
+    ],
+)
+def test_spaces_of_formulas(latex: str, expected: str) -> None:
+    assert expected in math(latex, display=True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
