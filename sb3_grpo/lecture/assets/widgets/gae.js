@@ -59,7 +59,7 @@ function estimatorTable(lambda, error, n) {
     "4 in a group, mean of all": M.groupError(4, 0),
     "4 in a group, mean of others": M.groupError(4, 1),
     "Monte Carlo − critic (λ = 1)": M.gaeError(1, error),
-    ...Object.fromEntries(K_STEPS.map((n) => [`${n} step${n > 1 ? "s" : ""}: A3C(${n - 1})${n > 1 ? "" : ", λ = 0"}`, M.kStepError(n - 1, error)])),
+    ...Object.fromEntries(K_STEPS.map((n) => [`${n} step${n > 1 ? "s" : ""}: A3C(${n - 1})${n > 1 ? "" : ", GAE(0)"}`, M.kStepError(n - 1, error)])),
     [`GAE(${fmt(lambda)})`]: M.gaeError(lambda, error),
   };
   const cells = ([bias, noise]) => [
