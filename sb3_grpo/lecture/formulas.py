@@ -7,7 +7,7 @@ import latex2mathml.converter
 
 # Operators after which a minus is a sign, as in "= -1": the converter leaves it to browsers, which take it for a difference
 _BEFORE_SIGN = "|".join(f"&#x{ord(each):05X};" for each in "=,([{<>/\N{MIDDLE DOT}\N{LEFTWARDS ARROW}")
-_BAR = f'<mo stretchy="false">&#x{ord("|"):05X};</mo>'
+_BAR = re.compile(f'<mo(?: stretchy="false")?>(&#x{ord("|"):05X};</mo>)')
 
 
 def math(latex: str, display: bool = False) -> str:
@@ -22,7 +22,7 @@ def math(latex: str, display: bool = False) -> str:
     formula = re.sub(rf"(<mo[^>]*>(?:{_BEFORE_SIGN})</mo>)<mo>&#x02212;</mo>", r'\1<mo form="prefix">&#x02212;</mo>', formula)
     # Names such as "min", and the bars of a length, have the spaces of a relation
     formula = re.sub(r"<mo>([A-Za-z]{2,})</mo>(<mo )?", _name, formula)
-    formula = formula.replace(_BAR, _BAR.replace("<mo", '<mo lspace="0" rspace="0"'))
+    formula = _BAR.sub(r'<mo lspace="0" rspace="0" stretchy="false">\1', formula)
     # Where the line is too short for both, what stands behind a large space goes to the next one
     first, *others = formula.split('<mspace width="2em" />') if display else [formula]
     return "</mrow></math>".join([first, *(f"{first[: first.index('<mrow>')]}<mrow>{other}" for other in others)])

@@ -57,6 +57,7 @@ def test_no_formula_is_cut_off_at_its_foot(browser: Any, lecture: Path, width: i
         (r"a \operatorname{clip}(r)", '<mo lspace="0.17em" rspace="0">clip</mo><mo stretchy="false">&#x00028;</mo>'),
         (r"= \max_a r", '<mo>&#x0003D;</mo><msub><mo lspace="0" rspace="0.17em">max</mo>'),
         (r"|o|", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
+        (r"\lvert o \rvert", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
         (r"a \qquad b", "<mi>a</mi></mrow></math><math"),
     ],
 )
