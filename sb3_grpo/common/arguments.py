@@ -89,7 +89,7 @@ ARGUMENTS: dict[str, Kind] = {
     "start_sampler": Function("a function of a numpy.random.Generator that returns a start", call="rng"),
     "vine_share": Number(0, 1),
     "horizon": Whole(none="whole episodes"),
-    "step_timeout": Number(positive=True, limit=True, none="the limit of the kind of environment"),
+    "step_timeout": Number(0.001, limit=True, none="the limit of the kind of environment", why="a step takes some time"),
     # As in Stable-Baselines3
     "use_sde": Flag(),
     "sde_sample_freq": Whole(low=-1),

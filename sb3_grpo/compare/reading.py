@@ -71,6 +71,7 @@ _EXPERIMENT = {
     "hyperparams": {"*": {"*": {"*": str}}},
     "networks": {"*": {"*": str}},
 }
+_MAX_DIGITS = 31
 _NUMBER = Number(-1e30, 1e30, none="not known")
 _RESULT = {
     **dict.fromkeys(("env", "variant", "algo", "status", "net_arch", "provenance"), str),
@@ -113,13 +114,20 @@ def _read(path: Path, shape: Any) -> Any:
     :return: its content
     """
     try:
-        content = json.loads(_bytes(path))
+        content = json.loads(_bytes(path), parse_int=_whole_number)
         _check(path.stem, content, shape)
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} is damaged, or was not written by compare ({error}). Delete it and run the comparison again"
         ) from error
     return content
+
+
+def _whole_number(text: str) -> int:
+    # No count has this many digits, and what is not in the shape goes into tables of floats
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"{text[:20]}... is too large a number")
+    return int(text)
 
 
 def _bytes(path: Path) -> bytes:

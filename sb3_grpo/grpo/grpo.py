@@ -472,6 +472,7 @@ class GRPO(OnGroupAlgorithm):
             # Clip grad norm
             grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             latest = stats[-len(accumulated) :]
+            # Waits for the device, in each step: what is not finite must never reach the policy
             if not th.isfinite(grad_norm + sum(each["loss"] for each in latest)):
                 self._refuse_step(advantages, latest)
                 del stats[-len(accumulated) :]
