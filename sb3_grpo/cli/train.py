@@ -1,6 +1,7 @@
 """``python -m sb3_grpo train``: any environment of Gymnasium."""
 
 import argparse
+import functools
 import importlib.util
 import re
 import textwrap
@@ -34,6 +35,7 @@ from sb3_grpo.cli.runs import (
     save_training,
     sigterm_interrupts,
 )
+from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.console import (
     ALGORITHMS,
     UsageError,
@@ -118,6 +120,9 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         default=[],
         metavar="KEY=VALUE",
         help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and wins over --preset",
+    )
+    parser.add_argument(
+        "--no-clip", action="store_true", help="leave no moving picture of the trained agent next to the untrained one"
     )
     add_saving(parser)
     parser.set_defaults(run=_train, command="train")
@@ -241,11 +246,16 @@ def _run(args: argparse.Namespace) -> int:
         # Before the evaluation: a Ctrl-C loses nothing else
         lambda: end_config(config, outcome, training, evaluation=None),
     )
-    evaluation: dict[str, Any] | None = None
+    rows = []
     if outcome.is_complete:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
-    return finish(args, outcome, _summary(evaluation, spec.reward_threshold))
+        rows = _summary(evaluation, spec.reward_threshold)
+        if not args.no_clip:
+            make_env = functools.partial(make_env_of, args.env, 1, None)
+            # The first episode of the evaluation
+            rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
+    return finish(args, outcome, rows)
 
 
 def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
@@ -297,9 +307,7 @@ def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshol
             axes.axhline(threshold, color="gray", linestyle="--", label=f"solved: {threshold:g}")
 
 
-def _summary(evaluation: dict[str, Any] | None, threshold: float | None) -> list[tuple[str, str]]:
-    if evaluation is None:
-        return []
+def _summary(evaluation: dict[str, Any], threshold: float | None) -> list[tuple[str, str]]:
     mean, std = evaluation["mean_return"], evaluation["std_return"]
     summary = f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"
     rows = [("Evaluation", f"deterministic actions: {summary}")]
