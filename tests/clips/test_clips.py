@@ -240,7 +240,7 @@ def test_files_of_others_are_only_data(change: dict[str, Any], tmp_path: Path) -
     save_played(Pair(episode(9, 1), episode(9, 1)), tmp_path)
     path = tmp_path / "clip.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match="clip.json is damaged, or was not written by compare .* Delete it"):
+    with pytest.raises(ValueError, match=r"clip\.json is damaged, or was not written by compare .* Delete it"):
         load_played(tmp_path)
 
 
