@@ -253,7 +253,7 @@ def _run(args: argparse.Namespace) -> int:
         rows = _summary(evaluation, spec.reward_threshold)
         if not args.no_clip:
             make_env = functools.partial(make_env_of, args.env, 1, None)
-            # The first episode of the evaluation
+            # Where the evaluation began
             rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
     return finish(args, outcome, rows)
 

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 # Shown from the beginning, step by step; and at most from the whole episode, at equal distances
@@ -141,7 +142,8 @@ def _single(env: VecEnv) -> DummyVecEnv:
 
 def play_episode(model: BaseAlgorithm, make_env: Callable[[], VecEnv], seed: int) -> Episode:
     """
-    Play with the most likely actions: once to see how long it takes, and once to take pictures, which is what takes time.
+    Play with sampled actions, as in training: once to see how long it takes, and once to take pictures, which is what takes
+    time. (With the most likely ones, an untrained agent may well balance CartPole's pole.)
 
     :param model: who acts
     :param make_env: makes one copy of its environment, which can be drawn. A used one may go on with its game
@@ -168,11 +170,13 @@ def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int]
         inner = _single(env)
         camera = inner.envs[0] = _Camera(inner.envs[0])
         env.seed(seed)
+        set_random_seed(seed)
         observation = env.reset()
         state, begins, ended = None, np.ones(1, bool), False
         shots = [Shot(0, 0.0, camera.take())]
         for step in range(1, MAX_STEPS + 1):
-            action, state = model.predict(observation, state, begins, deterministic=True)  # type: ignore[arg-type]
+            _renew_noise(model, step - 1)
+            action, state = model.predict(observation, state, begins)  # type: ignore[arg-type]
             camera.is_on = is_shown(step)
             observation, _, begins, infos = env.step(action)
             # With Atari's life loss, an episode can be done for the agent and go on for Monitor
@@ -185,6 +189,13 @@ def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int]
         return Episode(shots, 1, ended)
     finally:
         env.close()
+
+
+def _renew_noise(model: BaseAlgorithm, n_steps: int) -> None:
+    # With gSDE, the noise is a function of the state that is drawn anew only now and then
+    frequency = getattr(model, "sde_sample_freq", -1)
+    if getattr(model, "use_sde", False) and (n_steps == 0 or (frequency > 0 and n_steps % frequency == 0)):
+        model.policy.reset_noise(1)  # type: ignore[operator]
 
 
 def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:

