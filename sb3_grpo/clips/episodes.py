@@ -212,7 +212,7 @@ def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:
         env.seed(seed)
         observation = env.reset()
         for _ in range(N_EXCHANGES * MAX_STEPS):
-            action, _ = model.predict(observation, deterministic=True)
+            action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
             observation, rewards, dones, infos = env.step(action)
             if dones[0]:
                 said = infos[0].get("messages") or [infos[0]["answer"]]

@@ -85,8 +85,8 @@ def load_played(folder: Path) -> Pair | Exchanges | str | None:
 
 
 def _reply(content: dict[str, Any]) -> Reply:
-    texts = [str(content[key])[:MAX_TEXT] for key in ("question", "answer")]
-    return Reply(*texts, _RETURN.check("reward", content["reward"]))
+    question, answer = (str(content[key])[:MAX_TEXT] for key in ("question", "answer"))
+    return Reply(question, answer, _RETURN.check("reward", content["reward"]))
 
 
 def _episodes(content: dict[str, Any], path: Path) -> list[Episode]:
@@ -98,11 +98,11 @@ def _episodes(content: dict[str, Any], path: Path) -> list[Episode]:
     n_rows = -(-sum(counts) // _COLUMNS)
     if path.stat().st_size > _MAX_SHEET:
         raise ValueError(f"{path.name} is too large")
-    sheet = Image.open(io.BytesIO(path.read_bytes()), formats=["WEBP"])
+    file = Image.open(io.BytesIO(path.read_bytes()), formats=["WEBP"])
     # Before anything is decoded
-    if sheet.size != (_COLUMNS * width, n_rows * height):
-        raise ValueError(f"{path.name} has {sheet.width} x {sheet.height} pixels")
-    sheet = sheet.convert("RGB")
+    if file.size != (_COLUMNS * width, n_rows * height):
+        raise ValueError(f"{path.name} has {file.width} x {file.height} pixels")
+    sheet = file.convert("RGB")
     corners = ((place % _COLUMNS * width, place // _COLUMNS * height) for place in range(sum(counts)))
     pictures = [sheet.crop((left, top, left + width, top + height)) for left, top in corners]
     return [
