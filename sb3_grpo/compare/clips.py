@@ -125,24 +125,24 @@ def env_clip(results: Results, env: str) -> Clip | None:
     return Clip(reason=reasons[0]) if reasons else None
 
 
-def _which(actions: str, seeds: Mapping[str, int]) -> str:
-    first, seed = next(iter(seeds.items()))
+def _caption(actions: str, first: str, seed: int, below: str) -> str:
     return (
         f"{actions} from the same start, of each variant's run whose final return is the median. "
-        f"Untrained: {first}, seed {seed}, before it learned"
+        f"Untrained: {first}, seed {seed}, before it learned. {below}"
     )
 
 
 def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]]) -> Clip:
-    first_seed, first = next(iter(pairs.values()))
+    first_name, (first_seed, first) = next(iter(pairs.items()))
     shown = [(UNTRAINED, first_seed, first.untrained)] + [(name, seed, pair.trained) for name, (seed, pair) in pairs.items()]
-    # As text in the page, a third more
-    moving, still = separate_pictures([episode for _, _, episode in shown], MAX_BYTES * 3 // 4)
+    # As text in the page it is a third more, and a little
+    moving, still = separate_pictures([episode for _, _, episode in shown], MAX_BYTES * 7 // 10)
     panels = [
         Panel(name, seed, f"{env}, {name}, seed {seed}: {_outcome(episode)}.", _address(moving[place]), _address(still[place]))
         for place, (name, seed, episode) in enumerate(shown)
     ]
-    caption = f"{_which('Sampled actions, as in training,', {name: seed for name, (seed, _) in pairs.items()})}. Below each: the step, and the return so far."
+    below = "Below each: the step, and the return so far."
+    caption = _caption("Sampled actions, as in training,", first_name, first_seed, below)
     return Clip(caption, panels)
 
 
@@ -156,13 +156,11 @@ def _address(picture: bytes) -> str:
 
 
 def _texts(texts: Mapping[str, tuple[int, Exchanges]]) -> Clip:
-    _, first = next(iter(texts.values()))
+    first_name, (first_seed, first) = next(iter(texts.items()))
     columns = [(UNTRAINED, first.untrained)] + [(name, exchanges.trained) for name, (_, exchanges) in texts.items()]
     rows = [
         (replies[0].question, [(name, reply) for (name, _), reply in zip(columns, replies, strict=True)])
         for replies in zip(*(replies for _, replies in columns), strict=False)
     ]
-    caption = (
-        f"{_which('Most likely answers', {name: seed for name, (seed, _) in texts.items()})}. After each answer: its reward."
-    )
+    caption = _caption("Most likely answers", first_name, first_seed, "After each answer: its reward.")
     return Clip(caption, exchanges=rows)
