@@ -79,7 +79,8 @@ def record(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> Pair | Exchang
 
 def _with_statistics(model: BaseAlgorithm, env: VecEnv) -> VecEnv:
     training_env = model.get_env()
-    if training_env is not None:
+    # Without statistics, the wrappers may differ: a model transposes images of its own environment
+    if training_env is not None and model.get_vec_normalize_env() is not None:
         sync_envs_normalization(training_env, env)
     return env
 

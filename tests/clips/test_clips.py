@@ -14,7 +14,7 @@ from PIL import Image
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import set_random_seed
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.clips.episodes import Episode, NoClipError, Shot
@@ -120,6 +120,57 @@ def test_texts_are_left_as_text(tmp_path: Path) -> None:
     question = played.trained[0].question
     assert first[0] == f"question: {question}" and first[1].startswith("untrained: ")
     assert first[2] == f"GRPO: {right[question]}   (reward 1)"
+
+
+class Film(gym.Env):
+    """Five steps in pictures, which are shown as they are seen."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.render(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.render(), 0.5, self.time == 5, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((36, 36, 3), 40 * self.time, np.uint8)
+
+
+def test_images_and_normalised_observations() -> None:
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Film, 1, env_kwargs={"render_mode": render_mode})
+
+    model = GRPO("CnnPolicy", make_group_env(Film, 2), n_steps=8, seed=0)
+    played = record(model, make, 0)
+    assert isinstance(played, Pair)
+    for each in played:
+        assert [shot.step for shot in each.shots] == [*range(6)] and each.total == 2.5
+        assert [int(np.asarray(shot.picture).mean()) for shot in each.shots] == [0, 40, 80, 120, 160, 200]
+
+    def normalised(render_mode: str | None) -> VecEnv:
+        return VecNormalize(maker("CartPole-v1")(render_mode), training=False, norm_reward=False)
+
+    env = VecNormalize(make_group_env("CartPole-v1", 2, seed=0))
+    model = GRPO("MlpPolicy", env, n_steps=16, seed=0).learn(64)
+    seen: list[VecEnv] = []
+
+    def make_normalised(render_mode: str | None) -> VecEnv:
+        seen.append(normalised(render_mode))
+        return seen[-1]
+
+    record(model, make_normalised, 0)
+    # The untrained model without statistics, the trained one with its own
+    counts = [each.obs_rms.count > 1 for each in seen]  # type: ignore[attr-defined]
+    assert counts == [False, False, True, True]
 
 
 class Blind(gym.Env):
