@@ -1,6 +1,7 @@
 """One episode as it can be shown: few small pictures, or what was asked and answered."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,6 +98,9 @@ class _Camera(gym.Wrapper):
         self.picture: Image.Image | None = None
         self.monitor = next((each for each in _layers(env) if isinstance(each, Monitor)), None)
         self._total = 0.0
+        # Gymnasium's MuJoCo environments have a camera that follows the agent, which runs away from the one they take
+        with suppress(AttributeError, KeyError):
+            env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Play a step, and take the picture that is wanted, or the last of the episode."""

@@ -122,9 +122,42 @@ def test_texts_are_left_as_text(tmp_path: Path) -> None:
     assert first[2] == f"GRPO: {right[question]}   (reward 1)"
 
 
-class Film(gym.Env):
-    """Five steps in pictures, which are shown as they are seen."""
+def test_the_camera_follows_who_runs_away() -> None:
+    pytest.importorskip("mujoco")
 
+    class Runner(gym.Wrapper):
+        """Three steps, each of them a hundred metres."""
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            state = self.env.unwrapped
+            state.data.qpos[0] += 100.0  # type: ignore[attr-defined]
+            self.n_steps += 1
+            observation, reward, _, _, info = self.env.step(action)
+            return observation, reward, self.n_steps == 3, False, info
+
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            self.n_steps = 0
+            return self.env.reset(**kwargs)
+
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env("HalfCheetah-v5", 1, wrapper_class=Runner, env_kwargs={"render_mode": render_mode})
+
+    model = GRPO("MlpPolicy", make(None), n_steps=8, seed=0)
+    try:
+        played = record(model, make, 0)
+    except NoClipError as error:
+        pytest.skip(str(error))
+    assert isinstance(played, Pair)
+    for shot in played.trained.shots:
+        # Skin among black, white and greenish tiles
+        red, _green, blue = np.asarray(shot.picture, int).transpose(2, 0, 1)
+        assert (red - blue > 40).sum() > 200, shot.step
+
+
+class Film(gym.Env):
+    """Pictures that are shown as they are seen."""
+
+    length = 5
     observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     action_space = gym.spaces.Discrete(2)
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -139,10 +172,10 @@ class Film(gym.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.time += 1
-        return self.render(), 0.5, self.time == 5, False, {}
+        return self.render(), 0.5, self.time == self.length, False, {}
 
     def render(self) -> np.ndarray:
-        return np.full((36, 36, 3), 40 * self.time, np.uint8)
+        return np.full((36, 36, 3), 3 * self.time, np.uint8)
 
 
 def test_images_and_normalised_observations() -> None:
@@ -154,7 +187,14 @@ def test_images_and_normalised_observations() -> None:
     assert isinstance(played, Pair)
     for each in played:
         assert [shot.step for shot in each.shots] == [*range(6)] and each.total == 2.5
-        assert [int(np.asarray(shot.picture).mean()) for shot in each.shots] == [0, 40, 80, 120, 160, 200]
+        assert [int(np.asarray(shot.picture).mean()) for shot in each.shots] == [0, 3, 6, 9, 12, 15]
+    # Of a longer one, not every step, and always the last
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Film, "length", 69)
+        long = record(model, make, 0)[1]
+    assert isinstance(long, Episode) and long.stride == 2 and long.length == 69
+    assert [shot.step for shot in long.shots] == [*range(16), *range(16, 69, 2), 69]
+    assert all(int(np.asarray(shot.picture).mean()) == 3 * shot.step for shot in long.shots)
 
     def normalised(render_mode: str | None) -> VecEnv:
         return VecNormalize(maker("CartPole-v1")(render_mode), training=False, norm_reward=False)
