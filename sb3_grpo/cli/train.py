@@ -251,7 +251,8 @@ def _run(args: argparse.Namespace) -> int:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
         rows = _summary(evaluation, spec.reward_threshold)
-        if not args.no_clip:
+        # A run that an earlier version began has no such option
+        if not getattr(args, "no_clip", False):
             make_env = functools.partial(make_env_of, args.env, 1, None)
             # Where the evaluation began
             rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
