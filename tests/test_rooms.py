@@ -11,7 +11,7 @@ FROM_THE_GROUND_UP = [
     ["text"],
     ["grpo"],
     ["dapo"],
-    ["recording"],
+    ["recording", "clips"],
     ["presets"],
     ["envs"],
     ["console"],

@@ -50,6 +50,9 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--workers", type=positive, help="runs at the same time (default: one for each CPU core, or all that Ray has room for)"
     )
+    parser.add_argument(
+        "--no-clip", action="store_true", help="leave no moving pictures of the trained agents next to an untrained one"
+    )
     parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on this Ray cluster; auto: that of this machine")
     parser.set_defaults(run=_compare)
 
@@ -79,11 +82,14 @@ def _report(args: argparse.Namespace) -> int:
 
 def _pack(args: argparse.Namespace) -> int:
     _check_extra()
+    from sb3_grpo.compare.clips import pack_clips
     from sb3_grpo.compare.packed import pack
     from sb3_grpo.compare.results import collect
 
-    pack(collect(args.folder), args.target)
-    size = sum(path.stat().st_size for path in args.target.iterdir() if path.is_file()) / 1024
+    results = collect(args.folder)
+    pack(results, args.target)
+    pack_clips(results, args.target)
+    size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
     say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB")
     return OK
 
@@ -95,6 +101,7 @@ def _compare(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.worker import prepare_runs
 
     experiment = _experiment(args)
+    experiment.clips = not args.no_clip
     folder: Path = args.output or Path("comparisons") / experiment.name
     if args.ray is None:
         prepare_runs()

@@ -1,6 +1,7 @@
 """``python -m sb3_grpo train``: any environment of Gymnasium."""
 
 import argparse
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from sb3_grpo.cli.runs import (
     sigterm_interrupts,
 )
 from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
+from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.console import (
     ALGORITHMS,
     UsageError,
@@ -106,6 +108,9 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--eval-episodes", type=positive, default=100, help="episodes in the evaluation at the end (default: %(default)s)"
     )
     add_set(parser)
+    parser.add_argument(
+        "--no-clip", action="store_true", help="leave no moving picture of the trained agent next to the untrained one"
+    )
     add_saving(parser)
     parser.set_defaults(run=_train, command="train")
 
@@ -178,11 +183,17 @@ def _run(args: argparse.Namespace) -> int:
         # Before the evaluation: a Ctrl-C loses nothing else
         lambda: end_config(config, outcome, training, evaluation=None),
     )
-    evaluation: dict[str, Any] | None = None
+    rows = []
     if outcome.is_complete:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
-    return finish(args, outcome, _summary(evaluation, spec.reward_threshold))
+        rows = _summary(evaluation, spec.reward_threshold)
+        # A run that an earlier version began has no such option
+        if not getattr(args, "no_clip", False):
+            make_env = functools.partial(make_env_of, args.env, 1, None)
+            # Where the evaluation began
+            rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
+    return finish(args, outcome, rows)
 
 
 def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
@@ -234,9 +245,7 @@ def _save_curve(path: Path, title: str, curve: list[tuple[int, float]], threshol
             axes.axhline(threshold, color="gray", linestyle="--", label=f"solved: {threshold:g}")
 
 
-def _summary(evaluation: dict[str, Any] | None, threshold: float | None) -> list[tuple[str, str]]:
-    if evaluation is None:
-        return []
+def _summary(evaluation: dict[str, Any], threshold: float | None) -> list[tuple[str, str]]:
     mean, std = evaluation["mean_return"], evaluation["std_return"]
     summary = f"mean return {mean:.2f}, standard deviation {std:.2f}, {evaluation['episodes']} episodes"
     rows = [("Evaluation", f"deterministic actions: {summary}")]

@@ -77,6 +77,7 @@ class Experiment:
     :param machine: where it was started
     :param hyperparams: for each environment and variant, what its model is built with
     :param networks: for each environment and variant, its network
+    :param clips: whether runs leave moving pictures
     """
 
     name: str
@@ -93,6 +94,7 @@ class Experiment:
     machine: dict[str, Any] = field(default_factory=dict)
     hyperparams: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     networks: dict[str, dict[str, str]] = field(default_factory=dict)
+    clips: bool = True
 
     def jobs(self) -> list[Job]:
         """
@@ -114,6 +116,7 @@ class Experiment:
             "n_eval_episodes": self.n_eval_episodes,
             "n_final_episodes": self.n_final_episodes,
             "device": self.device,
+            "clips": self.clips,
             "command": self.command.rpartition("\n")[2],
         }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sb3_grpo.compare.clips import Clip
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import Finding, Scale, number, seen
 from sb3_grpo.compare.lecture import Fact
@@ -37,6 +38,7 @@ class EnvSection:
     :param runs: the final return of every run as a number
     :param efficiency: how fast returns rose
     :param findings: what can be said of each pair
+    :param clip: what its agents do, if the runs have left it
     """
 
     env: str
@@ -48,6 +50,7 @@ class EnvSection:
     runs: Table
     efficiency: Table
     findings: list[Finding]
+    clip: Clip | None
 
 
 @dataclass
@@ -137,8 +140,8 @@ def write_page(page: Page) -> "Path":
         mode_words=MODE_WORDS,
         style=markupsafe.Markup(style),
         script=markupsafe.Markup(script),
-        # Only these may be used, and nothing may be fetched
-        sources=markupsafe.Markup(f"style-src {source_of(style)}; script-src {source_of(script)}"),
+        # Only these may be used, and nothing may be fetched: pictures are in the page
+        sources=markupsafe.Markup(f"img-src data:; style-src {source_of(style)}; script-src {source_of(script)}"),
         data=markupsafe.Markup(script_json(page.data)),
     )
     path = page.results.folder / "report.html"

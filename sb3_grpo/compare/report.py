@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import track
 
 from sb3_grpo.compare import figures, pictures, tables
+from sb3_grpo.compare.clips import env_clip
 from sb3_grpo.compare.curves import EnvCurves, env_curves
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import all_together, find_in, find_overall, judge, normalised_scores, scale
@@ -60,6 +61,7 @@ def make_report(folder: Path) -> Path:
             runs=tables.runs_table(results, curves.env, mode),
             efficiency=tables.efficiency_table(results, curves.env, mode),
             findings=[finding for finding in findings if finding.env == curves.env],
+            clip=env_clip(results, curves.env),
         )
         for place, curves in enumerate(drawn)
     ]

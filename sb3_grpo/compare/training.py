@@ -17,6 +17,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
+from sb3_grpo.clips.episodes import NoClipError
+from sb3_grpo.clips.recording import Exchanges, Pair, record
+from sb3_grpo.clips.stored import save_played
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
@@ -293,7 +296,7 @@ class Diagnostics(KVWriter):
 
 def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None]) -> None:
     """
-    Make a run, and leave its results; ``result.json`` comes last.
+    Make a run, and leave its results; ``result.json`` comes last, but for the clip: no renderer takes a run with it.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: where to leave them
@@ -340,6 +343,16 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
             "error": None,
         }
         write_atomically(folder / "result.json", json.dumps(result, indent=2) + "\n")
+        if settings["clips"]:
+            save_played(_played(built), folder)
+
+
+def _played(built: Built) -> Pair | Exchanges | str:
+    try:
+        # Where the last evaluation began
+        return record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
+    except NoClipError as error:
+        return str(error)
 
 
 def _keys(settings: dict[str, Any]) -> dict[str, Any]:

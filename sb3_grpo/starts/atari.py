@@ -67,14 +67,17 @@ def make_atari_group_env(
     return VecFrameStack(env, n_stack=4)
 
 
-def make_env_of(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
+def make_env_of(env_id: str, n_envs: int, seed: int | None, render_mode: str | None = None) -> VecEnv:
     """
     :param env_id: the id of an environment
     :param n_envs: number of copies
     :param seed: see ``make_vec_env``
+    :param render_mode: how the copies are drawn, if they are
     :return: the vectorized environment, preprocessed as usual if it is an Atari game
     """
-    return (make_atari_group_env if is_atari_id(env_id) else make_group_env)(env_id, n_envs=n_envs, seed=seed)
+    make = make_atari_group_env if is_atari_id(env_id) else make_group_env
+    env_kwargs = None if render_mode is None else {"render_mode": render_mode}
+    return make(env_id, n_envs=n_envs, seed=seed, env_kwargs=env_kwargs)
 
 
 def why_not_learnable(env: VecEnv) -> str | None:

@@ -24,6 +24,7 @@ from rl_zoo3.train import train
 
 from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
 from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.zoo.experiment import GroupExperimentManager
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 
@@ -47,7 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(Text("Error: ", "bold red"), f"Unknown command {name!r}. {usage}", stderr=True)
         return USAGE_ERROR
     try:
-        with _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]):
+        # An option that the RL Zoo does not have
+        no_clip = name == "train" and "--no-clip" in arguments
+        arguments = [argument for argument in arguments if not (no_clip and argument == "--no-clip")]
+        with (
+            _replace_attributes(GroupExperimentManager, leaves_clip=not no_clip),
+            _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]),
+        ):
             _COMMANDS[name]()
     except Exception as error:
         message = str(error) if isinstance(error, UsageError) else _mistake(error, arguments)

@@ -20,10 +20,12 @@ from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
 from sqlalchemy.exc import SQLAlchemyError
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo import presets
+from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
@@ -33,6 +35,10 @@ from sb3_grpo.zoo.hyperparams import config_path
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
+
+
+# Where its episodes begin: far from the training's seeds
+CLIP_SEED = 2**31
 
 
 class WithinBudget(EventCallback):
@@ -99,6 +105,7 @@ class GroupExperimentManager(ExperimentManager):
     - Atari games do not skip frames twice;
     - ``env_kwargs`` of a configuration file hold for evaluation as well;
     - trial 0 of a study can be loaded;
+    - a run leaves a moving picture of its agent next to an untrained one;
     - a trial that cannot be run or makes no update is pruned, and one whose worker is dead is given up.
 
     :param args: see the RL Zoo
@@ -107,6 +114,9 @@ class GroupExperimentManager(ExperimentManager):
     :param log_folder: see the RL Zoo
     :param others: see the RL Zoo
     """
+
+    # python -m sb3_grpo.zoo train --no-clip
+    leaves_clip = True
 
     def __init__(self, args: Any, algo: str, env_id: str, log_folder: str, *others: Any, **kwargs: Any):
         super().__init__(args, algo, env_id, log_folder, *others, **kwargs)
@@ -209,6 +219,29 @@ class GroupExperimentManager(ExperimentManager):
         if hasattr(self._trial, "envs"):
             self._trial.envs.append(env)
         return env
+
+    def drawn_env(self, render_mode: str | None) -> VecEnv:
+        """
+        :param render_mode: how it is drawn, if it is
+        :return: one copy for evaluation, in this process
+        """
+        before = self.vec_env_class, self.eval_env_kwargs
+        self.vec_env_class = DummyVecEnv
+        if render_mode is not None:
+            self.eval_env_kwargs = {**(self.eval_env_kwargs or {}), "render_mode": render_mode}
+        try:
+            return self.create_envs(1, eval_env=True, no_log=True)
+        finally:
+            self.vec_env_class, self.eval_env_kwargs = before
+
+    def save_trained_model(self, model: BaseAlgorithm) -> None:
+        """
+        :param model: what was trained
+        """
+        super().save_trained_model(model)
+        if self.leaves_clip:
+            said = leave_clip(model, self.drawn_env, CLIP_SEED, Path(self.save_path), type(model).__name__)
+            say(f"Clip: {said}")
 
     def objective(self, trial: optuna.Trial) -> float:
         """

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from PIL import Image
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -103,6 +104,27 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "no, that takes a mean return of 475" in printed
     assert f"{config['evaluation']['mean_return']:.2f}" in printed
+
+
+def test_train_leaves_a_moving_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    train_and_read()
+    picture = Image.open("out/clip.webp")
+    assert picture.format == "WEBP" and picture.n_frames > 5 and Path("out/clip.webp").stat().st_size <= 300_000
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"Clip out/clip.webp: untrained and trained from the same start, return \d+ and \d+ ", printed)
+    assert "out: clip.webp, config.json, curve.png, model.zip" in printed
+
+
+def test_without_a_clip(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    train_and_read("--no-clip")
+    assert "lip" not in capsys.readouterr().out
+    assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
+    # As if it were not installed: training is not affected
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    assert train(*SHORT, "--output", "other") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Clip none, pygame is not installed, run `pip install" in printed
+    assert sorted(os.listdir("other")) == ["config.json", "curve.png", "model.zip"]
 
 
 def test_presets_and_what_is_set_beside_them(capsys: pytest.CaptureFixture[str]) -> None:

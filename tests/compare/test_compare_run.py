@@ -29,6 +29,8 @@ from filelock import FileLock
 from sb3_grpo import DAPO, presets
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import _make_parser, main
+from sb3_grpo.clips.recording import Pair
+from sb3_grpo.clips.stored import load_played
 from sb3_grpo.compare import training
 from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.definition import make_experiment
@@ -122,6 +124,24 @@ def test_all_runs_are_evaluated_alike(finished: Path) -> None:
     keys = {row["key"] for row in read(out / "diagnostics.csv") if row["variant"] == "dapo"}
     assert {"group/dead_fraction", "train/entropy", "train/clip_fraction_low", "train/approx_kl"} <= keys
     assert "<html" in (out / "report.html").read_text()
+
+
+def test_runs_leave_clips_and_the_report_shows_them(finished: Path) -> None:
+    out = finished / "out"
+    assert len([*out.rglob("clip.webp")]) == 4
+    for run in ("ppo/0", "dapo/1"):
+        pair = load_played(out / "runs" / "CartPole-v1" / run)
+        assert isinstance(pair, Pair)
+        assert pair.trained.ended and pair.trained.total == pair.trained.length > 5
+    assert (out / "report.html").read_text().count("data:image/webp;base64,") == 6
+
+
+def test_no_clip(tmp_path: Path) -> None:
+    assert _make_parser().parse_args(["compare", "--no-clip"]).no_clip
+    experiment = make_experiment(TINY | {"variants": ["ppo"], "seeds": 1, "n_evaluations": 1, "timesteps": 64}, "test")
+    experiment.clips = False
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
+    assert (tmp_path / "result.json").exists() and not [*tmp_path.glob("clip*")]
 
 
 def test_config_says_what_was_run(finished: Path) -> None:
@@ -335,7 +355,8 @@ def test_run_that_has_just_finished_survives_an_interrupt(tmp_path: Path) -> Non
     # Nobody has asked yet whether it has ended
     wait_for(lambda: job.is_done(tmp_path))
     pool.close()
-    names = {path.name for path in job.folder(tmp_path).iterdir()}
+    # The clip comes later
+    names = {path.name for path in job.folder(tmp_path).iterdir()} - {"clip.json", "clip.webp"}
     assert names == {"config.json", "diagnostics.csv", "evaluations.csv", "log.txt", "model.zip", "result.json"}
 
 

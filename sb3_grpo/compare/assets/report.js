@@ -226,6 +226,23 @@ document.getElementById("theme").addEventListener("click", () => {
   update();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+// Moving pictures stand still on paper, and until they are asked for where motion is not wanted
+document.querySelectorAll(".clip").forEach((clip) => {
+  const button = clip.querySelector("button"), name = clip.querySelector("strong").textContent;
+  let playing;
+  const move = (on) => clip.querySelectorAll("source").forEach((source) => { source.media = on ? "all" : "not all"; });
+  function play(on) {
+    playing = on;
+    move(on);
+    button.textContent = on ? "Stop" : "Play";
+    button.setAttribute("aria-label", `${button.textContent}: ${name}`);
+  }
+  button.hidden = false;
+  button.addEventListener("click", () => play(!playing));
+  addEventListener("beforeprint", () => move(false));
+  addEventListener("afterprint", () => move(playing));
+  play(!matchMedia("(prefers-reduced-motion: reduce)").matches);
+});
 // On paper nothing is folded
 let folded = [];
 addEventListener("beforeprint", () => { folded = [...document.querySelectorAll("details:not([open])")]; folded.forEach((each) => { each.open = true; }); });

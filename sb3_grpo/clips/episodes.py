@@ -1,0 +1,228 @@
+"""One episode as it can be shown: few small pictures, or what was asked and answered."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from PIL import Image
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+# Shown from the beginning, step by step; and at most from the whole episode, at equal distances
+HEAD, BODY = 16, 48
+# Of an episode, the rest is not played
+MAX_STEPS = 1000
+# Pixels of the longer side
+SIZE = 240
+# Questions that are shown, and characters of each text
+N_EXCHANGES, MAX_TEXT = 5, 500
+
+
+class NoClipError(Exception):
+    """Why nothing can be shown, in words."""
+
+
+class Shot(NamedTuple):
+    """
+    A picture of an episode.
+
+    :param step: after how many steps
+    :param total: the return so far
+    :param picture: what is seen
+    """
+
+    step: int
+    total: float
+    picture: Image.Image
+
+
+@dataclass
+class Episode:
+    """
+    An episode in pictures.
+
+    :param shots: in order: the first steps, then those at equal distances, then the last
+    :param stride: steps from one to the next, a power of two
+    :param ended: whether it came to its end within ``MAX_STEPS``
+    """
+
+    shots: list[Shot]
+    stride: int
+    ended: bool
+
+    @property
+    def length(self) -> int:
+        """Steps that were played."""
+        return self.shots[-1].step
+
+    @property
+    def total(self) -> float:
+        """The return of these steps."""
+        return self.shots[-1].total
+
+    def at(self, step: int) -> Shot:
+        """
+        :param step: any step
+        :return: what was to be seen then
+        """
+        return next(shot for shot in reversed(self.shots) if shot.step <= step)
+
+
+class Reply(NamedTuple):
+    """
+    :param question: what was asked
+    :param answer: what the agent wrote
+    :param reward: what it got for it
+    """
+
+    question: str
+    answer: str
+    reward: float
+
+
+class _Camera(gym.Wrapper):
+    """
+    Takes pictures before a ``DummyVecEnv`` resets the copy at the end of an episode.
+
+    :param env: a copy of an environment
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.is_on = False
+        self.picture: Image.Image | None = None
+        self.monitor = next((each for each in _layers(env) if isinstance(each, Monitor)), None)
+        self._total = 0.0
+        # Gymnasium's MuJoCo environments have a camera that follows the agent, which runs away from the one they take
+        with suppress(AttributeError, KeyError):
+            env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Play a step, and take the picture that is wanted, or the last of the episode."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._total = self._sum(self._total + float(reward))
+        info["clip_total"] = self._total
+        self.picture = self.take() if self.is_on or terminated or truncated else None
+        return observation, reward, terminated, truncated, info
+
+    def _sum(self, otherwise: float) -> float:
+        # As the environment pays it: wrappers outside of Monitor may clip rewards, or end an episode where a life ends
+        return otherwise if self.monitor is None else float(sum(self.monitor.rewards))
+
+    def take(self) -> Image.Image:
+        """
+        :return: a small picture of what is to be seen now
+        """
+        frame = self.env.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            modes = ", ".join(self.env.metadata.get("render_modes") or ["none"])
+            raise NoClipError(f"the environment draws no pictures (its render modes: {modes})")
+        picture = Image.fromarray(np.ascontiguousarray(frame, np.uint8))
+        scale = SIZE / max(picture.size)
+        if scale < 1.0:
+            size = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
+            picture = picture.resize(size, Image.Resampling.BOX)
+        return picture
+
+
+def _layers(env: gym.Env) -> list[gym.Env]:
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _single(env: VecEnv) -> DummyVecEnv:
+    inner = env.unwrapped
+    if not isinstance(inner, DummyVecEnv):
+        raise NoClipError(f"pictures are taken in this process, and not in that of a {type(inner).__name__}")
+    return inner
+
+
+def play_episode(model: BaseAlgorithm, make_env: Callable[[], VecEnv], seed: int) -> Episode:
+    """
+    Play with sampled actions, as in training: once to see how long it takes, and once to take pictures, which is what takes
+    time. (With the most likely ones, an untrained agent may well balance CartPole's pole.)
+
+    :param model: who acts
+    :param make_env: makes one copy of its environment, which can be drawn. A used one may go on with its game
+    :param seed: where the episode begins
+    :return: the episode
+    """
+    length = _play(model, make_env(), seed, lambda step: False).length
+    stride = 1
+    while length > BODY * stride:
+        stride *= 2
+    episode = _play(model, make_env(), seed, lambda step: step < HEAD or step % stride == 0)
+    return Episode(episode.shots, stride, episode.ended)
+
+
+def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int], bool]) -> Episode:
+    """
+    :param model: who acts
+    :param env: one copy of its environment, which is closed
+    :param seed: where the episode begins
+    :param is_shown: whether there is to be a picture after this number of steps, besides the first and the last
+    :return: the episode
+    """
+    try:
+        inner = _single(env)
+        camera = inner.envs[0] = _Camera(inner.envs[0])
+        env.seed(seed)
+        set_random_seed(seed)
+        observation = env.reset()
+        state, begins, ended = None, np.ones(1, bool), False
+        shots = [Shot(0, 0.0, camera.take())]
+        for step in range(1, MAX_STEPS + 1):
+            _renew_noise(model, step - 1)
+            action, state = model.predict(observation, state, begins)  # type: ignore[arg-type]
+            camera.is_on = is_shown(step)
+            observation, _, begins, infos = env.step(action)
+            # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+            ended = bool(begins[0]) and (camera.monitor is None or "episode" in infos[0])
+            picture = camera.take() if step == MAX_STEPS and not begins[0] else camera.picture
+            if picture is not None:
+                shots.append(Shot(step, infos[0]["clip_total"], picture))
+            if ended:
+                break
+        return Episode(shots, 1, ended)
+    finally:
+        env.close()
+
+
+def _renew_noise(model: BaseAlgorithm, n_steps: int) -> None:
+    # With gSDE, the noise is a function of the state that is drawn anew only now and then
+    frequency = getattr(model, "sde_sample_freq", -1)
+    if getattr(model, "use_sde", False) and (n_steps == 0 or (frequency > 0 and n_steps % frequency == 0)):
+        model.policy.reset_noise(1)  # type: ignore[operator]
+
+
+def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:
+    """
+    Answer questions with the most likely tokens.
+
+    :param model: who answers
+    :param env: one copy of its environment of text, which is closed
+    :param seed: of the questions
+    :return: what was asked and answered
+    """
+    replies: list[Reply] = []
+    try:
+        env.seed(seed)
+        observation = env.reset()
+        for _ in range(N_EXCHANGES * MAX_STEPS):
+            action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
+            observation, rewards, dones, infos = env.step(action)
+            if dones[0]:
+                said = infos[0].get("messages") or [infos[0]["answer"]]
+                replies.append(Reply(infos[0]["prompt"][:MAX_TEXT], "\n".join(said)[:MAX_TEXT], round(float(rewards[0]), 4)))
+                if len(replies) == N_EXCHANGES:
+                    break
+    finally:
+        env.close()
+    return replies

@@ -1,0 +1,120 @@
+"""What was recorded, in two small files: for clips that are put together later. They may be others': they are data."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from sb3_grpo.clips.episodes import BODY, HEAD, MAX_STEPS, MAX_TEXT, N_EXCHANGES, SIZE, Episode, Reply, Shot
+from sb3_grpo.clips.recording import Exchanges, Pair
+from sb3_grpo.utils.parameters import Number, Whole
+
+# In the folder of a run
+SHEET, DESCRIPTION = "clip.webp", "clip.json"
+_COLUMNS = 12
+_MAX_SHOTS = HEAD + BODY + 2
+# Bytes that no clip has
+_MAX_SHEET, _MAX_DESCRIPTION = 2**23, 2**18
+_RETURN = Number(-1e30, 1e30)
+
+
+def save_played(played: Pair | Exchanges | str, folder: Path) -> None:
+    """
+    :param played: what was recorded, or why nothing was
+    :param folder: where to write it
+    """
+    description: dict[str, Any]
+    if isinstance(played, str):
+        description = {"none": played}
+    elif isinstance(played, Exchanges):
+        description = {"exchanges": [[reply._asdict() for reply in replies] for replies in played]}
+    else:
+        pictures = [shot.picture for episode in played for shot in episode.shots]
+        width, height = pictures[0].size
+        sheet = Image.new("RGB", (_COLUMNS * width, -(-len(pictures) // _COLUMNS) * height))
+        for place, picture in enumerate(pictures):
+            sheet.paste(picture, (place % _COLUMNS * width, place // _COLUMNS * height))
+        sheet.save(folder / SHEET, "WEBP", quality=90, method=2)
+        description = {"size": [width, height], "episodes": [_describe(episode) for episode in played]}
+    (folder / DESCRIPTION).write_text(json.dumps(description) + "\n")
+
+
+def _describe(episode: Episode) -> dict[str, Any]:
+    return {
+        "steps": [shot.step for shot in episode.shots],
+        "returns": [round(shot.total, 4) for shot in episode.shots],
+        "stride": episode.stride,
+        "ended": episode.ended,
+    }
+
+
+def load_played(folder: Path) -> Pair | Exchanges | str | None:
+    """
+    :param folder: of a run
+    :return: what ``save_played`` has written; None if there is nothing
+    :raises ValueError: if it was not written by ``save_played``, or is damaged
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > _MAX_DESCRIPTION:
+            raise ValueError("it is too large")
+        content = json.loads(path.read_text("utf-8"))
+        if "none" in content:
+            return str(content["none"])[:MAX_TEXT]
+        if "exchanges" in content:
+            return Exchanges(*([_reply(each) for each in replies[:N_EXCHANGES]] for replies in content["exchanges"]))
+        return Pair(*_episodes(content, folder / SHEET))
+    # What a library for pictures says of a bad one differs from version to version
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        RecursionError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ) as error:
+        raise ValueError(
+            f"{path} is damaged, or was not written by compare ({error}). Delete it to do without this clip"
+        ) from error
+
+
+def _reply(content: dict[str, Any]) -> Reply:
+    question, answer = (str(content[key])[:MAX_TEXT] for key in ("question", "answer"))
+    return Reply(question, answer, _RETURN.check("reward", content["reward"]))
+
+
+def _episodes(content: dict[str, Any], path: Path) -> list[Episode]:
+    width, height = (Whole(1, SIZE).check("size", side) for side in content["size"])
+    described = content["episodes"]
+    counts = [len(each["steps"]) for each in described]
+    if len(counts) != 2 or not all(1 <= count <= _MAX_SHOTS for count in counts):
+        raise ValueError(f"there are {counts} pictures")
+    n_rows = -(-sum(counts) // _COLUMNS)
+    if path.stat().st_size > _MAX_SHEET:
+        raise ValueError(f"{path.name} is too large")
+    file = Image.open(io.BytesIO(path.read_bytes()), formats=["WEBP"])
+    # Before anything is decoded
+    if file.size != (_COLUMNS * width, n_rows * height):
+        raise ValueError(f"{path.name} has {file.width} x {file.height} pixels")
+    sheet = file.convert("RGB")
+    corners = ((place % _COLUMNS * width, place // _COLUMNS * height) for place in range(sum(counts)))
+    pictures = [sheet.crop((left, top, left + width, top + height)) for left, top in corners]
+    return [
+        _episode(each, pictures[begin : begin + len(each["steps"])])
+        for each, begin in zip(described, (0, counts[0]), strict=True)
+    ]
+
+
+def _episode(content: dict[str, Any], pictures: list[Image.Image]) -> Episode:
+    steps = [Whole(0, MAX_STEPS).check("steps", step) for step in content["steps"]]
+    if steps[0] != 0 or steps != sorted(set(steps)):
+        raise ValueError("steps must begin with 0 and rise")
+    totals = [_RETURN.check("returns", total) for total in content["returns"]]
+    shots = [Shot(*each) for each in zip(steps, totals, pictures, strict=True)]
+    return Episode(shots, Whole(1, MAX_STEPS).check("stride", content["stride"]), content["ended"] is True)

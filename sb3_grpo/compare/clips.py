@@ -1,0 +1,166 @@
+"""What the agents of a comparison do: an untrained one and each variant side by side, from the same start."""
+
+import base64
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sb3_grpo.clips.episodes import MAX_STEPS, Episode, Reply
+from sb3_grpo.clips.pictures import MAX_BYTES, format_return, separate_pictures
+from sb3_grpo.clips.recording import Exchanges, Pair
+from sb3_grpo.clips.stored import DESCRIPTION, SHEET, load_played
+from sb3_grpo.compare.packed import is_packed
+from sb3_grpo.compare.results import Results, run_folder
+from sb3_grpo.console import UsageError
+
+# Variants side by side; more cannot be seen at once
+MAX_VARIANTS = 11
+UNTRAINED = "untrained"
+
+
+@dataclass
+class Panel:
+    """
+    An agent.
+
+    :param name: of the variant, or ``UNTRAINED``
+    :param seed: of its run
+    :param alt: what is seen
+    :param moving: data of the moving picture, as an address
+    :param still: the same of its last picture
+    """
+
+    name: str
+    seed: int
+    alt: str
+    moving: str
+    still: str
+
+
+@dataclass
+class Clip:
+    """
+    What the agents do on an environment.
+
+    :param caption: what is seen
+    :param panels: pictures of them
+    :param exchanges: of an environment of text: each question, and what the agents answered
+    :param reason: why there is neither
+    """
+
+    caption: str = ""
+    panels: list[Panel] = field(default_factory=list)
+    exchanges: list[tuple[str, list[tuple[str, Reply]]]] = field(default_factory=list)
+    reason: str = ""
+
+
+def median_seeds(results: Results, env: str) -> dict[str, int]:
+    """
+    :param results: of a comparison
+    :param env: an environment
+    :return: of each variant with finished runs, the seed whose final return is the median; of two in the middle, the lower
+    """
+    seeds = {}
+    for name in results.variants[:MAX_VARIANTS]:
+        done = sorted(results.done(env, name).seed)
+        if done:
+            scores = results.final_scores(env, name, results.modes[0]).tolist()
+            seeds[name] = int(sorted(zip(scores, done, strict=True))[(len(done) - 1) // 2][1])
+    return seeds
+
+
+def _folder(root: Path, env: str, variant: str, seed: int) -> Path:
+    run = run_folder(root, env, variant, seed)
+    return root / "clips" / run.relative_to(root / "runs") if is_packed(root) else run
+
+
+def _load(results: Results, env: str) -> dict[str, tuple[int, Pair | Exchanges | str]]:
+    found = {}
+    if results.experiment.get("clips", True):
+        for name, seed in median_seeds(results, env).items():
+            try:
+                played = load_played(_folder(results.folder, env, name, seed))
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+            if played is not None:
+                found[name] = (seed, played)
+    return found
+
+
+def pack_clips(results: Results, target: Path) -> None:
+    """
+    Write what the clips of a report are made of.
+
+    :param results: of a comparison
+    :param target: folder with its packed results
+    """
+    shutil.rmtree(target / "clips", ignore_errors=True)
+    for env in results.envs:
+        for name, (seed, _) in _load(results, env).items():
+            folder = _folder(target, env, name, seed)
+            folder.mkdir(parents=True)
+            source = _folder(results.folder, env, name, seed)
+            # Not what else is there
+            for path in (source / file for file in (SHEET, DESCRIPTION)):
+                if path.is_file():
+                    shutil.copyfile(path, folder / path.name)
+
+
+def env_clip(results: Results, env: str) -> Clip | None:
+    """
+    :param results: of a comparison
+    :param env: an environment
+    :return: what its agents do, as far as runs have left it
+    """
+    found = _load(results, env)
+    pairs = {name: (seed, played) for name, (seed, played) in found.items() if isinstance(played, Pair)}
+    # Where an agent ends no answer, there is nothing to show
+    texts = {name: (seed, each) for name, (seed, each) in found.items() if isinstance(each, Exchanges) and all(each)}
+    if pairs:
+        return _pictures(env, pairs)
+    if texts:
+        return _texts(texts)
+    reasons = [played for _, played in found.values() if isinstance(played, str)]
+    return Clip(reason=reasons[0]) if reasons else None
+
+
+def _caption(actions: str, first: str, seed: int, below: str) -> str:
+    return (
+        f"{actions} from the same start, of each variant's run whose final return is the median. "
+        f"Untrained: {first}, seed {seed}, before it learned. {below}"
+    )
+
+
+def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]]) -> Clip:
+    first_name, (first_seed, first) = next(iter(pairs.items()))
+    shown = [(UNTRAINED, first_seed, first.untrained)] + [(name, seed, pair.trained) for name, (seed, pair) in pairs.items()]
+    # As text in the page it is a third more, and a little
+    moving, still = separate_pictures([episode for _, _, episode in shown], MAX_BYTES * 7 // 10)
+    panels = [
+        Panel(name, seed, f"{env}, {name}, seed {seed}: {_outcome(episode)}.", _address(moving[place]), _address(still[place]))
+        for place, (name, seed, episode) in enumerate(shown)
+    ]
+    below = "Below each: the step, and the return so far."
+    caption = _caption("Sampled actions, as in training,", first_name, first_seed, below)
+    return Clip(caption, panels)
+
+
+def _outcome(episode: Episode) -> str:
+    so_far = "the episode is over" if episode.ended else f"the first {MAX_STEPS:,} steps"
+    return f"return {format_return(episode.total)} after {episode.length:,} steps, {so_far}"
+
+
+def _address(picture: bytes) -> str:
+    return f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
+
+
+def _texts(texts: Mapping[str, tuple[int, Exchanges]]) -> Clip:
+    first_name, (first_seed, first) = next(iter(texts.items()))
+    columns = [(UNTRAINED, first.untrained)] + [(name, exchanges.trained) for name, (_, exchanges) in texts.items()]
+    rows = [
+        (replies[0].question, [(name, reply) for (name, _), reply in zip(columns, replies, strict=True)])
+        for replies in zip(*(replies for _, replies in columns), strict=False)
+    ]
+    caption = _caption("Most likely answers", first_name, first_seed, "After each answer: its reward.")
+    return Clip(caption, exchanges=rows)

@@ -1,0 +1,197 @@
+"""Clips in the report of a comparison: which episodes, how large, and in a browser."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rliable")
+
+from compare_data import curve_to, write_experiment
+from PIL import Image
+
+from sb3_grpo.clips.episodes import Episode, Reply, Shot
+from sb3_grpo.clips.recording import Exchanges, Pair
+from sb3_grpo.clips.stored import save_played
+from sb3_grpo.compare import statistics
+from sb3_grpo.compare.clips import env_clip, median_seeds, pack_clips
+from sb3_grpo.compare.packed import pack
+from sb3_grpo.compare.reading import Name
+from sb3_grpo.compare.report import make_report
+from sb3_grpo.compare.results import collect
+from sb3_grpo.console import UsageError
+from tests.browser import Opened, serious_findings
+
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+TEXTS, MUTE = "sb3_grpo.envs:VerifierText-v0", "Mute-v0"
+ENVS = ("CartPole-v1", TEXTS, MUTE)
+VARIANTS = {"ppo": "ppo", f'"{HOSTILE}': "grpo", "dapo": "dapo"}
+# Seed 2 is in the middle
+ENDS = {0: 300.0, 1: 100.0, 2: 200.0}
+LIMIT = 300_000
+
+
+def episode(seed: int, length: int) -> Episode:
+    rng = np.random.default_rng(seed)
+    shots = [
+        Shot(step, float(step + seed), Image.fromarray(rng.integers(0, 256, (160, 240, 3), np.uint8)))
+        for step in range(0, length + 1, 4)
+    ]
+    return Episode(shots, 4, True)
+
+
+def played(env: str, variant: str, seed: int) -> Pair | Exchanges | str:
+    if env == MUTE:
+        return f"no renderer {HOSTILE}"
+    if env == TEXTS:
+        return Exchanges([Reply(f"1+1={HOSTILE}", "7", 0.0)], [Reply(f"1+1={HOSTILE}", f"{variant} {seed}", 1.0)])
+    return Pair(episode(seed, 8), episode(seed, 120 + 4 * list(VARIANTS).index(variant)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    write_experiment(folder, lambda env, variant, seed: curve_to(ENDS[seed]), envs=ENVS, variants=VARIANTS, seeds=3)
+    for env in ENVS:
+        for variant in VARIANTS:
+            for seed in ENDS:
+                save_played(played(env, variant, seed), folder / "runs" / env / variant / str(seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def any_name() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 200)
+        # Which compare refuses: this page is the second line of defence
+        patch.setattr(Name, "check", lambda self, name, value: value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path, any_name: None) -> Path:
+    return make_report(folder)
+
+
+@pytest.fixture
+def opened(browser: Any, report: Path) -> Any:
+    opened = Opened(browser, report, viewport={"width": 1280, "height": 800})
+    yield opened
+    assert opened.complaints == []
+    assert [request for request in opened.requests if not request.startswith("data:image/webp")] == [report.as_uri()]
+    opened.page.close()
+
+
+def sources(page: Any) -> list[str]:
+    """What each picture shows, once it has been loaded."""
+    page.wait_for_timeout(200)
+    return page.locator(".clip img").evaluate_all("all => all.map((each) => each.currentSrc)")
+
+
+def test_the_run_in_the_middle_is_shown(folder: Path, any_name: None) -> None:
+    results = collect(folder)
+    assert median_seeds(results, "CartPole-v1") == dict.fromkeys(VARIANTS, 2)
+    clip = env_clip(results, "CartPole-v1")
+    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", *VARIANTS]
+    said = [panel.alt for panel in clip.panels]
+    assert said[0] == "CartPole-v1, untrained, seed 2: return 10 after 8 steps, the episode is over."
+    assert said[3] == "CartPole-v1, dapo, seed 2: return 130 after 128 steps, the episode is over."
+    texts = env_clip(results, TEXTS)
+    assert texts is not None and [name for name, _ in texts.exchanges[0][1]] == ["untrained", *VARIANTS]
+    assert [reply.answer for _, reply in texts.exchanges[0][1]] == ["7", *(f"{name} 2" for name in VARIANTS)]
+
+
+def test_clips_of_an_environment_have_a_size(report: Path) -> None:
+    html = report.read_text()
+    found = re.findall(r'"(data:image/webp;base64,[^"]+)"', html)
+    assert len(found) == 2 * (1 + len(VARIANTS))
+    # Noise, which would take megabytes
+    assert LIMIT / 4 < sum(map(len, found)) <= LIMIT
+    assert len(html) - sum(map(len, found)) < 1_000_000
+
+
+def test_packed_results_have_the_same_clips(folder: Path, any_name: None, tmp_path: Path) -> None:
+    results = collect(folder)
+    pack(results, tmp_path)
+    pack_clips(results, tmp_path)
+    packed = collect(tmp_path)
+    for env in ENVS:
+        clip = env_clip(packed, env)
+        assert clip is not None and clip == env_clip(results, env)
+    assert len([*tmp_path.rglob("clip.webp")]) == len(VARIANTS), "those that are shown"
+
+
+def test_no_clip_leaves_the_clips_out(folder: Path, any_name: None, tmp_path: Path) -> None:
+    results = collect(folder)
+    results.experiment["clips"] = False
+    assert [env_clip(results, env) for env in ENVS] == [None] * 3
+
+
+def test_damaged_clip_is_named(tmp_path: Path) -> None:
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), seeds=1)
+    run = tmp_path / "runs" / "CartPole-v1" / "dapo" / "0"
+    save_played(Pair(episode(0, 8), episode(0, 8)), run)
+    clip = env_clip(collect(tmp_path), "CartPole-v1")
+    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", "dapo"], "ppo has left none"
+    (run / "clip.json").write_text(json.dumps({"episodes": 3}))
+    with pytest.raises(UsageError, match="clip\\.json is damaged"):
+        env_clip(collect(tmp_path), "CartPole-v1")
+
+
+def test_names_and_texts_are_only_text(opened: Any) -> None:
+    page = opened.page
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 1 + len(VARIANTS)
+    assert page.locator(".clip .panel-title").all_inner_texts() == ["untrained", *VARIANTS]
+    assert f'"{HOSTILE}' in page.locator(".clip img").nth(2).get_attribute("alt")
+    assert page.locator(".said").first.inner_text() == f"1+1={HOSTILE}"
+    assert f"No moving picture: no renderer {HOSTILE}" in page.locator("#env3").inner_text()
+
+
+def test_pictures_move_and_stop(opened: Any) -> None:
+    page = opened.page
+    # Far below the first screen
+    assert page.locator(".clip").bounding_box()["y"] > 800
+    moving = sources(page)
+    first = page.locator(".clip .panels").screenshot()
+    page.wait_for_timeout(1000)
+    assert page.locator(".clip .panels").screenshot() != first
+    page.get_by_role("button", name="Stop: CartPole-v1: what the agents do").click()
+    still = sources(page)
+    assert all(before != after for before, after in zip(moving, still, strict=True))
+    page.get_by_role("button", name="Play: CartPole-v1: what the agents do").click()
+    assert sources(page) == moving
+
+
+def test_where_motion_is_not_wanted_it_waits(browser: Any, report: Path) -> None:
+    page = Opened(browser, report, reduced_motion="reduce").page
+    still = sources(page)
+    page.get_by_role("button", name="Play: CartPole-v1: what the agents do").click()
+    moving = sources(page)
+    assert all(before != after for before, after in zip(still, moving, strict=True))
+    # On paper it stands still, and moves again afterwards
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert sources(page) == still
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert sources(page) == moving
+    page.close()
+    without = browser.new_context(java_script_enabled=False, reduced_motion="reduce").new_page()
+    without.goto(report.as_uri())
+    assert not without.get_by_role("button").count()
+    without.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_sideways_scrolling_with_clips(browser: Any, report: Path, width: int) -> None:
+    page = Opened(browser, report, viewport={"width": width, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".clip img").first.bounding_box()["width"] > 130
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_clips(browser: Any, report: Path, scheme: str) -> None:
+    assert serious_findings(browser, report, color_scheme=scheme) == []
