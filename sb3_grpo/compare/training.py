@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,16 +12,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
+from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
 from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
+from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
+from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
 
 # Most rows of diagnostics for each key
@@ -44,13 +50,15 @@ class Progress(NamedTuple):
 
 class Recorder(BaseCallback):
     """
-    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without the evaluations.
+    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without evaluations and
+    checkpoints.
 
     :param evaluator: evaluates
     :param timesteps: budget of the run
     :param n_evaluations: how many times, besides the evaluation before the training
     :param n_episodes: episodes in each evaluation
     :param report: told from time to time how far the run is
+    :param checkpoint: writes checkpoints, with what is kept here
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class Recorder(BaseCallback):
         n_evaluations: int,
         n_episodes: int,
         report: Callable[[Progress], None],
+        checkpoint: TrainingCheckpoint | None,
     ):
         super().__init__()
         self.evaluator = evaluator
@@ -67,18 +76,48 @@ class Recorder(BaseCallback):
         self.n_episodes = n_episodes
         self.rows: list[dict[str, Any]] = []
         self._report = report
+        self._checkpoint = checkpoint
         self._n_evaluated = 0  # of the targets
         self._begin = self._last_report = 0.0
-        self._evaluating = 0.0
+        self._paused = 0.0  # for evaluations, and for checkpoints before an interruption
+        self._at_rollout = Progress(0, 0.0, 0.0)
+        self._earlier_memory = 0.0
 
     @property
     def seconds(self) -> float:
         """Of training."""
-        return time.perf_counter() - self._begin - self._evaluating
+        writing = 0.0 if self._checkpoint is None else self._checkpoint.seconds
+        return time.perf_counter() - self._begin - self._paused - writing
+
+    @property
+    def memory(self) -> float:
+        """The most that the process has held, or the one before an interruption, in MiB."""
+        return max(self._earlier_memory, peak_memory())
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        evaluated = {"rows": self.rows, "n_evaluated": self._n_evaluated}
+        return {**evaluated, "progress": tuple(self._at_rollout), "memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.rows, self._n_evaluated, self._earlier_memory = state["rows"], state["n_evaluated"], state["memory"]
+        before = Progress(*state["progress"])
+        self._begin = time.perf_counter() - before.wall_seconds
+        self._paused = before.wall_seconds - before.seconds
 
     def _on_training_start(self) -> None:
         self._begin = time.perf_counter()
-        self._reach(0)
+        if getattr(self.model, "resumption", None) is None:
+            self._reach(0)
+
+    def _on_rollout_start(self) -> None:
+        # The time that it takes to write a checkpoint, which comes next, is not to be in it
+        self._at_rollout = self._progress()
 
     def _on_step(self) -> bool:
         # The last evaluation is after the update that the budget still pays for
@@ -87,8 +126,11 @@ class Recorder(BaseCallback):
         now = time.perf_counter()
         if now - self._last_report > _PROGRESS_INTERVAL:
             self._last_report = now
-            self._report(Progress(self.num_timesteps, self.seconds, now - self._begin))
+            self._report(self._progress())
         return True
+
+    def _progress(self) -> Progress:
+        return Progress(self.model.num_timesteps, self.seconds, time.perf_counter() - self._begin)
 
     def _reach(self, steps: int) -> None:
         reached = [target for target in self.targets[self._n_evaluated : -1] if target <= steps]
@@ -110,7 +152,7 @@ class Recorder(BaseCallback):
         for row in self.evaluator.evaluate(n_episodes, final):
             steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
             self.rows += [{"target_steps": target, **steps, **row} for target in targets]
-        self._evaluating += time.perf_counter() - begin
+        self._paused += time.perf_counter() - begin
 
 
 class DroppedSteps(BaseCallback):
@@ -122,6 +164,18 @@ class DroppedSteps(BaseCallback):
         super().__init__()
         self.n_dropped = 0
         self._drawn: list[Any] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        return {"n_dropped": self.n_dropped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.n_dropped = state["n_dropped"]
 
     def _on_rollout_start(self) -> None:
         self._note_groups()
@@ -156,6 +210,19 @@ class Diagnostics(KVWriter):
         self._values: dict[str, list[float]] = defaultdict(list)
         self._next = interval
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        return {"rows": self.rows, "values": dict(self._values), "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.rows, self._next = state["rows"], state["next"]
+        self._values.update(state["values"])
+
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """
         :param key_values: what was logged
@@ -181,23 +248,41 @@ class Diagnostics(KVWriter):
         """Nothing to close."""
 
 
-def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None]) -> None:
+class _Checkpoint(TrainingCheckpoint):
+    """Without one before the first step: a run that begins again ends the same."""
+
+    model: OnGroupAlgorithm
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        if self.model.resumption is None:
+            self._plan_next(0.0)
+
+
+def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None], save_freq: int | None = None) -> None:
     """
-    Make a run, and leave its results; ``result.json`` comes last.
+    Make a run, or go on with one that was interrupted, and leave its results; ``result.json`` comes last.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: where to leave them
     :param report: told from time to time how far it is
+    :param save_freq: steps from one checkpoint to the next, see ``TrainingCheckpoint``
     """
-    with build(settings) as built:
+    with build(settings) as fresh:
+        built = _begin(fresh, settings, folder)
         model = built.model
+        checkpoint = _Checkpoint(folder / CHECKPOINTS, save_freq, keep=2) if isinstance(model, OnGroupAlgorithm) else None
         evaluator = Evaluator(model, built.evaluation_envs)
-        recorder = Recorder(evaluator, settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"], report)
+        numbers = settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"]
+        recorder = Recorder(evaluator, *numbers, report, checkpoint)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
         dropped = DroppedSteps() if getattr(model, "dynamic_sampling", False) else None
-        _save_config(folder / "config.json", built, settings)
-        callbacks = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
+        callbacks: list[BaseCallback] = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
+        if checkpoint is not None:
+            checkpoint.also = {"recorder": recorder, "diagnostics": diagnostics, **({"dropped": dropped} if dropped else {})}
+            checkpoint.also.update(callback_states(built.manager.callbacks))
+            callbacks.append(checkpoint)
         model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
         seconds = recorder.seconds
         # What the last update has logged
@@ -212,24 +297,65 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         normalizer = model.get_vec_normalize_env()
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))
-        n_parameters, n_critic_parameters = count_parameters(model.policy)
-        result = {
-            **keys,
-            "status": "done",
-            "steps": model.num_timesteps,
-            "seconds": round(seconds, 3),
-            "steps_per_second": round(model.num_timesteps / seconds, 1),
-            "peak_memory_mib": round(peak_memory(), 1),
-            "n_parameters": n_parameters,
-            "n_critic_parameters": n_critic_parameters,
-            "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
-            "samples_per_start": getattr(model, "group_size", 1),
-            "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
-            "net_arch": describe_network(model.policy),
-            "provenance": _provenance(settings),
-            "error": None,
-        }
-        write_atomically(folder / "result.json", json.dumps(result, indent=2) + "\n")
+        result = _result(model, settings, seconds, recorder.memory, dropped)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        write_atomically(folder / RESULT, json.dumps(result, indent=2) + "\n")
+
+
+def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:
+    """
+    Go on from the checkpoints in the folder if the run then ends as if it had not been interrupted, and forget them otherwise.
+
+    :param built: what the run begins with
+    :param settings: see :meth:`Experiment.settings`
+    :param folder: of the run
+    :return: what it goes on with
+    """
+    config = json.loads(json.dumps(_config(built, settings)))
+    try:
+        before = json.loads((folder / CONFIG).read_text())
+        newest = newest_checkpoint(folder / CHECKPOINTS) if _decisive(before) == _decisive(config) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        newest = None
+    if newest is None or newest.manifest["differs"] is not None:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    else:
+        print(f"Goes on after {newest.manifest['steps']} steps")
+        algorithm: Any = type(built.model)
+        built = built._replace(model=algorithm.resume(newest.path, built.model.get_env(), device=built.model.device))
+    write_atomically(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    return built
+
+
+def _decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param config: of a run
+    :return: what it depends on to the last bit
+    """
+    machine = {key: config["machine"][key] for key in ("cpu", "torch_threads", "device")}
+    return {**config, "machine": machine, "command": None}
+
+
+def _result(
+    model: BaseAlgorithm, settings: dict[str, Any], seconds: float, memory: float, dropped: DroppedSteps | None
+) -> dict[str, Any]:
+    n_parameters, n_critic_parameters = count_parameters(model.policy)
+    return {
+        **_keys(settings),
+        "status": "done",
+        "steps": model.num_timesteps,
+        "seconds": round(seconds, 3),
+        "steps_per_second": round(model.num_timesteps / seconds, 1),
+        "peak_memory_mib": round(memory, 1),
+        "n_parameters": n_parameters,
+        "n_critic_parameters": n_critic_parameters,
+        "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
+        "samples_per_start": getattr(model, "group_size", 1),
+        "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
+        "net_arch": describe_network(model.policy),
+        "provenance": _provenance(settings),
+        "error": None,
+    }
 
 
 def _keys(settings: dict[str, Any]) -> dict[str, Any]:
@@ -244,8 +370,8 @@ def _provenance(settings: dict[str, Any]) -> str:
     return provenance(variant["algo"], settings["env"]) + (f" Changed here: {changes}" if changes else "")
 
 
-def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
-    config = {
+def _config(built: Built, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
         **_keys(settings),
         "timesteps": settings["timesteps"],
         "hyperparameters": built.hyperparams(),
@@ -260,7 +386,6 @@ def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
         "machine": {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(built.model.device)},
         "command": settings["command"],
     }
-    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
