@@ -112,7 +112,7 @@ def assert_same(one: Path, other: Path) -> None:
     ("env", "algo", "hyperparams"),
     [
         ("CartPole-v1", "dapo", GROUPS),
-        ("Pendulum-v1", "grpo", {**STEPS, "n_groups": None, "normalize": True, "use_sde": True}),
+        ("Pendulum-v1", "grpo", {**STEPS, "n_groups": None, "loss_average": "step", "normalize": True, "use_sde": True}),
     ],
     ids=["groups", "steps"],
 )
