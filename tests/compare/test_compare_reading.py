@@ -82,14 +82,7 @@ def test_files_that_are_something_else(name: str, text: str, folder: Path) -> No
 def test_results_that_are_no_numbers(folder: Path) -> None:
     run = folder / "runs" / "CartPole-v1" / "ppo" / "0"
     before = (run / "result.json").read_text()
-    for wrong in (
-        {"steps": "many"},
-        {"seconds": "1e999"},
-        {"steps": 10**40},
-        {"steps": None},
-        {"env": 5},
-        {"unknown": 10**400},
-    ):
+    for wrong in ({"steps": "many"}, {"seconds": "1e999"}, {"steps": 10**40}, {"steps": None}, {"env": 5}, {"unknown": 10**400}):
         tamper(run / "result.json", **wrong)
         with pytest.raises(UsageError, match=r"result.json is damaged"):
             collect(folder)
