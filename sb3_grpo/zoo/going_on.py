@@ -1,6 +1,6 @@
 """Trainings of the RL Zoo that go on from a checkpoint."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from sb3_grpo.console import UsageError
 
 # In the folder of a run
 CHECKPOINTS = "checkpoints"
-_COUNTED = ("n_calls", "best_mean_reward", "last_mean_reward")
+_COUNTED = ("n_calls", "last_time_trigger", "best_mean_reward", "last_mean_reward")
 _FOUND = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 
 
@@ -24,15 +24,17 @@ def as_model(path: str) -> str:
     :return: the model of the newest checkpoint if it is a folder: the RL Zoo takes no folders
     :raises UsageError: if it is a folder without checkpoints
     """
-    if not Path(path).is_dir():
-        return path
+    return str(_newest(Path(path)).path / MODEL) if Path(path).is_dir() else path
+
+
+def _newest(path: Path) -> Checkpoint:
     try:
-        return str(newest_checkpoint(path).path / MODEL)
-    except FileNotFoundError:
+        return newest_checkpoint(path)
+    except FileNotFoundError as error:
         raise UsageError(
-            f"-i {path}: there is no checkpoint in this folder. Runs of grpo and dapo that are not complete have them in "
-            f"LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; to go on with what a complete run has learned, name its model.zip"
-        ) from None
+            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; "
+            "to continue with what a complete run has learned, name its ENV.zip"
+        ) from error
 
 
 def checkpoint_of(model: str) -> Checkpoint | None:
@@ -41,7 +43,7 @@ def checkpoint_of(model: str) -> Checkpoint | None:
     :return: the checkpoint that it is part of, if it is
     """
     path = Path(model)
-    return newest_checkpoint(path.parent) if path.name == MODEL and (path.parent / MANIFEST).is_file() else None
+    return _newest(path.parent) if path.name == MODEL and (path.parent / MANIFEST).is_file() else None
 
 
 def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:
@@ -60,7 +62,14 @@ def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
     :param callbacks: of a training
     :return: what a checkpoint keeps of them
     """
-    return {f"{i} {type(each).__name__}": CallbackState(each) for i, each in enumerate(callbacks)}
+    everyone = [each for callback in callbacks for each in _and_inside(callback)]
+    return {f"{i} {type(each).__name__}": CallbackState(each) for i, each in enumerate(everyone)}
+
+
+def _and_inside(callback: BaseCallback) -> Iterator[BaseCallback]:
+    yield callback
+    if isinstance(callback, EventCallback) and callback.callback is not None:
+        yield from _and_inside(callback.callback)
 
 
 class CallbackState:
@@ -71,9 +80,7 @@ class CallbackState:
     """
 
     def __init__(self, callback: BaseCallback):
-        # EvalCallback is one, too, and has often no other inside
-        inner = callback.callback if isinstance(callback, EventCallback) else None
-        self.callback = callback if inner is None or isinstance(callback, EvalCallback) else inner
+        self.callback = callback
 
     def state_dict(self) -> dict[str, Any]:
         """

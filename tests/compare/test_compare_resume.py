@@ -30,7 +30,7 @@ from sb3_grpo.compare import training
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.pools import LocalPool
 
-ALGORITHMS = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
+ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
 GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
 STEPS = {"n_envs": 4, "n_steps": 32, "n_epochs": 2}
 TINY: dict[str, Any] = {

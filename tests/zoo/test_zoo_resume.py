@@ -105,7 +105,7 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     killed(monkeypatch, *BEGIN)
     Path("empty").mkdir()
     for arguments, message in (
-        (["-i", "empty"], "-i empty: there is no checkpoint in this folder"),
+        (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
         (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out -params, --conf-file and --trial-id"),
         (["-i", str(CHECKPOINTS), "--algo", "grpo"], "is a checkpoint of DAPO: write DAPO.resume"),
     ):
