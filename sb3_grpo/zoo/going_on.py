@@ -32,8 +32,8 @@ def _newest(path: Path) -> Checkpoint:
         return newest_checkpoint(path)
     except FileNotFoundError as error:
         raise UsageError(
-            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; "
-            "to continue with what a complete run has learned, name its ENV.zip"
+            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in "
+            f"LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; to continue with what a complete run has learned, name its ENV.zip"
         ) from error
 
 
