@@ -97,7 +97,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert f"To go on: the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
     # To a larger budget
     assert main([*COMMAND, "-n", "2000", "-i", str(CHECKPOINTS)]) == 0
-    assert "Going on after 6" in capsys.readouterr().out
+    assert "Going on after" in capsys.readouterr().out
     assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
 
 
