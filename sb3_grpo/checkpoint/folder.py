@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 from sb3_grpo.utils.user_warnings import warn_user
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"(\d{6,})_(\d+)_steps")
 _PART = re.compile(r".+\.[0-9a-f]{8}\.part")
 

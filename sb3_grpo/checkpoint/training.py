@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
+import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
+from stable_baselines3.common.logger import Logger
 
 from sb3_grpo.checkpoint.environments import NotSavedError, load_env, save_env
 from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
@@ -46,6 +48,7 @@ class Resumption:
     :param total_timesteps: Steps that it was to have at the end
     :param nanoseconds: How long ``learn`` had been at it
     :param chance: The states of all generators
+    :param logged: What the last update has logged, which the next one writes
     :param also: The states of what else was saved, by name
     """
 
@@ -54,6 +57,7 @@ class Resumption:
     total_timesteps: int
     nanoseconds: int
     chance: dict[str, Any] = field(repr=False)
+    logged: dict[str, Any] = field(repr=False)
     also: dict[str, dict[str, Any]] = field(repr=False)
 
 
@@ -81,6 +85,7 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         "nanoseconds": time.time_ns() - model.start_time,
         # Of a model that is about to go on, those with which it will
         "chance": _chance(model) if model.resumption is None else model.resumption.chance,
+        "logged": _logged(model.logger),
         "also": {name: each.state_dict() for name, each in also.items()},
     }
     facts = {
@@ -180,6 +185,23 @@ def draw_on(model: Any, chance: dict[str, Any]) -> None:
         set_space_states(space, states)
     for each, then in zip(_noise(model), chance["noise"], strict=True):
         each.detach().copy_(th.from_numpy(then))
+
+
+def _logged(logger: Logger) -> dict[str, Any]:
+    values = {name: value for name, value in logger.name_to_value.items() if isinstance(value, int | float | np.number | str)}
+    return {"values": values, "counts": dict(logger.name_to_count), "excluded": dict(logger.name_to_excluded)}
+
+
+def log_on(logger: Logger, logged: dict[str, Any]) -> None:
+    """
+    Let a logger go on with what has been logged and not yet written.
+
+    :param logger: The logger of the model
+    :param logged: Of a checkpoint
+    """
+    logger.name_to_value.update(logged["values"])
+    logger.name_to_count.update(logged["counts"])
+    logger.name_to_excluded.update(logged["excluded"])
 
 
 def _spaces(model: Any) -> list[Any]:

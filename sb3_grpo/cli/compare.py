@@ -15,6 +15,7 @@ from rich.progress import track
 from rich.text import Text
 
 from sb3_grpo import presets
+from sb3_grpo.cli.runs import add_save_freq
 from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say, say_table
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--no-clip", action="store_true", help="leave no moving pictures of the trained agents next to an untrained one"
     )
+    add_save_freq(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on this Ray cluster; auto: that of this machine")
     parser.set_defaults(run=_compare)
 
@@ -121,11 +123,14 @@ def _compare(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
     # Only now, because other commands do without the packages of this one
     from sb3_grpo.compare.schedule import Board, run_jobs
+    from sb3_grpo.compare.worker import is_under_way
 
     pool = _make_pool(args, experiment)
     _begin(experiment, folder, args.argv)
     n_done = sum(job.is_done(folder) for job in experiment.jobs())
+    n_under_way = sum(is_under_way(job.folder(folder)) for job in experiment.jobs())
     resumed = f", {n_done} of them finished before" if n_done else ""
+    resumed += f", {n_under_way} under way" if n_under_way else ""
     say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")
     try:
         n_failed = run_jobs(experiment, folder, pool, Board(experiment, folder, Console()))
@@ -262,5 +267,7 @@ def _make_pool(args: argparse.Namespace, experiment: "Experiment") -> Any:
     from sb3_grpo.compare.pools import LocalPool, RayPool
 
     if args.ray is not None:
+        if args.save_freq is not None:
+            raise UsageError("--save-freq and --ray exclude each other: runs on a cluster do not go on from checkpoints")
         return RayPool(args.ray, args.workers, experiment.device)
-    return LocalPool(args.workers or os.cpu_count() or 1)
+    return LocalPool(args.workers or os.cpu_count() or 1, args.save_freq)

@@ -94,17 +94,24 @@ def add_saving(parser: argparse.ArgumentParser) -> None:
     """
     :param parser: where to add the options
     """
-    parser.add_argument(
-        "--save-freq",
-        type=positive,
-        metavar="STEPS",
-        help="steps from one checkpoint to the next (default: one in a minute). They are removed when the run is complete",
-    )
+    add_save_freq(parser)
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="FOLDER",
         help="go on with a run that was interrupted or killed, with all of its options: it ends as if it had not been",
+    )
+
+
+def add_save_freq(parser: argparse.ArgumentParser) -> None:
+    """
+    :param parser: where to add the option
+    """
+    parser.add_argument(
+        "--save-freq",
+        type=positive,
+        metavar="STEPS",
+        help="steps from one checkpoint to the next (default: one in a minute). They are removed when the run is complete",
     )
 
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, resume_training
+from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, log_on, resume_training
 from sb3_grpo.common.arguments import (
     ARGUMENTS,
     captures_states,
@@ -471,6 +471,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if resumed is not None:
             self._num_timesteps_at_start = resumed.begun_at
             self.start_time -= resumed.nanoseconds
+            log_on(self.logger, resumed.logged)
         return result
 
     @property

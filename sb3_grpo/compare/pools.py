@@ -52,14 +52,16 @@ class LocalPool:
     Processes on this machine.
 
     :param n_workers: how many at the same time
+    :param save_freq: steps from one checkpoint of a run to the next, see ``TrainingCheckpoint``
     """
 
-    def __init__(self, n_workers: int):
+    def __init__(self, n_workers: int, save_freq: int | None = None):
         self.capacity = n_workers
+        self._save_freq = save_freq
         self._running: dict[Key, RunProcess] = {}
 
     def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
-        self._running[key] = RunProcess(settings, folder)
+        self._running[key] = RunProcess(settings, folder, self._save_freq)
 
     def take_ended(self) -> list[Key]:
         ended = [key for key, process in self._running.items() if process.poll()]
@@ -114,7 +116,7 @@ def _run(key: Key, settings: dict[str, Any], board: Any) -> dict[str, bytes]:
             board.note.remote(key, process.progress())
             time.sleep(_INTERVAL)
         board.note.remote(key, None)
-        return {path.name: path.read_bytes() for path in process.folder.iterdir()}
+        return {path.name: path.read_bytes() for path in process.folder.iterdir() if path.is_file()}
 
 
 class RayPool:

@@ -111,8 +111,9 @@ class Board:
         :return: its traceback if it has failed
         """
         row = self._rows[job.env, job.variant.name]
-        row.running.pop(job.seed, None)
-        seconds = time.perf_counter() - self._begun.pop(key, time.perf_counter())
+        last = row.running.pop(job.seed, [])
+        # A run that was interrupted has taken seconds before
+        seconds = max([time.perf_counter() - self._begun.pop(key, time.perf_counter()), *last[2:]])
         folder = job.folder(self._folder)
         error = failure(folder)
         if error is None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -13,29 +14,27 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
-from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
+from sb3_grpo.checkpoint.callback import TrainingCheckpoint
+from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.clips.episodes import NoClipError
 from sb3_grpo.clips.recording import Exchanges, Pair, record
 from sb3_grpo.clips.stored import save_played
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.common.sampling import unchecked_distributions
-from sb3_grpo.compare.build import Built, build, count_parameters, describe_network, preserve_generators
+from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
+from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
 from sb3_grpo.compare.experiment import write_atomically
-from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, MODES
+from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
+from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
 from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
+from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
 
 # Most rows of diagnostics for each key
 _N_DIAGNOSTICS = 100
 _PROGRESS_INTERVAL = 0.5
-# Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
-# that no other evaluation has seen; all runs have the same, or their scores would differ by their starts
-EVALUATION_SEED = 2**31
-FINAL_EVALUATION_SEED = 2**31 + 2**30
 
 
 class Progress(NamedTuple):
@@ -52,118 +51,17 @@ class Progress(NamedTuple):
     wall_seconds: float
 
 
-class _Actor:
-    """
-    A model as it acts in training, for ``evaluate_policy``.
-
-    :param model: the model
-    :param n_envs: number of environments
-    """
-
-    def __init__(self, model: BaseAlgorithm, n_envs: int):
-        self._model = model
-        self._n_envs = n_envs
-        self._n_steps = 0
-
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
-    ) -> tuple[np.ndarray, Any]:
-        """See :meth:`BaseAlgorithm.predict`."""
-        # With gSDE, the noise is a function of the state that is drawn anew only now and then
-        frequency = getattr(self._model, "sde_sample_freq", -1)
-        if getattr(self._model, "use_sde", False) and not deterministic:
-            if self._n_steps == 0 or (frequency > 0 and self._n_steps % frequency == 0):
-                self._model.policy.reset_noise(self._n_envs)  # type: ignore[operator]
-            self._n_steps += 1
-        return self._model.predict(observation, state, episode_start, deterministic)
-
-
-_NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
-
-
-class Evaluator:
-    """
-    Evaluates a model on environments of its own, and changes nothing that its training depends on. Each episode has a new
-    environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
-
-    :param model: the model
-    :param make_envs: makes this number of new environments
-    """
-
-    def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):
-        self.model = model
-        self.make_envs = make_envs
-
-    def evaluate(self, n_episodes: int, final: bool) -> list[dict[str, Any]]:
-        """
-        :param n_episodes: number of episodes
-        :param final: whether it is the evaluation at the end
-        :return: for each way of acting, columns of ``evaluations.csv``
-        """
-        policy = self.model.policy
-        noise = getattr(getattr(policy, "actor", policy), "action_dist", None)
-        before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
-        training = policy.training
-        try:
-            with preserve_generators(), unchecked_distributions():
-                return [self._evaluate(mode, n_episodes, final) for mode in MODES]
-        finally:
-            policy.set_training_mode(training)
-            for name, value in before.items():
-                setattr(noise, name, value)
-
-    def _evaluate(self, mode: str, n_episodes: int, final: bool) -> dict[str, Any]:
-        successes: list[bool] = []
-
-        def note_success(local_variables: dict[str, Any], _: dict[str, Any]) -> None:
-            info = local_variables["info"]
-            # Only at the end of the episode, which for Monitor is not that of a life
-            if "episode" in info and "is_success" in info:
-                successes.append(bool(info["is_success"]))
-
-        training_env = self.model.get_env()
-        assert training_env is not None
-        seed = FINAL_EVALUATION_SEED if final else EVALUATION_SEED
-        env = self.make_envs(n_episodes)
-        try:
-            sync_envs_normalization(training_env, env)
-            th.manual_seed(seed)
-            env.seed(seed)
-            returns, lengths = evaluate_policy(
-                _Actor(self.model, n_episodes),
-                env,
-                n_episodes,
-                deterministic=mode == "deterministic",
-                return_episode_rewards=True,
-                callback=note_success,
-            )
-        finally:
-            env.close()
-        if not np.isfinite(returns).all():
-            raise ValueError(
-                f"The returns of an evaluation are {returns}, with which nothing can be compared: rewards must be finite. "
-                "Correct the environment's reward function."
-            )
-        return {
-            "mode": mode,
-            "return_mean": float(np.mean(returns)),
-            "return_std": float(np.std(returns)),
-            "length_mean": float(np.mean(lengths)),
-            "success_rate": float(np.mean(successes)) if successes else None,
-            "n_episodes": n_episodes,
-            "final": int(final),
-        }
-
-
 class Recorder(BaseCallback):
     """
-    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without the evaluations.
+    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without evaluations and
+    checkpoints.
 
     :param evaluator: evaluates
     :param timesteps: budget of the run
     :param n_evaluations: how many times, besides the evaluation before the training
     :param n_episodes: episodes in each evaluation
     :param report: told from time to time how far the run is
+    :param checkpoint: writes checkpoints, with what is kept here
     """
 
     def __init__(
@@ -173,6 +71,7 @@ class Recorder(BaseCallback):
         n_evaluations: int,
         n_episodes: int,
         report: Callable[[Progress], None],
+        checkpoint: TrainingCheckpoint | None,
     ):
         super().__init__()
         self.evaluator = evaluator
@@ -180,18 +79,48 @@ class Recorder(BaseCallback):
         self.n_episodes = n_episodes
         self.rows: list[dict[str, Any]] = []
         self._report = report
+        self._checkpoint = checkpoint
         self._n_evaluated = 0  # of the targets
         self._begin = self._last_report = 0.0
-        self._evaluating = 0.0
+        self._paused = 0.0  # for evaluations, and for checkpoints before an interruption
+        self._at_rollout = Progress(0, 0.0, 0.0)
+        self._earlier_memory = 0.0
 
     @property
     def seconds(self) -> float:
         """Of training."""
-        return time.perf_counter() - self._begin - self._evaluating
+        writing = 0.0 if self._checkpoint is None else self._checkpoint.seconds
+        return time.perf_counter() - self._begin - self._paused - writing
+
+    @property
+    def memory(self) -> float:
+        """The most that the process has held, or the one before an interruption, in MiB."""
+        return max(self._earlier_memory, peak_memory())
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        evaluated = {"rows": self.rows, "n_evaluated": self._n_evaluated}
+        return {**evaluated, "progress": tuple(self._at_rollout), "memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.rows, self._n_evaluated, self._earlier_memory = state["rows"], state["n_evaluated"], state["memory"]
+        before = Progress(*state["progress"])
+        self._begin = time.perf_counter() - before.wall_seconds
+        self._paused = before.wall_seconds - before.seconds
 
     def _on_training_start(self) -> None:
         self._begin = time.perf_counter()
-        self._reach(0)
+        if getattr(self.model, "resumption", None) is None:
+            self._reach(0)
+
+    def _on_rollout_start(self) -> None:
+        # The time that it takes to write a checkpoint, which comes next, is not to be in it
+        self._at_rollout = self._progress()
 
     def _on_step(self) -> bool:
         # The last evaluation is after the update that the budget still pays for
@@ -200,8 +129,11 @@ class Recorder(BaseCallback):
         now = time.perf_counter()
         if now - self._last_report > _PROGRESS_INTERVAL:
             self._last_report = now
-            self._report(Progress(self.num_timesteps, self.seconds, now - self._begin))
+            self._report(self._progress())
         return True
+
+    def _progress(self) -> Progress:
+        return Progress(self.model.num_timesteps, self.seconds, time.perf_counter() - self._begin)
 
     def _reach(self, steps: int) -> None:
         reached = [target for target in self.targets[self._n_evaluated : -1] if target <= steps]
@@ -223,7 +155,7 @@ class Recorder(BaseCallback):
         for row in self.evaluator.evaluate(n_episodes, final):
             steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
             self.rows += [{"target_steps": target, **steps, **row} for target in targets]
-        self._evaluating += time.perf_counter() - begin
+        self._paused += time.perf_counter() - begin
 
 
 class DroppedSteps(BaseCallback):
@@ -235,6 +167,18 @@ class DroppedSteps(BaseCallback):
         super().__init__()
         self.n_dropped = 0
         self._drawn: list[Any] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        return {"n_dropped": self.n_dropped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.n_dropped = state["n_dropped"]
 
     def _on_rollout_start(self) -> None:
         self._note_groups()
@@ -269,6 +213,19 @@ class Diagnostics(KVWriter):
         self._values: dict[str, list[float]] = defaultdict(list)
         self._next = interval
 
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        return {"rows": self.rows, "values": dict(self._values), "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        self.rows, self._next = state["rows"], state["next"]
+        self._values.update(state["values"])
+
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """
         :param key_values: what was logged
@@ -294,23 +251,42 @@ class Diagnostics(KVWriter):
         """Nothing to close."""
 
 
-def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None]) -> None:
+class _Checkpoint(TrainingCheckpoint):
+    """Without one before the first step: a run that begins again ends the same."""
+
+    model: OnGroupAlgorithm
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        if self.model.resumption is None:
+            self._plan_next(0.0)
+
+
+def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None], save_freq: int | None = None) -> None:
     """
-    Make a run, and leave its results; ``result.json`` comes last, but for the clip: no renderer takes a run with it.
+    Make a run, or go on with one that was interrupted, and leave its results; ``result.json`` comes last, except for the clip:
+    no renderer takes a run with it.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: where to leave them
     :param report: told from time to time how far it is
+    :param save_freq: steps from one checkpoint to the next, see ``TrainingCheckpoint``
     """
-    with build(settings) as built:
+    with build(settings) as fresh:
+        built = _begin(fresh, settings, folder)
         model = built.model
+        checkpoint = _Checkpoint(folder / CHECKPOINTS, save_freq, keep=2) if isinstance(model, OnGroupAlgorithm) else None
         evaluator = Evaluator(model, built.evaluation_envs)
-        recorder = Recorder(evaluator, settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"], report)
+        numbers = settings["timesteps"], settings["n_evaluations"], settings["n_eval_episodes"]
+        recorder = Recorder(evaluator, *numbers, report, checkpoint)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
         dropped = DroppedSteps() if getattr(model, "dynamic_sampling", False) else None
-        _save_config(folder / "config.json", built, settings)
-        callbacks = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
+        callbacks: list[BaseCallback] = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
+        if checkpoint is not None:
+            checkpoint.also = {"recorder": recorder, "diagnostics": diagnostics, **({"dropped": dropped} if dropped else {})}
+            checkpoint.also.update(callback_states(built.manager.callbacks))
+            callbacks.append(checkpoint)
         model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
         seconds = recorder.seconds
         # What the last update has logged
@@ -325,24 +301,9 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         normalizer = model.get_vec_normalize_env()
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))
-        n_parameters, n_critic_parameters = count_parameters(model.policy)
-        result = {
-            **keys,
-            "status": "done",
-            "steps": model.num_timesteps,
-            "seconds": round(seconds, 3),
-            "steps_per_second": round(model.num_timesteps / seconds, 1),
-            "peak_memory_mib": round(peak_memory(), 1),
-            "n_parameters": n_parameters,
-            "n_critic_parameters": n_critic_parameters,
-            "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
-            "samples_per_start": getattr(model, "group_size", 1),
-            "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
-            "net_arch": describe_network(model.policy),
-            "provenance": _provenance(settings),
-            "error": None,
-        }
-        write_atomically(folder / "result.json", json.dumps(result, indent=2) + "\n")
+        result = _result(model, settings, seconds, recorder.memory, dropped)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        write_atomically(folder / RESULT, json.dumps(result, indent=2) + "\n")
         if settings["clips"]:
             save_played(_played(built), folder)
 
@@ -353,6 +314,62 @@ def _played(built: Built) -> Pair | Exchanges | str:
         return record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
     except NoClipError as error:
         return str(error)
+
+
+def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:
+    """
+    Go on from the checkpoints in the folder if the run then ends as if it had not been interrupted, and forget them otherwise.
+
+    :param built: what the run begins with
+    :param settings: see :meth:`Experiment.settings`
+    :param folder: of the run
+    :return: what it goes on with
+    """
+    config = json.loads(json.dumps(_config(built, settings)))
+    try:
+        before = json.loads((folder / CONFIG).read_text())
+        newest = newest_checkpoint(folder / CHECKPOINTS) if _decisive(before) == _decisive(config) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        newest = None
+    if newest is None or newest.manifest["differs"] is not None:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    else:
+        print(f"Goes on after {newest.manifest['steps']} steps")
+        algorithm: Any = type(built.model)
+        built = built._replace(model=algorithm.resume(newest.path, built.model.get_env(), device=built.model.device))
+    write_atomically(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    return built
+
+
+def _decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param config: of a run
+    :return: what it depends on to the last bit
+    """
+    machine = {key: config["machine"][key] for key in ("cpu", "torch_threads", "device")}
+    return {**config, "machine": machine, "command": None}
+
+
+def _result(
+    model: BaseAlgorithm, settings: dict[str, Any], seconds: float, memory: float, dropped: DroppedSteps | None
+) -> dict[str, Any]:
+    n_parameters, n_critic_parameters = count_parameters(model.policy)
+    return {
+        **_keys(settings),
+        "status": "done",
+        "steps": model.num_timesteps,
+        "seconds": round(seconds, 3),
+        "steps_per_second": round(model.num_timesteps / seconds, 1),
+        "peak_memory_mib": round(memory, 1),
+        "n_parameters": n_parameters,
+        "n_critic_parameters": n_critic_parameters,
+        "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
+        "samples_per_start": getattr(model, "group_size", 1),
+        "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
+        "net_arch": describe_network(model.policy),
+        "provenance": _provenance(settings),
+        "error": None,
+    }
 
 
 def _keys(settings: dict[str, Any]) -> dict[str, Any]:
@@ -367,8 +384,8 @@ def _provenance(settings: dict[str, Any]) -> str:
     return provenance(variant["algo"], settings["env"]) + (f" Changed here: {changes}" if changes else "")
 
 
-def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
-    config = {
+def _config(built: Built, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
         **_keys(settings),
         "timesteps": settings["timesteps"],
         "hyperparameters": built.hyperparams(),
@@ -383,7 +400,6 @@ def _save_config(path: Path, built: Built, settings: dict[str, Any]) -> None:
         "machine": {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(built.model.device)},
         "command": settings["command"],
     }
-    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sb3_grpo.checkpoint.folder import checkpoints_in
+
 if TYPE_CHECKING:
     from sb3_grpo.compare.training import Progress
 
 # Files in the folder of a run; the result is the last
-RESULT, ERROR, _LOG, _PROGRESS = "result.json", "error.txt", "log.txt", "progress.json"
+RESULT, ERROR, CONFIG, _LOG, _PROGRESS = "result.json", "error.txt", "config.json", "log.txt", "progress.json"
+# A folder there, as long as the run is under way
+CHECKPOINTS = "checkpoints"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PATIENCE = 5.0
 # The second is imported by PyTorch where the first optimizer is made, and takes longer than PyTorch itself
@@ -57,16 +61,17 @@ class RunProcess:
     A process that makes one run. It ends with the process that started it, however that ends.
 
     :param settings: see :meth:`Experiment.settings`
-    :param folder: where it leaves its results; what is there of an earlier attempt is removed
+    :param folder: where it leaves its results; of an earlier attempt only what it can go on from is kept
+    :param save_freq: steps from one checkpoint to the next, see ``TrainingCheckpoint``
     """
 
-    def __init__(self, settings: dict[str, Any], folder: Path):
+    def __init__(self, settings: dict[str, Any], folder: Path, save_freq: int | None = None):
         self.folder = folder
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        _remove_results(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / _LOG).touch()
         prepare_runs()
-        self._process = _PROCESSES.Process(target=_run, args=(settings, folder))
+        self._process = _PROCESSES.Process(target=_run, args=(settings, folder, save_freq))
         with _one_thread():
             self._process.start()
 
@@ -101,7 +106,7 @@ class RunProcess:
             return []
 
     def stop(self) -> None:
-        """End it now, and remove what it has written, unless it has just finished."""
+        """End it now, and remove what it has written but for its checkpoints, unless it has just finished."""
         self._process.terminate()
         self._process.join(_PATIENCE)
         if self._process.is_alive():
@@ -110,7 +115,27 @@ class RunProcess:
         if (self.folder / RESULT).exists():
             self.poll()
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove_results(self.folder)
+
+
+def is_under_way(folder: Path) -> bool:
+    """
+    :param folder: of a run
+    :return: whether it was interrupted and has left checkpoints
+    """
+    return not (folder / RESULT).exists() and bool(checkpoints_in(folder / CHECKPOINTS))
+
+
+def _remove_results(folder: Path) -> None:
+    """
+    :param folder: of a run, of which only what it can go on from is kept
+    """
+    if not is_under_way(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.name not in (CHECKPOINTS, CONFIG):
+            path.unlink()
 
 
 def failure(folder: Path) -> str | None:
@@ -129,12 +154,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run(settings: dict[str, Any], folder: Path) -> None:
+def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
     """
     What the process does.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: where it leaves its results
+    :param save_freq: steps from one checkpoint to the next
     """
     # Ctrl-C is for the process that started it
     os.setsid()
@@ -154,7 +180,9 @@ def _run(settings: dict[str, Any], folder: Path) -> None:
         def report(progress: "Progress") -> None:
             write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
 
-        train(settings, folder, report)
+        train(settings, folder, report, save_freq)
     except Exception:
+        # It would go on to the same error, or with what has been corrected since in the middle of it
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         (folder / ERROR).write_text(traceback.format_exc())
         sys.exit(1)

@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 class WarmStart(BaseCallback):
     """
     Before the first step, let a policy for texts learn from worked examples of its task (``policy.pretrain``).
-    A model that has learned already, because its training is continued, is left alone.
+    A model that has learned already, because its training is continued or resumed, is left alone.
 
     :param n_examples: how many examples
     :param n_epochs: how many times each of them is seen
@@ -26,7 +26,7 @@ class WarmStart(BaseCallback):
 
     def _on_training_start(self) -> None:
         policy: Any = self.model.policy
-        if self.model._n_updates == 0:
+        if self.model._n_updates == 0 and getattr(self.model, "resumption", None) is None:
             task = self.training_env.get_attr("rules", indices=0)[0].task
             examples = task.worked_examples(self.n_examples, seed=self.seed)
             policy.pretrain(examples, n_epochs=self.n_epochs, batch_size=self.batch_size)

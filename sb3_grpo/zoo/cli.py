@@ -25,6 +25,7 @@ from rl_zoo3.train import train
 from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.zoo.experiment import GroupExperimentManager
+from sb3_grpo.zoo.going_on import as_model
 from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(Text("Error: ", "bold red"), f"Unknown command {name!r}. {usage}", stderr=True)
         return USAGE_ERROR
     try:
+        arguments = _name_models(arguments) if name == "train" else arguments
         # An option that the RL Zoo does not have
         no_clip = name == "train" and "--no-clip" in arguments
         arguments = [argument for argument in arguments if not (no_clip and argument == "--no-clip")]
@@ -127,6 +129,22 @@ def _import_modules(arguments: list[str]) -> list[str]:
             except ModuleNotFoundError as error:
                 raise UsageError(f"{match[0]}: there is no module {error.name!r}") from error
             argument = f"{match[1] or ''}{match[3]}"
+        done.append(argument)
+    return done
+
+
+def _name_models(arguments: list[str]) -> list[str]:
+    """
+    :param arguments: of ``train``
+    :return: the same with the model of the newest checkpoint for a folder of checkpoints
+    """
+    done = []
+    for previous, argument in zip(["", *arguments], arguments, strict=False):
+        option, equals, path = argument.partition("=")
+        if previous in ("-i", "--trained-agent"):
+            argument = as_model(argument)
+        elif equals and option == "--trained-agent":
+            argument = f"{option}={as_model(path)}"
         done.append(argument)
     return done
 

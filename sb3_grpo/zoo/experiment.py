@@ -2,12 +2,8 @@
 
 import functools
 import importlib.util
-import os
-import random
-import socket
-import sys
+import shutil
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,23 +11,22 @@ from typing import Any
 
 import gymnasium as gym
 import optuna
-import psutil
-from optuna.trial import TrialState
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
-from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_grpo import presets
+from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
+from sb3_grpo.zoo.going_on import CHECKPOINTS, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
+from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
@@ -104,6 +99,7 @@ class GroupExperimentManager(ExperimentManager):
     - evaluations and trials end with ``n_timesteps``;
     - Atari games do not skip frames twice;
     - ``env_kwargs`` of a configuration file hold for evaluation as well;
+    - trainings write checkpoints, and ``trained_agent`` may be the model of one;
     - trial 0 of a study can be loaded;
     - a run leaves a moving picture of its agent next to an untrained one;
     - a trial that cannot be run or makes no update is pruned, and one whose worker is dead is given up.
@@ -126,6 +122,18 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"--conf-file {self.config}: that is neither a file that ends in .yml, .yaml or .py nor a module")
         if self.n_timesteps < 1 and self.n_timesteps != -1:
             raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
+        # The RL Zoo makes calls of it
+        self._steps_between = self.save_freq if self.save_freq > 0 else None
+        is_ours = issubclass(ALGOS[algo], OnGroupAlgorithm) and not self.optimize_hyperparameters
+        self._checkpoint = checkpoint_of(self.trained_agent) if is_ours else None
+        self._entry = None if self._checkpoint is None else entry_of(self._checkpoint, self.env_name)
+        if self._checkpoint is not None:
+            self.seed = args.seed = self._checkpoint.manifest["seed"]
+        if self._entry is not None and (self.custom_hyperparams or kwargs.get("config") or self.trial_id is not None):
+            raise UsageError(
+                f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
+                "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
+            )
         self._reasons: Counter[str] = Counter()
         # With several jobs, a thread each
         self._trial = threading.local()
@@ -152,7 +160,10 @@ class GroupExperimentManager(ExperimentManager):
         if "preset" in (custom := self.custom_hyperparams or {}):
             # In place of the entry's, if it has one
             self.custom_hyperparams = {**self._with_preset(custom), "preset": None}
-        hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
+        if self._entry is None:
+            hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
+        else:
+            hyperparams, saved = ({**self._entry, **(self.custom_hyperparams or {})} for _ in range(2))
         env_kwargs = {**hyperparams.get("env_kwargs", self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
@@ -208,6 +219,43 @@ class GroupExperimentManager(ExperimentManager):
             env_wrapper = functools.partial(_with_start_queue, env_wrapper=env_wrapper)
         return hyperparams, env_wrapper, callbacks, vec_env_wrapper
 
+    def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
+        if self._checkpoint is None:
+            return super()._load_pretrained_agent(hyperparams, env)
+        algorithm: Any = ALGOS[self.algo]
+        model = algorithm.resume(self._checkpoint.path, env, device=self.device)
+        model.verbose, model.tensorboard_log = self.verbose, self.tensorboard_log
+        print(f"Going on after {model.num_timesteps} steps, from {self._checkpoint.path}")
+        return model
+
+    def learn(self, model: BaseAlgorithm) -> None:
+        """
+        :param model: the model
+        """
+        if isinstance(model, OnGroupAlgorithm):
+            also = callback_states(self.callbacks)
+            self.callbacks.append(TrainingCheckpoint(self._checkpoints, self._steps_between, also=also))
+        super().learn(model)
+
+    def save_trained_model(self, model: BaseAlgorithm) -> None:
+        """
+        :param model: what was trained
+        """
+        super().save_trained_model(model)
+        if isinstance(model, OnGroupAlgorithm):
+            if model._last_obs is None:
+                # Ctrl-C, of which the RL Zoo says nothing
+                say(f"To go on: the same command with -i {self._checkpoints}, without -params and --conf-file")
+            else:
+                shutil.rmtree(self._checkpoints, ignore_errors=True)
+        if self.leaves_clip:
+            said = leave_clip(model, self.drawn_env, CLIP_SEED, Path(self.save_path), type(model).__name__)
+            say(f"Clip: {said}")
+
+    @property
+    def _checkpoints(self) -> Path:
+        return Path(self.save_path, CHECKPOINTS)
+
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
         :param n_envs: number of copies
@@ -233,15 +281,6 @@ class GroupExperimentManager(ExperimentManager):
             return self.create_envs(1, eval_env=True, no_log=True)
         finally:
             self.vec_env_class, self.eval_env_kwargs = before
-
-    def save_trained_model(self, model: BaseAlgorithm) -> None:
-        """
-        :param model: what was trained
-        """
-        super().save_trained_model(model)
-        if self.leaves_clip:
-            said = leave_clip(model, self.drawn_env, CLIP_SEED, Path(self.save_path), type(model).__name__)
-            say(f"Clip: {said}")
 
     def objective(self, trial: optuna.Trial) -> float:
         """
@@ -313,78 +352,3 @@ def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
-
-
-def make_tables(storage: str) -> None:
-    """
-    Make the tables of a new database. Workers that begin at the same moment get into each other's way there,
-    and all but one of them would end with an error.
-
-    :param storage: URL of the database
-    """
-    for last in (False,) * 9 + (True,):
-        try:
-            optuna.storages.RDBStorage(storage)
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            if last:
-                raise UsageError(f"--storage {storage}: {error}") from error
-        except ImportError as error:
-            # Optuna's words do not say which
-            message = f"--storage {storage}: its driver is not installed ({error.__cause__ or error})"
-            if storage.startswith("postgresql"):
-                message += '. Write postgresql+psycopg://user@host/name, and pip install "psycopg[binary]"'
-            raise UsageError(message) from error
-        else:
-            return
-        time.sleep(random.uniform(0.1, 0.5))
-
-
-def this_worker() -> dict[str, Any]:
-    """
-    :return: what tells this process from all others that may work on a study
-    """
-    # Containers may share a name, but what a number stands for is another process in each of them
-    namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
-    return {"host": socket.gethostname(), "namespace": namespace, "pid": os.getpid(), "started": _start_time(os.getpid())}
-
-
-def _start_time(pid: int) -> float:
-    """
-    :param pid: number of a process
-    :return: when it began, in seconds
-    """
-    if sys.platform == "linux":
-        # What psutil says changes when the clock is set: it adds the time at which the machine was booted
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return psutil.Process(pid).create_time()
-
-
-def _has_ended(worker: dict[str, Any]) -> bool:
-    """
-    :param worker: see :func:`this_worker`
-    :return: whether this process of this machine has ended
-    """
-    try:
-        # Another one may have its number by now: where a container is started again, it often has
-        return abs(_start_time(worker["pid"]) - worker["started"]) > 1.0
-    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-        return True
-    except (PermissionError, psutil.AccessDenied):
-        return False
-
-
-def give_up_orphans(study: optuna.Study) -> None:
-    """
-    Trials whose worker on this machine was killed would otherwise be running forever, and count as such.
-
-    :param study: the study
-    """
-    here = this_worker()
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        worker = trial.user_attrs.get("worker")
-        # Not text, as it was in older studies
-        if not isinstance(worker, dict) or any(worker[key] != here[key] for key in ("host", "namespace")):
-            continue
-        if _has_ended(worker):
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)

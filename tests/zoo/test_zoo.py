@@ -25,7 +25,7 @@ from stable_baselines3 import PPO
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import UsageError
 from sb3_grpo.zoo.cli import _COMMANDS, main
-from sb3_grpo.zoo.experiment import give_up_orphans, make_tables, this_worker
+from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")

@@ -1,0 +1,122 @@
+"""Evaluations that do not disturb the training."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
+
+from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.compare.build import preserve_generators
+from sb3_grpo.compare.results import MODES
+
+# Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
+# that no other evaluation has seen; all runs have the same, or their scores would differ by their starts
+EVALUATION_SEED = 2**31
+FINAL_EVALUATION_SEED = 2**31 + 2**30
+
+
+class _Actor:
+    """
+    A model as it acts in training, for ``evaluate_policy``.
+
+    :param model: the model
+    :param n_envs: number of environments
+    """
+
+    def __init__(self, model: BaseAlgorithm, n_envs: int):
+        self._model = model
+        self._n_envs = n_envs
+        self._n_steps = 0
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
+    ) -> tuple[np.ndarray, Any]:
+        """See :meth:`BaseAlgorithm.predict`."""
+        # With gSDE, the noise is a function of the state that is drawn anew only now and then
+        frequency = getattr(self._model, "sde_sample_freq", -1)
+        if getattr(self._model, "use_sde", False) and not deterministic:
+            if self._n_steps == 0 or (frequency > 0 and self._n_steps % frequency == 0):
+                self._model.policy.reset_noise(self._n_envs)  # type: ignore[operator]
+            self._n_steps += 1
+        return self._model.predict(observation, state, episode_start, deterministic)
+
+
+_NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
+
+
+class Evaluator:
+    """
+    Evaluates a model on environments of its own, and changes nothing that its training depends on. Each episode has a new
+    environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
+
+    :param model: the model
+    :param make_envs: makes this number of new environments
+    """
+
+    def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):
+        self.model = model
+        self.make_envs = make_envs
+
+    def evaluate(self, n_episodes: int, final: bool) -> list[dict[str, Any]]:
+        """
+        :param n_episodes: number of episodes
+        :param final: whether it is the evaluation at the end
+        :return: for each way of acting, columns of ``evaluations.csv``
+        """
+        policy = self.model.policy
+        noise = getattr(getattr(policy, "actor", policy), "action_dist", None)
+        before = {name: getattr(noise, name) for name in _NOISE if hasattr(noise, name)}
+        training = policy.training
+        try:
+            with preserve_generators(), unchecked_distributions():
+                return [self._evaluate(mode, n_episodes, final) for mode in MODES]
+        finally:
+            policy.set_training_mode(training)
+            for name, value in before.items():
+                setattr(noise, name, value)
+
+    def _evaluate(self, mode: str, n_episodes: int, final: bool) -> dict[str, Any]:
+        successes: list[bool] = []
+
+        def note_success(local_variables: dict[str, Any], _: dict[str, Any]) -> None:
+            info = local_variables["info"]
+            # Only at the end of the episode, which for Monitor is not that of a life
+            if "episode" in info and "is_success" in info:
+                successes.append(bool(info["is_success"]))
+
+        training_env = self.model.get_env()
+        assert training_env is not None
+        seed = FINAL_EVALUATION_SEED if final else EVALUATION_SEED
+        env = self.make_envs(n_episodes)
+        try:
+            sync_envs_normalization(training_env, env)
+            th.manual_seed(seed)
+            env.seed(seed)
+            returns, lengths = evaluate_policy(
+                _Actor(self.model, n_episodes),
+                env,
+                n_episodes,
+                deterministic=mode == "deterministic",
+                return_episode_rewards=True,
+                callback=note_success,
+            )
+        finally:
+            env.close()
+        if not np.isfinite(returns).all():
+            raise ValueError(
+                f"The returns of an evaluation are {returns}, with which nothing can be compared: rewards must be finite. "
+                "Correct the environment's reward function."
+            )
+        return {
+            "mode": mode,
+            "return_mean": float(np.mean(returns)),
+            "return_std": float(np.std(returns)),
+            "length_mean": float(np.mean(lengths)),
+            "success_rate": float(np.mean(successes)) if successes else None,
+            "n_episodes": n_episodes,
+            "final": int(final),
+        }

@@ -1,0 +1,107 @@
+"""Trainings of the RL Zoo that go on from a checkpoint."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback
+
+from sb3_grpo.checkpoint.folder import MANIFEST, Checkpoint, newest_checkpoint
+from sb3_grpo.checkpoint.training import MODEL, Stateful
+from sb3_grpo.console import UsageError
+
+# In the folder of a run
+CHECKPOINTS = "checkpoints"
+_COUNTED = ("n_calls", "last_time_trigger", "best_mean_reward", "last_mean_reward")
+_FOUND = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
+
+
+def as_model(path: str) -> str:
+    """
+    :param path: what ``-i`` names
+    :return: the model of the newest checkpoint if it is a folder: the RL Zoo takes no folders
+    :raises UsageError: if it is a folder without checkpoints
+    """
+    return str(_newest(Path(path)).path / MODEL) if Path(path).is_dir() else path
+
+
+def _newest(path: Path) -> Checkpoint:
+    try:
+        return newest_checkpoint(path)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"-i {path}: {error} Runs of grpo and dapo that are not complete have theirs in "
+            f"LOGS/ALGO/ENV_NUMBER/{CHECKPOINTS}; to continue with what a complete run has learned, name its ENV.zip"
+        ) from error
+
+
+def checkpoint_of(model: str) -> Checkpoint | None:
+    """
+    :param model: what ``-i`` names
+    :return: the checkpoint that it is part of, if it is
+    """
+    path = Path(model)
+    return _newest(path.parent) if path.name == MODEL and (path.parent / MANIFEST).is_file() else None
+
+
+def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:
+    """
+    :param checkpoint: of a run
+    :param env_name: its environment, as in file names
+    :return: the hyperparameters that the RL Zoo has written down for the run; ``None`` if it is no run of the RL Zoo
+    """
+    path = checkpoint.path.parents[1] / env_name / "config.yml"
+    # As the RL Zoo reads it. A checkpoint is pickled, too
+    return dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)) if path.is_file() else None
+
+
+def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
+    """
+    :param callbacks: of a training
+    :return: what a checkpoint keeps of them
+    """
+    everyone = [each for callback in callbacks for each in _and_inside(callback)]
+    return {f"{i} {type(each).__name__}": CallbackState(each) for i, each in enumerate(everyone)}
+
+
+def _and_inside(callback: BaseCallback) -> Iterator[BaseCallback]:
+    yield callback
+    if isinstance(callback, EventCallback) and callback.callback is not None:
+        yield from _and_inside(callback.callback)
+
+
+class CallbackState:
+    """
+    What a callback of SB3 has counted and found, so that it goes on with both.
+
+    :param callback: the callback
+    """
+
+    def __init__(self, callback: BaseCallback):
+        self.callback = callback
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: for a checkpoint
+        """
+        generators = None
+        if isinstance(self.callback, EvalCallback) and self.callback.last_mean_reward > -np.inf:
+            generators = self.callback.eval_env.get_attr("np_random")
+        return {"kept": {name: getattr(self.callback, name) for name in self._kept}, "generators": generators}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: of a checkpoint
+        """
+        vars(self.callback).update(state["kept"])
+        if state["generators"] is not None and isinstance(self.callback, EvalCallback):
+            # With the seed that it was made with, which it would take later otherwise
+            self.callback.eval_env.reset()
+            for i, generator in enumerate(state["generators"]):
+                self.callback.eval_env.set_attr("np_random", generator, indices=i)
+
+    @property
+    def _kept(self) -> list[str]:
+        return [name for name in (*_COUNTED, *_FOUND) if hasattr(self.callback, name)]

@@ -1,0 +1,120 @@
+"""Trainings of the RL Zoo's command line that were interrupted, and go on."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+
+pytest.importorskip("rl_zoo3")
+
+from sb3_grpo import DAPO, TrainingCheckpoint
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.zoo.cli import main
+
+COMMAND = ["train", "--algo", "dapo", "--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu"]
+COMMAND += ["--eval-freq", "200", "--eval-episodes", "2", "--save-freq", "100"]
+BEGIN = ["-n", "1500", "--seed", "3", "-params", "n_envs:4", "group_size:2", "n_groups:2", "normalize:True", "frame_stack:2"]
+RUN = Path("logs", "dapo", "CartPole-v1_1")
+CHECKPOINTS = RUN / "checkpoints"
+
+
+class Killed(BaseException):
+    """Ends a training without a word, as a signal does."""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    threads = th.get_num_threads()
+    yield
+    th.set_num_threads(threads)
+
+
+def end_at(monkeypatch: pytest.MonkeyPatch, steps: int, error: type[BaseException]) -> None:
+    original = TrainingCheckpoint._on_step
+
+    def on_step(self: TrainingCheckpoint) -> bool:
+        if self.model.num_timesteps >= steps:
+            monkeypatch.setattr(TrainingCheckpoint, "_on_step", original)
+            raise error
+        return original(self)
+
+    monkeypatch.setattr(TrainingCheckpoint, "_on_step", on_step)
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, *arguments: str, at: int = 900) -> None:
+    end_at(monkeypatch, at, Killed)
+    with pytest.raises(Killed):
+        main([*COMMAND, *arguments])
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = (DAPO.load(run / "CartPole-v1.zip", device="cpu").policy.state_dict() for run in (one, other))
+    assert all(th.equal(value, second[name]) for name, value in first.items())
+    evaluations = [np.load(run / "evaluations.npz") for run in (one, other)]
+    assert len(evaluations[0]["timesteps"]) == 7
+    for name in ("timesteps", "results", "ep_lengths"):
+        assert (evaluations[0][name] == evaluations[1][name]).all()
+    assert not (one / "checkpoints").exists() and not (other / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("vec_env", ["dummy", "subproc"])
+def test_a_training_goes_on_to_the_last_bit(vec_env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = ("--vec-env", vec_env)
+    assert main([*COMMAND, *BEGIN, *copies, "-f", "whole"]) == 0
+    killed(monkeypatch, *BEGIN, *copies)
+    assert not (RUN / "CartPole-v1.zip").exists()
+    # Neither the seed nor the hyperparameters need to be given again. The newest one, by its model, in the next run
+    killed(monkeypatch, *copies, "-i", str(CHECKPOINTS), at=1200)
+    newest = checkpoints_in(RUN.with_name("CartPole-v1_2") / "checkpoints")[-1]
+    assert main([*COMMAND, *copies, "-i", str(newest / "model.zip")]) == 0
+    assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on() -> None:
+    assert main([*COMMAND, *BEGIN, "-f", "whole"]) == 0
+    process = subprocess.Popen([sys.executable, "-m", "sb3_grpo.zoo", *COMMAND, *BEGIN], stdout=subprocess.DEVNULL)
+    while len(checkpoints_in(CHECKPOINTS)) < 3 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert main([*COMMAND, f"--trained-agent={CHECKPOINTS}"]) == 0
+    assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_2"))
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    end_at(monkeypatch, 700, KeyboardInterrupt)
+    assert main([*COMMAND, *BEGIN]) == 0
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert f"To go on: the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
+    # To a larger budget
+    assert main([*COMMAND, "-n", "2000", "-i", str(CHECKPOINTS)]) == 0
+    assert "Going on after" in capsys.readouterr().out
+    assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
+
+
+def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(monkeypatch, *BEGIN)
+    Path("empty").mkdir()
+    for arguments, message in (
+        (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
+        (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out -params, --conf-file and --trial-id"),
+        (["-i", str(CHECKPOINTS), "--algo", "grpo"], "is a checkpoint of DAPO: write DAPO.resume"),
+    ):
+        capsys.readouterr()
+        assert main([*COMMAND, *arguments]) == 2
+        assert message in capsys.readouterr().err
+    # A model that is in no checkpoint is trained on as before, with other hyperparameters
+    model = str(next(RUN.glob("rl_model_*_steps.zip")))
+    options: list[Any] = ["-i", model, "-n", "100", *BEGIN[4:], "gamma:0.9"]
+    assert main([*COMMAND, *options]) == 0
+    latest = max(RUN.parent.iterdir(), key=lambda path: int(path.name.rpartition("_")[2]))
+    assert DAPO.load(latest / "CartPole-v1.zip").gamma == 0.9
