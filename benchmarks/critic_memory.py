@@ -2,7 +2,7 @@
 What a critic costs in memory: the peak of a process that trains with one and without.
 
 ``python -m benchmarks.critic_memory`` trains each subject for some updates in a process of its own, with networks that are
-large enough to be seen beside Python and PyTorch: ``results/critic_memory.json``.
+large enough to be seen next to Python and PyTorch: ``results/critic_memory.json``.
 """
 
 import argparse
