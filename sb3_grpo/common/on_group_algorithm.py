@@ -53,6 +53,9 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
+# By default an update has so many steps of all copies together, or this share of all steps so far once that is more: at the
+# most so many times as many
+STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_GROWTH = 2048, 0.02, 4
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22
 # With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
@@ -173,6 +176,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.default_policy_kwargs: dict[str, Any] = {}
         self.group_size = group_size
         self.n_steps = n_steps
+        self.default_n_steps: int | None = None  # where no other number was given
         self.n_groups = n_groups
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
@@ -516,7 +520,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         n_rollout_steps: int,
     ) -> bool:
         """
-        Collect the steps of one update into ``self.batch``: whole groups, or ``n_steps`` of each copy.
+        Collect the steps of one update into ``self.batch``: whole groups, or ``n_steps`` of each copy, or more by default.
 
         :param env: The training environment
         :param callback: Callback that will be called at each step
@@ -533,7 +537,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self._keep_open_groups()
         # Between two updates: a rollout and its update are of one and the same function of the observations
         self.policy.observation_norm.renew()
-        self.collector.begin_rollout()
+        self.collector.begin_rollout(self._n_rollout_steps())
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 
@@ -585,6 +589,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _n_rollout_steps(self) -> int | None:
+        """
+        :return: How many steps of each copy the next update takes, ``None`` for whole groups. By default the more the later it
+            is: what is left to learn drowns in the noise of updates that were large enough in the beginning
+        """
+        if self.n_steps is None or self.n_steps != self.default_n_steps:
+            return self.n_steps
+        share = int(SHARE_PER_UPDATE * self.num_timesteps / self.n_envs)
+        return min(max(self.n_steps, share), MAX_GROWTH * self.n_steps)
 
     def _check_live(self, n_steps: int) -> None:
         """

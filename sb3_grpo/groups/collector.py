@@ -186,14 +186,18 @@ class GroupCollector:
                 f"{reason} Without snapshots (horizon=None, vine_share=0, a start_sampler of seeds) it need not be captured."
             )
 
-    def begin_rollout(self) -> None:
-        """Prepare the groups of the next update. Steps that were made before it are those of an earlier policy."""
+    def begin_rollout(self, n_steps: int | None) -> None:
+        """
+        Prepare the groups of the next update. Steps that were made before it are those of an earlier policy.
+
+        :param n_steps: How many steps of each copy it takes, ``None`` for whole groups
+        """
         time_of = dict(zip(self.tickets.tolist(), self.time.tolist(), strict=True))
         for group in self.queue.groups:
             for episode in group.episodes:
                 episode.n_before = time_of.get(episode.ticket, episode.length)
         self._n_steps = 0
-        self.queue.begin_rollout()
+        self.queue.begin_rollout(n_steps)
         self.feeder.fill()
 
     def begin_episodes(self, copies: list[int], observations: Any) -> None:

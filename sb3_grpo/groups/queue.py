@@ -209,8 +209,12 @@ class GroupQueue:
             group.trace = trace
         return compare_traces(group.trace, trace)
 
-    def begin_rollout(self) -> None:
-        """Turn to the next update."""
+    def begin_rollout(self, n_steps: int | None) -> None:
+        """
+        Turn to the next update.
+
+        :param n_steps: How many steps of each copy it takes, ``None`` for whole groups
+        """
 
     def add_steps(self, n_steps: int) -> None:
         """

@@ -24,15 +24,16 @@ class StepQueue(GroupQueue):
 
     def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
         super().__init__(settings, n_envs, rng)
-        assert settings.n_steps is not None
-        self._wanted_steps = settings.n_steps * n_envs
-        self.begin_rollout()
+        self._n_envs = n_envs
+        self.begin_rollout(settings.n_steps)
 
     def has_room(self) -> bool:
         # Of the groups that are drawn each has an episode under way, or one that a copy takes next
         return True
 
-    def begin_rollout(self) -> None:
+    def begin_rollout(self, n_steps: int | None) -> None:
+        assert n_steps is not None
+        self._wanted_steps = n_steps * self._n_envs
         # Also after one that a callback has stopped, whose steps are not learned from
         self._drop_complete_groups()
         self._n_new_steps = self._n_dead_steps = self._n_live = 0

@@ -24,7 +24,7 @@ from sb3_grpo.common.losses import (
     policy_losses,
     step_weights,
 )
-from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, with_reference
 from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
@@ -41,8 +41,6 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
 
-# Of all environment copies together, by default
-STEPS_PER_UPDATE = 2048
 _WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
 
 
@@ -89,9 +87,10 @@ class GRPO(OnGroupAlgorithm):
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
         go on under the next policy. For the defaults, with which each step is judged for itself
     :param n_groups: Number of whole groups in an update, as in the papers, in place of ``n_steps``.
-        Without either: as many ``n_steps`` as make 2048 steps of all copies together, or 4 groups where whole episodes are
-        judged (another ``advantage`` than ``"gae"``, another ``loss_average`` or ``ratio_level`` than ``"step"``,
-        ``overlong_filter``, ``overlong_penalty``, ``horizon``, ``upweight_live=False``)
+        Without either: as many ``n_steps`` as make 2048 steps of all copies together, or 2% of all steps so far once that is
+        more, up to 8192; or 4 groups where whole episodes are judged (another ``advantage`` than ``"gae"``, another
+        ``loss_average`` or ``ratio_level`` than ``"step"``, ``overlong_filter``, ``overlong_penalty``, ``horizon``,
+        ``upweight_live=False``)
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
         With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
@@ -336,7 +335,7 @@ class GRPO(OnGroupAlgorithm):
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
-                self.n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
+                self.n_steps = self.default_n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
             else:
                 self.n_groups = GROUPS_PER_UPDATE
 

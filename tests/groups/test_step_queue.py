@@ -54,6 +54,29 @@ def test_an_update_has_2048_steps_by_default(n_envs: int, n_steps: int) -> None:
     assert (model.n_steps, model.n_groups) == (n_steps, None)
 
 
+@pytest.mark.parametrize(("so_far", "n_steps"), [(0, 128), (100_000, 128), (200_000, 250), (10**7, 512)])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_an_update_grows_by_default(so_far: int, n_steps: int, loaded: bool, tmp_path: Path) -> None:
+    seen = Batches()
+    model = make_model(n_envs=16, n_epochs=1, batch_size=2048)
+    if loaded:
+        model.save(tmp_path / "model")
+        model = GRPO.load(tmp_path / "model", env=model.get_env())
+    model.num_timesteps = so_far
+    model.learn(1, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [16 * n_steps]
+    assert model.num_timesteps == so_far + 16 * n_steps and model.n_steps == 128
+
+
+@pytest.mark.parametrize("given", [127, 128])
+def test_an_update_of_n_steps_that_were_given_stays_as_it_is(given: int) -> None:
+    seen = Batches()
+    model = make_model(n_envs=16, n_steps=given, n_epochs=1, batch_size=2048)
+    model.num_timesteps = 10**6
+    model.learn(1, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [16 * given]
+
+
 def test_updates_take_n_steps_of_each_copy() -> None:
     seen = Batches()
     model = make_model(env_kwargs={"length": 50}, n_steps=16).learn(200, callback=seen)
