@@ -26,7 +26,7 @@ PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
 COMPARISONS = {
     "classroom": "Classic control and LunarLander",
     "paper_grpo": "GRPO as in its paper",
-    "lunarlander_defaults": "LunarLander with the former defaults",
+    "lunarlander_defaults": "LunarLander with the defaults",
     "box2d": "Box2D with continuous actions",
     "mujoco": "MuJoCo",
     "kungfu_master": "KungFuMaster",
