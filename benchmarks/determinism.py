@@ -16,6 +16,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch as th
@@ -29,11 +30,14 @@ from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 
 COPIES = (1, 2, 4, 8, 16)
 SEED = 5
-STEPS = 3 * 2048
+# Steps of an update, of all copies together; there are two updates
+STEPS, TOKENS = 1024, 128
+# Of Pendulum. They end while there are two updates, in 16 copies, too
+LIMIT = {"max_episode_steps": 25}
 # Of the second table: small networks are one task for torch, wide ones are split among its threads
 WIDTHS = (64, 256)
 # Settings in one process: importing takes longer than training
-AT_A_TIME = 10
+AT_A_TIME = 30
 
 
 class Setting(NamedTuple):
@@ -56,20 +60,24 @@ class Setting(NamedTuple):
     unrelated: bool = False
 
 
+def _dummy(env_id: str, n_envs: int, seed: int) -> VecEnv:
+    return make_group_env(env_id, n_envs, seed, env_kwargs=LIMIT)
+
+
 def _subproc(env_id: str, n_envs: int, seed: int) -> VecEnv:
     # A process of "fork" begins at once
     fork = {"start_method": "fork"}
-    return make_group_env(env_id, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork)
+    return make_group_env(env_id, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork, env_kwargs=LIMIT)
 
 
 def _control(env_id: str, n_envs: int, seed: int) -> VecEnv:
-    env = ControlVecEnv(env_id, n_envs)
+    env = ControlVecEnv(env_id, n_envs, **LIMIT)
     env.seed(seed)
     return env
 
 
 SAME_COPIES: dict[str, Callable[[str, int, int], VecEnv]] = {
-    "DummyVecEnv": make_group_env,
+    "DummyVecEnv": _dummy,
     "SubprocVecEnv": _subproc,
     "ControlVecEnv": _control,
 }
@@ -114,7 +122,9 @@ def train(setting: Setting) -> str:
         env = SAME_COPIES[setting.copies](setting.env, setting.n_envs, SEED)
         network = {"net_arch": [setting.width, setting.width]}
         make = functools.partial(algorithm, "MlpPolicy", env, unrelated_starts=setting.unrelated)
-    model = make(n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu").learn(STEPS)
+    n_steps = (TOKENS if setting.copies == TEXT else STEPS) // setting.n_envs
+    model = make(n_steps=n_steps, n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu")
+    model.learn(2 * n_steps * setting.n_envs)
     env.close()
     return digest(model)
 
@@ -142,9 +152,22 @@ def _child(n_threads: int, wanted: list[list[Any]]) -> None:
     print(json.dumps([train(Setting(*each)) for each in wanted]))
 
 
-def _all(wanted: list[Setting], what: str, n_threads: int = 1) -> dict[Setting, str]:
-    parts = [wanted[begin : begin + AT_A_TIME] for begin in range(0, len(wanted), AT_A_TIME)]
-    return {setting: sha for part in track(parts, what) for setting, sha in in_new_process(part, n_threads).items()}
+def _all(passes: list[tuple[list[Setting], int]]) -> list[dict[Setting, str]]:
+    """
+    :param passes: Each with what is trained, and the number of threads
+    :return: The digests of each
+    """
+    parts = [
+        (number, wanted[begin : begin + AT_A_TIME], n_threads)
+        for number, (wanted, n_threads) in enumerate(passes)
+        for begin in range(0, len(wanted), AT_A_TIME)
+    ]
+    found: list[dict[Setting, str]] = [{} for _ in passes]
+    with ThreadPoolExecutor(4) as pool:
+        done = pool.map(lambda part: in_new_process(*part[1:]), parts)
+        for (number, _, _), digests in zip(parts, track(done, total=len(parts)), strict=True):
+            found[number] |= digests
+    return found
 
 
 def copies_of(found: dict[Setting, str], copies: str, unrelated: bool) -> dict[str, bool]:
@@ -166,15 +189,14 @@ def main() -> None:
     if args.child:
         _child(*args.child)
         return
-    wanted = settings()
-    first, again = _all(wanted, "Once"), _all(wanted[::-1], "Again")
+    wanted, threads = settings(), with_threads()
+    passes = [(wanted, 1), (wanted[::-1], 1), (threads, 1), (threads, 2), (threads, 2)]
+    first, again, one, two, two_again = _all(passes)
     wrong = [" ".join(map(str, each)) for each in wanted if first[each] != again[each]]
     promise = "parameters, optimizer, regression and generators are the same, to the last bit"
     write_trust("determinism", "trainings with the same seed in two new processes, one thread", promise, len(wanted), wrong)
     equal = copies_of(first, "ControlVecEnv", False) | copies_of(first, "SubprocVecEnv", True)
     shared = copies_of(first, "SubprocVecEnv", False)
-    threads = with_threads()
-    one, two, two_again = (_all(threads, f"{n} threads", n) for n in (1, 2, 2))
     write_trust(
         "determinism_copies",
         "the same in a `ControlVecEnv` and a `DummyVecEnv`; with unrelated starts, in a `SubprocVecEnv` and a `DummyVecEnv`",
