@@ -32,7 +32,7 @@ COPIES = (1, 2, 4, 8, 16)
 SEED = 5
 # Steps of an update, of all copies together; there are two updates
 STEPS, TOKENS = 1024, 128
-# Of Pendulum. They end while there are two updates, in 16 copies, too
+# Episodes have to end within two updates, in 16 copies, too
 LIMIT = {"max_episode_steps": 25}
 # Of the second table: small networks are one task for torch, wide ones are split among its threads
 WIDTHS = (64, 256)

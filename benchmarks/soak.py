@@ -31,7 +31,7 @@ from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS
 from sb3_grpo.envs import VerifierTextVecEnv
 
-STEPS, TOKENS, EPISODES, CALLS, COPIES, ROUNDS = 10_000_000, 1_000_000, 1_000_000, 1_000, 256, 5
+STEPS, TOKENS, EPISODES, CALLS, COPIES, ROUNDS = 10_000_000, 1_000_000, 1_000_000, 1_000, 256, 6
 
 SAMPLES = 100
 COUNTED = ("files", "processes", "threads")
@@ -228,21 +228,19 @@ def soak_copies() -> tuple[Sample, list[Sample]]:
         (SubprocVecEnv, {"start_method": "fork"}),
     ]
 
-    samples: list[Sample] = []
-
     def train() -> None:
         for vec_env_cls, kwargs in kinds:
             env = make_group_env("CartPole-v1", COPIES, seed=0, vec_env_cls=vec_env_cls, vec_env_kwargs=kwargs)
-            _close(GRPO("MlpPolicy", env, n_steps=64, n_epochs=1, seed=0, device="cpu").learn(3 * 64 * COPIES))
-            gc.collect()
-            samples.append(look(len(samples)))
-            print(*samples[-1], flush=True)
+            _close(GRPO("MlpPolicy", env, n_steps=16, n_epochs=1, seed=0, device="cpu").learn(2 * 16 * COPIES))
 
     train()
-    before = samples.pop()
-    samples.clear()
-    for _ in range(ROUNDS):
+    gc.collect()
+    before, samples = look(), []
+    for done in range(ROUNDS):
         train()
+        gc.collect()
+        samples.append(look(done))
+        print(*samples[-1], flush=True)
     return before, samples
 
 
