@@ -31,7 +31,9 @@ from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 COPIES = (1, 2, 4, 8, 16)
 SEED = 5
 # Steps of an update, of all copies together; there are two updates
-STEPS, TOKENS = 1024, 128
+STEPS = 1024
+# All in all: more than one update of four groups of eight answers
+TOKENS = 128
 # Episodes have to end within two updates, in 16 copies, too
 LIMIT = {"max_episode_steps": 25}
 # Of the second table: small networks are one task for torch, wide ones are split among its threads
@@ -117,14 +119,14 @@ def train(setting: Setting) -> str:
     if setting.copies == TEXT:
         env: VecEnv = VerifierTextVecEnv(setting.n_envs, SEED, task_kwargs={"digits": 1}, max_answer_tokens=3)
         network: dict[str, Any] = {"n_layers": 1, "width": setting.width, "n_heads": 2}
-        make: Any = functools.partial(algorithm, "TokenPolicy", env, max_sampling_rounds=2)
+        make: Any = functools.partial(algorithm, "TokenPolicy", env, n_groups=4, group_size=8, max_sampling_rounds=2)
     else:
         env = SAME_COPIES[setting.copies](setting.env, setting.n_envs, SEED)
         network = {"net_arch": [setting.width, setting.width]}
-        make = functools.partial(algorithm, "MlpPolicy", env, unrelated_starts=setting.unrelated)
-    n_steps = (TOKENS if setting.copies == TEXT else STEPS) // setting.n_envs
-    model = make(n_steps=n_steps, n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu")
-    model.learn(2 * n_steps * setting.n_envs)
+        n_steps = STEPS // setting.n_envs
+        make = functools.partial(algorithm, "MlpPolicy", env, n_steps=n_steps, unrelated_starts=setting.unrelated)
+    model = make(n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu")
+    model.learn(TOKENS if setting.copies == TEXT else 2 * STEPS)
     env.close()
     return digest(model)
 
