@@ -6,9 +6,8 @@ BIN := $(VENV)/bin
 RUN_INSTALLED := $(VENV)/.installed-run
 DEV_INSTALLED := $(VENV)/.installed-dev
 REQUIREMENTS := pyproject.toml constraints.txt
-LOWEST := $(VENV)-lowest
 
-.PHONY: run text test test-slow test-lowest lint type format docs docs-long clean
+.PHONY: run text test test-slow lint type format docs docs-long clean
 
 # From a fresh machine to a trained agent: a model and its learning curve in runs/
 run: $(RUN_INSTALLED)
@@ -24,10 +23,6 @@ test: $(DEV_INSTALLED)
 
 test-slow: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs/test_code_blocks.py
-
-# The lowest versions that pyproject.toml allows, without extras, on the oldest Python
-test-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
@@ -51,7 +46,7 @@ docs-long: $(DEV_INSTALLED)
 
 # Keeps runs/
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .nox build dist docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
@@ -62,14 +57,8 @@ $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@ $(RUN_INSTALLED)
 
-$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt | $(LOWEST)/bin/pip
-	$(LOWEST)/bin/python -m pip install -c constraints-lowest.txt -e . pytest
-	@touch $@
-
-$(LOWEST)/bin/pip: PYTHON = python3.11
-
 # Debian's python3 comes without what makes virtual environments, and leaves a half-made one behind
-$(BIN)/pip $(LOWEST)/bin/pip:
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'sb3-grpo needs Python 3.11 or newer: make PYTHON=python3.13'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \

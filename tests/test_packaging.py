@@ -77,18 +77,25 @@ def test_import_needs_no_optional_package(tmp_path: Path) -> None:
     assert int(run_python(code, tmp_path)) >= 200
 
 
-def versions(requirements: list[str], operator: str) -> dict[str, Version]:
-    """The version that stands behind an operator, for each package."""
-    parsed = [Requirement(line) for line in requirements]
+def versions(requirements: list[str], operator: str, python: str) -> dict[str, Version]:
+    """The version that stands behind an operator, for each package that this Python asks for."""
+    parsed = [
+        each for each in map(Requirement, requirements) if not each.marker or each.marker.evaluate({"python_version": python})
+    ]
+    assert len({each.name for each in parsed}) == len(parsed)
     return {each.name: Version(part.version) for each in parsed for part in each.specifier if part.operator == operator}
 
 
 def test_lowest_versions_are_those_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
-    pinned = versions([line for line in lines if not line.startswith("#")], "==")
-    assert pinned == versions(project["dependencies"], ">=")
+    pins = [line for line in lines if not line.startswith("#")]
+    pinned = versions(pins, "==", "3.11")
+    assert pinned == versions(project["dependencies"], ">=", "3.11")
     assert len(pinned) == len(project["dependencies"])
+    for newer in ("3.12", "3.13", "3.14"):
+        of_newer = versions(pins, "==", newer)
+        assert of_newer.keys() == pinned.keys() and all(of_newer[name] >= pinned[name] for name in pinned)
 
 
 @pytest.mark.slow

@@ -467,8 +467,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         self.collector.feeder.fill()
         fresh = self._last_obs is None
         self.collector.watch(self.step_timeout)
+        former_logger = getattr(self, "_logger", None)
         with self.collector.watchdog:
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if former_logger is not None and former_logger is not self._logger:
+            former_logger.close()  # otherwise a thread of TensorBoard's writer stays for each call of learn
         if fresh:
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)

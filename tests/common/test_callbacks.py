@@ -1,5 +1,6 @@
 import functools
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnNoModelImprovement,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.logger import HumanOutputFormat, Logger
+from stable_baselines3.common.logger import HumanOutputFormat, Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, ToyEnv
 
@@ -251,6 +252,20 @@ def test_reset_num_timesteps() -> None:
     assert model.num_timesteps >= first + 20
     model.learn(1)
     assert model.num_timesteps < first + 20
+
+
+def test_each_learn_closes_the_files_of_the_one_before(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    model = make_model(2, GRPO, tensorboard_log=str(tmp_path)).learn(10)
+    n_threads = threading.active_count()
+    for call in range(4):
+        model.learn(10, reset_num_timesteps=call % 2 == 0)
+    assert threading.active_count() == n_threads
+    own = Logger(str(tmp_path), [TensorBoardOutputFormat(str(tmp_path / "own"))])
+    model.set_logger(own)
+    for _ in range(2):
+        model.learn(10)
+    own.dump(1)  # the user's own stays open
 
 
 @pytest.mark.parametrize("algo", [GRPO, DAPO])

@@ -1,0 +1,217 @@
+"""
+Does the same seed train the same? ``python -m benchmarks.determinism``: GRPO and DAPO, alone and in 2, 4, 8 and 16 copies.
+
+Each training is made twice, in two new processes, the second of which goes through the list from its end. Both have to agree
+in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and generators. So do a
+``ControlVecEnv`` and a ``DummyVecEnv``, and with unrelated starts a ``SubprocVecEnv`` and a ``DummyVecEnv``. With shared
+starts these two need not, and trainings with two threads of torch need not be like those with one: what came of it is written
+down.
+"""
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch as th
+from rich.progress import track
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+
+from benchmarks.common import write_trust
+from benchmarks.resume import digest
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+
+COPIES = (1, 2, 4, 8, 16)
+SEED = 5
+# Steps of an update, of all copies together; there are two updates
+STEPS = 1024
+# All in all: more than one update of four groups of eight answers
+TOKENS = 128
+# Episodes have to end within two updates, in 16 copies, too
+LIMIT = {"max_episode_steps": 25}
+# Of the second table: small networks are one task for torch, wide ones are split among its threads
+WIDTHS = (64, 256)
+# Settings in one process: importing takes longer than training
+AT_A_TIME = 30
+
+
+class Setting(NamedTuple):
+    """
+    A training.
+
+    :param algorithm: "GRPO" or "DAPO"
+    :param copies: "DummyVecEnv", "SubprocVecEnv", "ControlVecEnv" or "VerifierTextVecEnv"
+    :param env: id of the environment, or "sums"
+    :param n_envs: How many copies
+    :param width: Of the layers
+    :param unrelated: Whether the members of a group do not share a start
+    """
+
+    algorithm: str
+    copies: str
+    env: str
+    n_envs: int
+    width: int = 64
+    unrelated: bool = False
+
+
+def _dummy(env_id: str, n_envs: int, seed: int) -> VecEnv:
+    return make_group_env(env_id, n_envs, seed, env_kwargs=LIMIT)
+
+
+def _subproc(env_id: str, n_envs: int, seed: int) -> VecEnv:
+    # A process of "fork" begins at once
+    fork = {"start_method": "fork"}
+    return make_group_env(env_id, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork, env_kwargs=LIMIT)
+
+
+def _control(env_id: str, n_envs: int, seed: int) -> VecEnv:
+    env = ControlVecEnv(env_id, n_envs, **LIMIT)
+    env.seed(seed)
+    return env
+
+
+SAME_COPIES: dict[str, Callable[[str, int, int], VecEnv]] = {
+    "DummyVecEnv": _dummy,
+    "SubprocVecEnv": _subproc,
+    "ControlVecEnv": _control,
+}
+TEXT = "VerifierTextVecEnv"
+
+
+def settings() -> list[Setting]:
+    """
+    :return: What is trained with one thread
+    """
+    tasks = ("CartPole-v1", "Pendulum-v1")
+    kinds: list[tuple[str, str, bool]] = [(copies, env, False) for copies in SAME_COPIES for env in tasks]
+    kinds += [(copies, env, True) for copies in ("DummyVecEnv", "SubprocVecEnv") for env in tasks]
+    kinds.append((TEXT, "sums", False))
+    return [
+        Setting(algorithm, copies, env, n_envs, unrelated=unrelated)
+        for algorithm in ("GRPO", "DAPO")
+        for copies, env, unrelated in kinds
+        for n_envs in COPIES
+    ]
+
+
+def with_threads() -> list[Setting]:
+    """
+    :return: What is trained with two threads, too
+    """
+    kinds = [("DummyVecEnv", "CartPole-v1"), ("DummyVecEnv", "Pendulum-v1"), (TEXT, "sums")]
+    return [Setting(algo, *kind, 16, width) for algo in ("GRPO", "DAPO") for kind in kinds for width in WIDTHS]
+
+
+def train(setting: Setting) -> str:
+    """
+    :param setting: What is trained
+    :return: Digest of what has been learned
+    """
+    algorithm = {"GRPO": GRPO, "DAPO": DAPO}[setting.algorithm]
+    if setting.copies == TEXT:
+        env: VecEnv = VerifierTextVecEnv(setting.n_envs, SEED, task_kwargs={"digits": 1}, max_answer_tokens=3)
+        network: dict[str, Any] = {"n_layers": 1, "width": setting.width, "n_heads": 2}
+        make: Any = functools.partial(algorithm, "TokenPolicy", env, n_groups=4, group_size=8, max_sampling_rounds=2)
+    else:
+        env = SAME_COPIES[setting.copies](setting.env, setting.n_envs, SEED)
+        network = {"net_arch": [setting.width, setting.width]}
+        n_steps = STEPS // setting.n_envs
+        make = functools.partial(algorithm, "MlpPolicy", env, n_steps=n_steps, unrelated_starts=setting.unrelated)
+    model = make(n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu")
+    model.learn(TOKENS if setting.copies == TEXT else 2 * STEPS)
+    env.close()
+    return digest(model)
+
+
+def in_new_process(wanted: list[Setting], n_threads: int = 1) -> dict[Setting, str]:
+    """
+    :param wanted: What is trained
+    :param n_threads: Of torch
+    :return: The digests
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.determinism", "--child", json.dumps([n_threads, wanted])],
+        env={**os.environ, "OMP_NUM_THREADS": str(n_threads)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{wanted}: {done.stderr[-3000:]}")
+    return dict(zip(wanted, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+def _child(n_threads: int, wanted: list[list[Any]]) -> None:
+    th.set_num_threads(n_threads)
+    warnings.filterwarnings("ignore", "No update at")
+    print(json.dumps([train(Setting(*each)) for each in wanted]))
+
+
+def _all(passes: list[tuple[list[Setting], int]]) -> list[dict[Setting, str]]:
+    """
+    :param passes: Each with what is trained, and the number of threads
+    :return: The digests of each
+    """
+    parts = [
+        (number, wanted[begin : begin + AT_A_TIME], n_threads)
+        for number, (wanted, n_threads) in enumerate(passes)
+        for begin in range(0, len(wanted), AT_A_TIME)
+    ]
+    found: list[dict[Setting, str]] = [{} for _ in passes]
+    with ThreadPoolExecutor(4) as pool:
+        done = pool.map(lambda part: in_new_process(*part[1:]), parts)
+        for (number, _, _), digests in zip(parts, track(done, total=len(parts)), strict=True):
+            found[number] |= digests
+    return found
+
+
+def copies_of(found: dict[Setting, str], copies: str, unrelated: bool) -> dict[str, bool]:
+    """
+    :param found: Digests
+    :param copies: Other than "DummyVecEnv"
+    :param unrelated: Whether the members of a group do not share a start
+    :return: For each training with them, whether that in a ``DummyVecEnv`` has learned the same
+    """
+    those = [each for each in found if (each.copies, each.unrelated) == (copies, unrelated)]
+    return {" ".join(map(str, each)): found[each] == found[each._replace(copies="DummyVecEnv")] for each in those}
+
+
+def main() -> None:
+    """Train all of them, and write down what is not the same."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        _child(*args.child)
+        return
+    wanted, threads = settings(), with_threads()
+    passes = [(wanted, 1), (wanted[::-1], 1), (threads, 1), (threads, 2), (threads, 2)]
+    first, again, one, two, two_again = _all(passes)
+    wrong = [" ".join(map(str, each)) for each in wanted if first[each] != again[each]]
+    promise = "parameters, optimizer, regression and generators are the same, to the last bit"
+    write_trust("determinism", "trainings with the same seed in two new processes, one thread", promise, len(wanted), wrong)
+    equal = copies_of(first, "ControlVecEnv", False) | copies_of(first, "SubprocVecEnv", True)
+    shared = copies_of(first, "SubprocVecEnv", False)
+    write_trust(
+        "determinism_copies",
+        "the same in a `ControlVecEnv` and a `DummyVecEnv`; with unrelated starts, in a `SubprocVecEnv` and a `DummyVecEnv`",
+        promise,
+        len(equal),
+        [name for name, same in equal.items() if not same],
+        subproc_with_shared_starts=shared,
+        two_threads=[
+            {"setting": " ".join(map(str, each)), "as_one": two[each] == one[each], "again": two[each] == two_again[each]}
+            for each in threads
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
