@@ -294,7 +294,9 @@ def test_tensorboard(algo: type[GRPO], tmp_path: Path) -> None:
         "group/return_std",
     }
     assert not any("value" in tag for tag in tags)
-    steps = [event.step for event in events.Scalars("rollout/ep_rew_mean")]
+    # Files of the same second are read in the order of their names, in which 10 comes before 9
+    logged = sorted(events.Scalars("rollout/ep_rew_mean"), key=lambda event: event.wall_time)
+    steps = [event.step for event in logged]
     assert steps == sorted(steps)
 
 
