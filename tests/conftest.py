@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,3 +15,17 @@ th.set_num_threads(1)
 def browser() -> Iterator[Any]:
     with chromium() as started:
         yield started
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    """The command line and runs of a comparison set the number of threads, also for the tests that follow."""
+    threads = th.get_num_threads()
+    yield
+    th.set_num_threads(threads)
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_threads: None) -> None:
+    """The test runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)

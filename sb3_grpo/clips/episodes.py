@@ -13,6 +13,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from sb3_grpo.common.sampling import renew_noise
+
 # Shown from the beginning, step by step; and at most from the whole episode, at equal distances
 HEAD, BODY = 16, 48
 # Of an episode, the rest is not played
@@ -179,7 +181,7 @@ def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int]
         state, begins, ended = None, np.ones(1, bool), False
         shots = [Shot(0, 0.0, camera.take())]
         for step in range(1, MAX_STEPS + 1):
-            _renew_noise(model, step - 1)
+            renew_noise(model, step - 1, 1)
             action, state = model.predict(observation, state, begins)  # type: ignore[arg-type]
             camera.is_on = is_shown(step)
             observation, _, begins, infos = env.step(action)
@@ -193,13 +195,6 @@ def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int]
         return Episode(shots, 1, ended)
     finally:
         env.close()
-
-
-def _renew_noise(model: BaseAlgorithm, n_steps: int) -> None:
-    # With gSDE, the noise is a function of the state that is drawn anew only now and then
-    frequency = getattr(model, "sde_sample_freq", -1)
-    if getattr(model, "use_sde", False) and (n_steps == 0 or (frequency > 0 and n_steps % frequency == 0)):
-        model.policy.reset_noise(1)  # type: ignore[operator]
 
 
 def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:

@@ -53,8 +53,8 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
-# By default an update has so many steps of all copies together, or this share of all steps so far once that is more: at the
-# most so many times as many
+# By default: the steps of an update, of all copies together; the share of all steps so far that takes their place once it is
+# more; and how many times as many they become at the most
 STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_GROWTH = 2048, 0.02, 4
 # What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
 MAX_FORWARDED_BYTES = 2**22

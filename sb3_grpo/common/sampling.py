@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
@@ -44,6 +45,20 @@ def unchecked_distributions() -> Iterator[None]:
         yield
     finally:
         th.distributions.Distribution.set_default_validate_args(checked)
+
+
+def renew_noise(model: BaseAlgorithm, n_steps: int, n_envs: int) -> None:
+    """
+    Before an action is sampled outside of a rollout: with gSDE, the noise is a function of the state that is drawn anew only
+    now and then.
+
+    :param model: The model that acts
+    :param n_steps: Steps that it has made so far
+    :param n_envs: Number of environment copies
+    """
+    frequency = getattr(model, "sde_sample_freq", -1)
+    if getattr(model, "use_sde", False) and (n_steps == 0 or (frequency > 0 and n_steps % frequency == 0)):
+        model.policy.reset_noise(n_envs)  # type: ignore[operator]
 
 
 def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:

@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
-from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.common.sampling import renew_noise, unchecked_distributions
 from sb3_grpo.compare.build import preserve_generators
 from sb3_grpo.compare.results import MODES
 
@@ -36,11 +36,8 @@ class _Actor:
         self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
     ) -> tuple[np.ndarray, Any]:
         """See :meth:`BaseAlgorithm.predict`."""
-        # With gSDE, the noise is a function of the state that is drawn anew only now and then
-        frequency = getattr(self._model, "sde_sample_freq", -1)
-        if getattr(self._model, "use_sde", False) and not deterministic:
-            if self._n_steps == 0 or (frequency > 0 and self._n_steps % frequency == 0):
-                self._model.policy.reset_noise(self._n_envs)  # type: ignore[operator]
+        if not deterministic:
+            renew_noise(self._model, self._n_steps, self._n_envs)
             self._n_steps += 1
         return self._model.predict(observation, state, episode_start, deterministic)
 

@@ -4,17 +4,14 @@ import csv
 import io
 import json
 import shutil
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.logger import Logger
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.checkpoint.folder import newest_checkpoint
@@ -25,230 +22,16 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
 from sb3_grpo.compare.experiment import write_atomically
+from sb3_grpo.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
 from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
-from sb3_grpo.utils.machine import describe_machine, peak_memory, versions
+from sb3_grpo.utils.machine import describe_machine, versions
 from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
 
 # Most rows of diagnostics for each key
 _N_DIAGNOSTICS = 100
-_PROGRESS_INTERVAL = 0.5
-
-
-class Progress(NamedTuple):
-    """
-    How far a run is.
-
-    :param steps: environment steps so far
-    :param seconds: of training
-    :param wall_seconds: of training and evaluations
-    """
-
-    steps: int
-    seconds: float
-    wall_seconds: float
-
-
-class Recorder(BaseCallback):
-    """
-    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without evaluations and
-    checkpoints.
-
-    :param evaluator: evaluates
-    :param timesteps: budget of the run
-    :param n_evaluations: how many times, besides the evaluation before the training
-    :param n_episodes: episodes in each evaluation
-    :param report: told from time to time how far the run is
-    :param checkpoint: writes checkpoints, with what is kept here
-    """
-
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        timesteps: int,
-        n_evaluations: int,
-        n_episodes: int,
-        report: Callable[[Progress], None],
-        checkpoint: TrainingCheckpoint | None,
-    ):
-        super().__init__()
-        self.evaluator = evaluator
-        self.targets = [k * timesteps / n_evaluations for k in range(n_evaluations + 1)]
-        self.n_episodes = n_episodes
-        self.rows: list[dict[str, Any]] = []
-        self._report = report
-        self._checkpoint = checkpoint
-        self._n_evaluated = 0  # of the targets
-        self._begin = self._last_report = 0.0
-        self._paused = 0.0  # for evaluations, and for checkpoints before an interruption
-        self._at_rollout = Progress(0, 0.0, 0.0)
-        self._earlier_memory = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Of training."""
-        writing = 0.0 if self._checkpoint is None else self._checkpoint.seconds
-        return time.perf_counter() - self._begin - self._paused - writing
-
-    @property
-    def memory(self) -> float:
-        """The most that the process has held, or the one before an interruption, in MiB."""
-        return max(self._earlier_memory, peak_memory())
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: for a checkpoint
-        """
-        evaluated = {"rows": self.rows, "n_evaluated": self._n_evaluated}
-        return {**evaluated, "progress": tuple(self._at_rollout), "memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of a checkpoint
-        """
-        self.rows, self._n_evaluated, self._earlier_memory = state["rows"], state["n_evaluated"], state["memory"]
-        before = Progress(*state["progress"])
-        self._begin = time.perf_counter() - before.wall_seconds
-        self._paused = before.wall_seconds - before.seconds
-
-    def _on_training_start(self) -> None:
-        self._begin = time.perf_counter()
-        if getattr(self.model, "resumption", None) is None:
-            self._reach(0)
-
-    def _on_rollout_start(self) -> None:
-        # The time that it takes to write a checkpoint, which comes next, is not to be in it
-        self._at_rollout = self._progress()
-
-    def _on_step(self) -> bool:
-        # The last evaluation is after the update that the budget still pays for
-        if self.num_timesteps >= self.targets[self._n_evaluated] and self._n_evaluated < len(self.targets) - 1:
-            self._reach(self.num_timesteps)
-        now = time.perf_counter()
-        if now - self._last_report > _PROGRESS_INTERVAL:
-            self._last_report = now
-            self._report(self._progress())
-        return True
-
-    def _progress(self) -> Progress:
-        return Progress(self.model.num_timesteps, self.seconds, time.perf_counter() - self._begin)
-
-    def _reach(self, steps: int) -> None:
-        reached = [target for target in self.targets[self._n_evaluated : -1] if target <= steps]
-        self._n_evaluated += len(reached)
-        self._evaluate(reached, self.n_episodes, final=False)
-
-    def finish(self, n_episodes: int) -> None:
-        """
-        Evaluate after the training: as before, and once more with other starts.
-
-        :param n_episodes: how many of them
-        """
-        self._evaluate(self.targets[self._n_evaluated :], self.n_episodes, final=False)
-        self._evaluate(self.targets[-1:], n_episodes, final=True)
-
-    def _evaluate(self, targets: list[float], n_episodes: int, final: bool) -> None:
-        seconds = self.seconds
-        begin = time.perf_counter()
-        for row in self.evaluator.evaluate(n_episodes, final):
-            steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
-            self.rows += [{"target_steps": target, **steps, **row} for target in targets]
-        self._paused += time.perf_counter() - begin
-
-
-class DroppedSteps(BaseCallback):
-    """Counts the steps of groups that dynamic sampling has drawn and dropped."""
-
-    model: OnGroupAlgorithm
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_dropped = 0
-        self._drawn: list[Any] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: for a checkpoint
-        """
-        return {"n_dropped": self.n_dropped}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of a checkpoint
-        """
-        self.n_dropped = state["n_dropped"]
-
-    def _on_rollout_start(self) -> None:
-        self._note_groups()
-
-    def _on_step(self) -> bool:
-        if self.locals["dones"].any():
-            self._note_groups()
-        return True
-
-    def _note_groups(self) -> None:
-        assert self.model.collector is not None
-        self._drawn = self.model.collector.queue.wanted_groups()
-
-    def _on_rollout_end(self) -> None:
-        n_drawn = sum(episode.length for group in self._drawn for episode in group.episodes)
-        n_kept = 0 if self.model.batch is None else int(self.model.batch.lengths.sum())
-        self.n_dropped += n_drawn - n_kept
-
-
-class Diagnostics(KVWriter):
-    """
-    Collects what a model logs, averaged over parts of the training.
-
-    :param interval: steps in a part
-    :param seconds: tells the seconds of training
-    """
-
-    def __init__(self, interval: float, seconds: Callable[[], float]):
-        self.rows: list[dict[str, Any]] = []
-        self._interval = interval
-        self._seconds = seconds
-        self._values: dict[str, list[float]] = defaultdict(list)
-        self._next = interval
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: for a checkpoint
-        """
-        return {"rows": self.rows, "values": dict(self._values), "next": self._next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: of a checkpoint
-        """
-        self.rows, self._next = state["rows"], state["next"]
-        self._values.update(state["values"])
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        """
-        :param key_values: what was logged
-        :param key_excluded: not used
-        :param step: environment steps
-        """
-        for key, value in key_values.items():
-            if not key.startswith("time/") and isinstance(value, int | float | np.number) and np.isfinite(value):
-                self._values[key].append(float(value))
-        if step >= self._next:
-            self.flush(step)
-            self._next = (step // self._interval + 1) * self._interval
-
-    def flush(self, step: int) -> None:
-        """
-        :param step: environment steps so far
-        """
-        where = {"steps": step, "seconds": round(self._seconds(), 3)}
-        self.rows += [{**where, "key": key, "value": float(np.mean(values))} for key, values in self._values.items()]
-        self._values.clear()
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class _Checkpoint(TrainingCheckpoint):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sb3_grpo.checkpoint.folder import checkpoints_in
 
 if TYPE_CHECKING:
-    from sb3_grpo.compare.training import Progress
+    from sb3_grpo.compare.recorder import Progress
 
 # Files in the folder of a run; the result is the last
 RESULT, ERROR, CONFIG, _LOG, _PROGRESS = "result.json", "error.txt", "config.json", "log.txt", "progress.json"
@@ -106,7 +106,7 @@ class RunProcess:
             return []
 
     def stop(self) -> None:
-        """End it now, and remove what it has written but for its checkpoints, unless it has just finished."""
+        """End it now, and remove what it has written except for its checkpoints, unless it has just finished."""
         self._process.terminate()
         self._process.join(_PATIENCE)
         if self._process.is_alive():

@@ -643,7 +643,7 @@ class GRPO(OnGroupAlgorithm):
             return (
                 "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
                 "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
-                f"reward or a larger n_steps (now {self.n_steps}) may help."
+                f"reward or a larger n_steps (now {self._n_rollout_steps()}) may help."
             )
         low, high = self._outcome_range
         outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"

@@ -25,13 +25,7 @@ from sb3_grpo.console import ProgressLines, is_own_error
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
 
 
-@pytest.fixture(autouse=True)
-def keep_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test in an empty folder, and without the one thread for the tests that follow."""
-    monkeypatch.chdir(tmp_path)
-    threads = th.get_num_threads()
-    yield
-    th.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def train(*arguments: str, env: str = "CartPole-v1", algo: str = "dapo") -> int:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,7 @@ TRAIN = ["train", "--algo", "dapo", "--env", "CartPole-v1", "--timesteps", "3000
 TRAIN += ["--set", "n_steps=64", "--save-freq", "1"]
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    threads = th.get_num_threads()
-    yield
-    th.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def config(folder: str) -> dict[str, Any]:

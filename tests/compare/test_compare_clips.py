@@ -76,15 +76,6 @@ def report(folder: Path, any_name: None) -> Path:
     return make_report(folder)
 
 
-@pytest.fixture
-def opened(browser: Any, report: Path) -> Any:
-    opened = Opened(browser, report, viewport={"width": 1280, "height": 800})
-    yield opened
-    assert opened.complaints == []
-    assert [request for request in opened.requests if not request.startswith("data:image/webp")] == [report.as_uri()]
-    opened.page.close()
-
-
 def sources(page: Any) -> list[str]:
     """What each picture shows, once it has been loaded."""
     page.wait_for_timeout(200)

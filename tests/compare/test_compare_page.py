@@ -40,15 +40,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return make_report(folder)
 
 
-@pytest.fixture
-def opened(browser: Any, report: Path) -> Any:
-    opened = Opened(browser, report, viewport={"width": 1280, "height": 800})
-    yield opened
-    assert opened.complaints == []
-    assert opened.requests == [report.as_uri()]
-    opened.page.close()
-
-
 def readings(page: Any) -> str:
     """What stands below the curves of CartPole, between single blanks."""
     return " ".join(page.locator(".curves .reading").first.inner_text().split())

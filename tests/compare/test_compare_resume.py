@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
-from sb3_grpo.compare import training
+from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.pools import LocalPool
 
@@ -46,12 +44,7 @@ TINY: dict[str, Any] = {
 DAPO_RUN = Path("runs", "CartPole-v1", "dapo", "0")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = th.get_num_threads()
-    th.set_num_threads(1)
-    yield
-    th.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("keep_threads")
 
 
 class Killed(BaseException):
@@ -63,11 +56,11 @@ def settings_of(**changes: Any) -> dict[str, Any]:
     return experiment.settings(experiment.jobs()[0])
 
 
-def train(settings: dict[str, Any], folder: Path, until: int | None = None) -> list[training.Progress]:
+def train(settings: dict[str, Any], folder: Path, until: int | None = None) -> list[recorder.Progress]:
     """Make a run, or go on with it, until it is killed after a number of steps."""
     seen = []
 
-    def report(progress: training.Progress) -> None:
+    def report(progress: recorder.Progress) -> None:
         seen.append(progress)
         if until is not None and progress.steps >= until:
             raise Killed
@@ -84,7 +77,7 @@ def killed(settings: dict[str, Any], folder: Path, at: int) -> None:
 
 @pytest.fixture(autouse=True)
 def reports_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_PROGRESS_INTERVAL", -1.0)
+    monkeypatch.setattr(recorder, "_PROGRESS_INTERVAL", -1.0)
 
 
 def tidy(folder: Path) -> dict[str, Any]:
@@ -140,29 +133,21 @@ def test_peers_begin_anew(tmp_path: Path) -> None:
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = 0.0
-
-    def perf_counter() -> float:
-        nonlocal clock
-        clock += 1e-3
-        return clock
-
+def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     def save(*arguments: Any) -> Any:
-        nonlocal clock
-        clock += 1000.0
+        clock.now += 1000.0
         return original(*arguments)
 
     from sb3_grpo.checkpoint import callback
 
     original = callback.save_training
     monkeypatch.setattr(callback, "save_training", save)
-    for module in (training, callback):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=perf_counter))
+    for module in (recorder, callback):
+        monkeypatch.setattr(module, "time", clock)
     train(settings_of(), tmp_path / "whole")
     settings = settings_of()
     killed(settings, tmp_path / "cut", 1000)
-    clock += 1e6
+    clock.now += 1e6
     seen = train(settings, tmp_path / "cut")
     whole, cut = (json.loads((tmp_path / name / "result.json").read_text())["seconds"] for name in ("whole", "cut"))
     assert 0 < whole < 1000

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -31,7 +30,7 @@ from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import _make_parser, main
 from sb3_grpo.clips.recording import Pair
 from sb3_grpo.clips.stored import load_played
-from sb3_grpo.compare import training
+from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.evaluation import Evaluator
@@ -55,11 +54,7 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def keep_threads() -> Iterator[None]:
-    threads = th.get_num_threads()
-    yield
-    th.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("keep_threads")
 
 
 @pytest.fixture
@@ -405,22 +400,14 @@ def test_what_the_environment_decides_is_noted(env: str, policy_kwargs: str | No
     assert used["loss_average"] == "step"
 
 
-def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = 0.0
-
-    def perf_counter() -> float:
-        nonlocal clock
-        clock += 1e-3
-        return clock
-
+def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     def evaluate(*arguments: Any) -> list[dict[str, Any]]:
-        nonlocal clock
-        clock += 1000.0
+        clock.now += 1000.0
         return original(*arguments)
 
     original = Evaluator.evaluate
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=perf_counter))
+    monkeypatch.setattr(recorder, "time", clock)
     experiment = make_experiment(TINY, "test")
     training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
     assert 0 < json.loads((tmp_path / "result.json").read_text())["seconds"] < 1000

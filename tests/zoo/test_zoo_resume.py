@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,7 @@ class Killed(BaseException):
     """Ends a training without a word, as a signal does."""
 
 
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    threads = th.get_num_threads()
-    yield
-    th.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def end_at(monkeypatch: pytest.MonkeyPatch, steps: int, error: type[BaseException]) -> None:

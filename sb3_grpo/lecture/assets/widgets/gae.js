@@ -1,6 +1,6 @@
 // Share of the gradient's length that an estimate may be off, for the column of episodes
 const GAE_TARGET = 0.3;
-// Returns of so many steps, then the critic: A3C(k) has k + 1
+// Returns of this number of steps, then the critic: A3C(k) has k + 1
 const K_STEPS = [1, 2, 3, 5];
 
 widget("gae", {
