@@ -167,7 +167,7 @@ def made(runs: Runs) -> str:
     :return: Commands, commits, machines and versions
     """
     command = f"python -m benchmarks.unseen.run {runs.list}"
-    commands = [f"{command} --algos grpo grpo-paper --design {runs.design}"]
+    commands = [f"{command} --algos grpo --design {runs.design}", f"{command} --algos grpo-paper --design {runs.paper}"]
     commands += [
         f"{command} --algos grpo --design {design} --changes '{json.dumps(part.changes)}'" for design, part in PARTS.items()
     ]

@@ -72,11 +72,11 @@ class Pair(NamedTuple):
         return "level" if within else "undecided"
 
 
-def designs(found: Sequence[Row], name: str, algos: Sequence[str] = OURS) -> list[str]:
+def designs(found: Sequence[Row], name: str, algos: Sequence[str] = ("grpo", "dapo")) -> list[str]:
     """
     :param found: All rows
     :param name: Of a list
-    :param algos: Of these algorithms
+    :param algos: Of these algorithms. The paper's settings are not ours to choose, so their runs are no look at a list
     :return: The designs that the list was looked at with, in the order of the first look
     """
     return list(dict.fromkeys(row["design"] for row in found if row["list"] == name and row["algo"] in algos))
@@ -89,9 +89,8 @@ def select(found: Sequence[Row], name: str, design: str) -> Runs:
     :param design: Of GRPO and DAPO
     :return: What is shown of them
     """
-    # The paper's settings need no runs of their own for each design
-    with_paper = designs(found, name, ["grpo-paper"])
-    paper = design if design in with_paper or not with_paper else with_paper[-1]
+    # The paper's settings need no runs of their own for each design of ours: the newest are shown
+    paper = (designs(found, name, ["grpo-paper"]) or [design])[-1]
     tasks = {task.env_id: task for task in LISTS[name]}
     of: dict[str, dict[str, list[Row]]] = {algo: {env_id: [] for env_id in tasks} for algo in (*PEERS, *OURS)}
     once = {key(row): row for row in found if row["task"] in tasks and row["seed"] < SEEDS[name]}

@@ -203,7 +203,8 @@ def test_seeds_one_by_one_only_if_they_are_few(monkeypatch):
 def test_all_designs_are_listed():
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
-        *rows_of("grpo-paper", PLAIN, [1, 2, 3]),
+        *rows_of("grpo-paper", PLAIN, [4, 5, 6]),
+        *rows_of("grpo-paper", PLAIN, [1, 2, 3], design="paper"),
         *rows_of("grpo", PLAIN, [40, 50, 60]),
         *rows_of("grpo", PLAIN, [70, 80, 90], design="B", changes={"batch_size": 64}),
         *(row | {"list": "development"} for row in rows_of("grpo", PLAIN, [0], design="other")),
@@ -217,8 +218,9 @@ def test_all_designs_are_listed():
     assert first["GRPO: IQM"].startswith("0.50 (") and first["GRPO: IQM"].endswith(", 1 task")
     assert second["GRPO: IQM"].startswith("0.80 (")
     assert (first["changes"], second["changes"], second["DAPO: IQM"]) == ("none", '`{"batch_size": 64}`', "")
-    # The paper's settings were run once
-    assert report.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design A)" in text
+    # The newest runs of the paper's settings, which are no look at the list
+    assert scores.final_returns(runs.of["grpo-paper"]["Plain-v0"]).tolist() == [1, 2, 3]
+    assert report.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design paper)" in text
 
 
 def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
