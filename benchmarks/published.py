@@ -1,5 +1,5 @@
 """
-The page beside published results: ``python -m benchmarks.pages``.
+The page that compares with published results: ``python -m benchmarks.pages``.
 
 Reads ``benchmarks/results/published.csv``, what others publish of PPO, TRPO, A2C and REINFORCE, and puts our results on the
 same tasks next to it: those of the comparisons, and of the unseen tasks that have a page. Nothing is trained.
@@ -150,7 +150,7 @@ def tables() -> list[tuple[str, str]]:
 def write_page() -> None:
     """The page."""
     shows, _, sources = (READINGS / "published.md").read_text(encoding="utf-8").partition("\n---\n")
-    parts = ["# Beside published results\n", shows.strip() + "\n"]
+    parts = ["# Compared with published results\n", shows.strip() + "\n"]
     for name, text in tables():
         parts.append(f"## {name[0].upper()}{name[1:]}\n\n{text}\n")
     parts.append(f"## Sources\n\n{sources.strip()}\n")

@@ -227,7 +227,7 @@ class TextEpisodeRules:
         sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
         most = 0
         for rank, (n_bytes, text) in enumerate(sized):
-            # A token is a byte or more, but for one that a tokenizer may put before the text
+            # A token is a byte or more, except one that a tokenizer may put before the text
             if rank >= _MAX_ENCODED and n_bytes < most:
                 break
             most = max(most, len(self.tokenizer.encode(text)))

@@ -196,7 +196,7 @@ def group_advantages(
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`
     :param ddof: 1 for the sample and 0 for the population standard deviation
     :param eps: added to the standard deviation
-    :return: (B, G, T), 0 where ``mask`` is False and, but for "gae", exactly 0 in groups whose members do not differ
+    :return: (B, G, T), 0 where ``mask`` is False and, except with "gae", exactly 0 in groups whose members do not differ
     :raises ValueError: unknown name, malformed tensors, fewer than 2 members, an episode without steps or with a gap,
         a reward that is not finite, a function that does not return finite values of this shape
     """

@@ -581,7 +581,7 @@ class GRPO(OnGroupAlgorithm):
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
         # Ratio r between the policy and the one that acted. At the first minibatch it is one,
-        # but for the steps that were made ahead, before the last update.
+        # except for the steps that were made ahead, before the last update.
         log_ratio = log_prob - old_log_prob
         if self.ratio_level == "episode":
             # GSPO-token (arXiv:2507.18071, sec. 4.3): the episode's ratio, and the gradient of each step's own probability

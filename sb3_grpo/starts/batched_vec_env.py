@@ -109,7 +109,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     @abstractmethod
     def _load(self, idx: int) -> np.ndarray:
         """
-        Put ``_single`` into the state of a copy, but for the random generator.
+        Put ``_single`` into the state of a copy, except for the random generator.
 
         :param idx: The copy
         :return: The last observation

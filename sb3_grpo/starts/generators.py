@@ -107,7 +107,7 @@ def readable_place(place: str, layers: Sequence[gym.Env]) -> str:
 
 def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[str] = ()) -> None:
     """
-    Reseed all of ``find_generators`` in place, so that whoever refers to them has the new ones.
+    Reseed all of ``find_generators`` in place, so that all references to them have the new ones.
 
     :param layers: the environment with its wrappers, the outermost first
     :param seed: the seed, not negative

@@ -109,7 +109,7 @@ def path_name(path: Path | None) -> str:
 def attributes(item: Any) -> dict[str, Any]:
     """
     :param item: an object
-    :return: its attributes, those in slots included, but for what only describes an environment
+    :return: its attributes, those in slots included, except what only describes an environment
     """
     found = getattr(item, "__dict__", None)
     found = found if type(found) is dict else {}

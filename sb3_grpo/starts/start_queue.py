@@ -33,7 +33,7 @@ class QueuedStart(NamedTuple):
     """
     A start that waits for the next reset.
 
-    :param ticket: chosen by whoever queues the start, to recognise the episode
+    :param ticket: chosen by the caller that queues the start, to recognise the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
     :param horizon: the episode is cut after this many steps, if it has not ended before
@@ -258,7 +258,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if queued.probe is not None and isinstance(queued.start, SnapshotStart):
             self.start_trace = play_probe(self.env, queued.start, queued.probe)
             if isinstance(self.start_trace, str):
-                # Whoever asked for the probe has to raise it: an error here would end the process of a SubprocVecEnv's copy
+                # The caller that asked for it has to raise it: an error here would end the process of a copy in a SubprocVecEnv
                 observation, info = self.env.reset()
                 return observation, queued.add_names(info)
         observation, info = begin(self.env, queued.start, queued.noise_seed)

@@ -93,7 +93,7 @@ class GroupExperimentManager(ExperimentManager):
 
     - hyperparameters come from ``zoo_configs``, unless ``config`` says otherwise;
     - strings are read and not evaluated, and what is called is a wrapper or a callback;
-    - an entry may have a ``preset``, beside which its other hyperparameters win;
+    - an entry may have a ``preset``; its other hyperparameters win over it;
     - schedules may be written ``lin_0.28`` for ``clip_range_high``, too;
     - the copies of an environment in other processes get a ``StartQueue``, if the algorithm needs it;
     - evaluations and trials end with ``n_timesteps``;
