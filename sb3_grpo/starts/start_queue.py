@@ -258,7 +258,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if queued.probe is not None and isinstance(queued.start, SnapshotStart):
             self.start_trace = play_probe(self.env, queued.start, queued.probe)
             if isinstance(self.start_trace, str):
-                # The caller that asked for it has to raise it: an error here would end the process of a copy in a SubprocVecEnv
+                # The caller that asked for it has to raise it: an error here would end the process of its copy
                 observation, info = self.env.reset()
                 return observation, queued.add_names(info)
         observation, info = begin(self.env, queued.start, queued.noise_seed)
