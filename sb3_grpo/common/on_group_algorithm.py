@@ -398,6 +398,9 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             # A function would have been refused by save: only the user says what to import
             if isinstance(plugin := data.get(name), str) and "." in plugin:
                 raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
+        if "env" in data:
+            # SB3 would make it, and gym.make("module:Name") imports the module
+            raise ValueError(f"{path} is not what save has written: it has an environment, env={short_repr(data['env'])}.")
         # A folder of another machine
         data["tensorboard_log"] = None
         file: Any = as_sb3_file(data, params)

@@ -25,6 +25,8 @@ _MANIFEST, _DATA, _SYSTEM = "manifest.json", "data.json", "system_info.txt"
 _FORMAT, _VERSION = "sb3-grpo safe model", 1
 # Attributes and state dicts in data.json, and their tensors
 _ATTRIBUTES = "attributes"
+# State dicts that SB3 does not take for parameters: what is in them, it would set anywhere in the model
+_NO_PARAMETERS = frozenset({"pytorch_variables", "tensors"})
 
 
 def write_safe_model(
@@ -97,6 +99,8 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
         members = _verified(archive, path)
     try:
         content = json.loads(members[_DATA])
+        if strange := sorted(_NO_PARAMETERS & content.keys()):
+            raise ValueError(f"there are no parameters by the name of {strange[0]}")
         read = {}
         for name, parts in content.items():
             decoder = Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch as th
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
@@ -241,6 +242,28 @@ def test_no_function_is_imported_by_its_name(tmp_path: Path) -> None:
         changed_attributes(tmp_path / "model.zip", **{name: "stranger.function"})
         with pytest.raises(ValueError, match=f"{name}='stranger.function' is the name of a function"):
             DAPO.load(tmp_path / "model")
+
+
+def test_no_environment_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers_env.py").write_text(f"import os; os.mkdir({str(tmp_path / 'executed')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    saved(tmp_path / "model")
+    changed_attributes(tmp_path / "model.zip", env="strangers_env:Name-v0")
+    with pytest.raises(ValueError, match="is not what save has written: it has an environment, env='strangers_env:Name-v0'"):
+        DAPO.load(tmp_path / "model", trusted=False)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_variables", "tensors"])
+def test_only_parameters_of_the_model_are_set(name: str, tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    content = json.loads(members["data.json"]) | {name: {"policy.action_net.bias": {"$tensor": "x"}}}
+    more = {"data.json": json.dumps(content).encode(), f"{name}.safetensors": safetensors.torch.save({"x": th.zeros(2)})}
+    rewritten(tmp_path / "model.zip", members | more)
+    with pytest.raises(ValueError, match=f"is not what save has written: there are no parameters by the name of {name}"):
+        DAPO.load(tmp_path / "model", trusted=False)
 
 
 def rewritten(path: Path, members: dict[str, bytes]) -> None:
