@@ -157,6 +157,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 "device": device,
             }
         )
+        # From which resume() makes the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
@@ -254,6 +255,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """Whether a VecNormalize around the environments normalises the observations."""
         return self._vec_normalize_env is not None and self._vec_normalize_env.norm_obs
 
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        super().set_env(env, force_reset)
+        # A training that is resumed without an environment would be given another one
+        self.env_id = None
+
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
         make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
@@ -347,15 +353,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :raises ValueError: if it is not trusted and has pickles
         """
         if is_safe_model(path):
-            return cls._load_safe(path, env, device, custom_objects, **kwargs)
-        if not trusted:
+            model = cls._load_safe(path, env, device, custom_objects, **kwargs)
+        elif trusted:
+            custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
+            model = super().load(path, env, device, custom_objects, **kwargs)
+        else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
                 f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
                 "its author."
             )
-        custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
-        return super().load(path, env, device, custom_objects, **kwargs)
+        if env is not None:
+            model.env_id = None
+        return model
 
     @classmethod
     def resume(

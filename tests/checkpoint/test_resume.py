@@ -158,6 +158,28 @@ def test_environment_by_its_id(tmp_path: Path) -> None:
     assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
 
 
+def test_environment_by_its_id_twice(tmp_path: Path) -> None:
+    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS, n_envs=3)
+    model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
+    shutil.rmtree(checkpoints_in(tmp_path)[-1])
+    DAPO.resume(tmp_path).learn(callback=TrainingCheckpoint(tmp_path, save_freq=100))
+    assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
+
+
+@pytest.mark.parametrize("how", ["set_env", "load"])
+def test_the_id_is_not_that_of_another_environment(how: str, tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", "Pendulum-v1", **STEPS, n_envs=3)
+    heavy = make_group_env("Pendulum-v1", n_envs=3, seed=0, env_kwargs={"g": 20.0})
+    if how == "set_env":
+        model.set_env(heavy)
+    else:
+        model.save(tmp_path / "model")
+        model = GRPO.load(tmp_path / "model", env=heavy, device="cpu")
+    model.learn(40, callback=TrainingCheckpoint(tmp_path / "checkpoints", save_freq=1))
+    with pytest.raises(ValueError, match=r"needs env=.* with 3 copies"):
+        GRPO.resume(tmp_path / "checkpoints")
+
+
 class Stop(BaseCallback):
     """Interrupts a training, and counts what it has seen."""
 
