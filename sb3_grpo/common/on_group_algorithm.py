@@ -411,11 +411,13 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if "env" in data:
             # SB3 would make it, and gym.make("module:Name") imports the module
             raise ValueError(f"{path} is not what save has written: it has an environment, env={short_repr(data['env'])}.")
-        # A folder of another machine
-        data["tensorboard_log"] = None
+        given = custom_objects or {}
+        left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
+        # tensorboard_log: a folder of another machine
+        data = {**left_out, **data, "tensorboard_log": None, **given}
         file: Any = as_sb3_file(data, params)
         try:
-            return super().load(file, env, device, {**data, **(custom_objects or {})}, **kwargs)
+            return super().load(file, env, device, data, **kwargs)
         except _IMPOSSIBLE as error:
             if isinstance(error, ValueError | th.OutOfMemoryError):
                 raise

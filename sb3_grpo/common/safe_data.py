@@ -55,7 +55,6 @@ class NotDataError(ValueError):
     """
 
     def __init__(self, where: str, value: Any):
-        self.where = where
         super().__init__(f"{where} is {short_repr(value)}, which is no data and can only be pickled")
 
 

@@ -41,18 +41,10 @@ def write_safe_model(
     """
     members: dict[str, bytes] = {_SYSTEM: get_system_info(print_info=False)[1].encode()}
     content = {}
-    try:
-        for name, value in {_ATTRIBUTES: data, **params}.items():
-            encoder = Encoder(policies)
-            parts = {key: encoder.encode(str(key), each) for key, each in value.items()}
-            content[name] = parts
-            members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
-    except NotDataError as error:
-        raise ValueError(
-            f'{error}: format="safe" has no pickles. Write it as data (LinearSchedule in place of a function, the name of an '
-            f'advantage), leave it out with exclude=["{error.where}"] where it is an attribute that can be given anew, or '
-            'save with format="sb3".'
-        ) from error
+    for name, value in {_ATTRIBUTES: data, **params}.items():
+        encoder = Encoder(policies)
+        content[name] = {key: _encoded(encoder, name, str(key), each) for key, each in value.items()}
+        members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
     members[_DATA] = json.dumps(content).encode()
     hashes = {name: hashlib.sha256(each).hexdigest() for name, each in members.items()}
     manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": hashes}
@@ -61,6 +53,25 @@ def write_safe_model(
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         for name, each in members.items():
             archive.writestr(name, each)
+
+
+def _encoded(encoder: Encoder, section: str, key: str, value: Any) -> Any:
+    """
+    :param encoder: what takes it apart
+    :param section: attributes, or the name of a state dict
+    :param key: name of the attribute, or of what is in the state dict
+    :param value: what it is
+    :return: for JSON
+    :raises ValueError: if it is no data, with what to do
+    """
+    try:
+        return encoder.encode(key, value)
+    except NotDataError as error:
+        anew = f'leave it out with exclude=["{key}"] and give it anew with load(path, custom_objects=dict({key}=...)), '
+        raise ValueError(
+            f'{error}: format="safe" has no pickles. Write it as data (LinearSchedule in place of a function, the name of an '
+            f'advantage), {anew if section == _ATTRIBUTES else ""}or save with format="sb3".'
+        ) from error
 
 
 @contextmanager

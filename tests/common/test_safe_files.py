@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch as th
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
@@ -97,6 +98,10 @@ class Own(ActorPolicy):
     """A policy of the user."""
 
 
+class OwnExtractor(FlattenExtractor):
+    """A features extractor of the user."""
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -105,6 +110,10 @@ class Own(ActorPolicy):
             r"learning_rate is <function.*LinearSchedule in place of a function",
         ),
         ({"advantage": lambda rewards, mask, **others: rewards}, r"advantage is <function.*exclude=\[\"advantage\"\]"),
+        (
+            {"policy_kwargs": {**TINY, "features_extractor_class": OwnExtractor}},
+            r"policy_kwargs\['features_extractor_class'\] is .*exclude=\[\"policy_kwargs\"\].*dict\(policy_kwargs=",
+        ),
         ({"policy": Own}, r"policy_class is <class .*Own'>, which is no data and can only be pickled.*format=\"sb3\""),
     ],
 )
@@ -116,6 +125,35 @@ def test_what_is_no_data_is_refused(settings: dict[str, Any], message: str, tmp_
     with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model", format="safe")
     assert (tmp_path / "model.zip").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
+
+
+def own_advantage(rewards: th.Tensor, mask: th.Tensor, **others: Any) -> th.Tensor:
+    return rewards.sum(-1, keepdim=True).expand_as(rewards)
+
+
+def test_what_was_left_out_is_given_anew(tmp_path: Path) -> None:
+    policy_kwargs = {**TINY, "features_extractor_class": OwnExtractor}
+    settings = {**SMALL, "policy_kwargs": policy_kwargs, "advantage": own_advantage, "seed": 0}
+    model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **settings)
+    model.save(tmp_path / "model", format="safe", exclude=["advantage", "policy_kwargs"])
+    given = {"advantage": own_advantage, "policy_kwargs": policy_kwargs}
+    loaded = GRPO.load(tmp_path / "model", make_group_env(ToyEnv, 2), "cpu", custom_objects=given, trusted=False)
+    assert isinstance(loaded.policy.features_extractor, OwnExtractor)
+    assert same(model, loaded) and loaded.learn(40).advantage is own_advantage
+
+
+def test_without_what_was_left_out_a_model_predicts_and_does_not_learn_something_else(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL, policy_kwargs=TINY, advantage=own_advantage)
+    model.save(tmp_path / "model", format="safe", exclude=["advantage"])
+    env = make_group_env(ToyEnv, 2)
+    loaded = GRPO.load(tmp_path / "model", env, trusted=False)
+    loaded.predict(env.reset())
+    # As SB3 saves it, too
+    loaded.save(tmp_path / "again")
+    for each in (loaded, GRPO.load(tmp_path / "again", env)):
+        with pytest.raises(ValueError, match=r"advantage of this model was left out .*custom_objects=dict\(advantage="):
+            each.learn(40)
+    assert GRPO.load(tmp_path / "model", env, advantage="outcome").learn(40).advantage == "outcome"
 
 
 def test_unknown_format(tmp_path: Path) -> None:
