@@ -4,9 +4,11 @@ import base64
 import hashlib
 import io
 import json
+import lzma
 import pathlib
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,8 @@ from sb3_grpo.common.safe_data import Decoder, Encoder, NotDataError
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
 _MANIFEST, _DATA, _SYSTEM = "manifest.json", "data.json", "system_info.txt"
+# Bytes of attributes with pickles that are looked at: a small file can unpack to more than the memory
+_MAX_LOOK = 2**24
 _FORMAT, _VERSION = "sb3-grpo safe model", 1
 # Attributes and state dicts in data.json, and their tensors
 _ATTRIBUTES = "attributes"
@@ -81,7 +85,8 @@ def _opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError) as error:
+    # RuntimeError: encrypted, or compressed in a way that is not known
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path} is no zip file of a model, or damaged: {error}") from error
     finally:
         if file is not path:
@@ -117,7 +122,7 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
             decoder = Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
             read[name] = {key: decoder.decode(each) for key, each in parts.items()}
         return read.pop(_ATTRIBUTES), read
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
+    except (ValueError, AssertionError, KeyError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{path} is not what save has written: {error}") from error
 
 
@@ -170,7 +175,11 @@ def pickles_in(path: ModelFile) -> list[str]:
     found = []
     with _opened(path) as archive:
         try:
-            data = json.loads(archive.read("data"))
+            with archive.open("data") as file:
+                text = file.read(_MAX_LOOK + 1)
+            if len(text) > _MAX_LOOK:
+                raise ValueError("they are too large")
+            data = json.loads(text)
             for name, saved in data.items():
                 if isinstance(saved, dict) and ":serialized:" in saved:
                     found.append(

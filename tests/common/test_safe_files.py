@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
@@ -80,6 +82,28 @@ def test_other_spaces_and_policies(tmp_path: Path) -> None:
     loaded.learn(20)
     prompts = ["1+2="]
     assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
+
+
+class ActionsFromOne(ToyEnv):
+    """Its actions begin at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 3], start=[1, 1])
+
+
+def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
+    env = make_group_env(ActionsFromOne, 2)
+    GRPO("MlpPolicy", env, policy_kwargs=TINY, **SMALL).save(tmp_path / "model", format="safe")
+    assert GRPO.load(tmp_path / "model", env=env, trusted=False).action_space.start.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble"])
+def test_arrays_that_no_tensor_holds_are_refused(dtype: str, tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    model.notes = np.ones(3, dtype)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"notes is array.*which is no data"):
+        model.save(tmp_path / "model", format="safe")
 
 
 def test_files_and_parameters_alone(tmp_path: Path) -> None:
@@ -191,16 +215,42 @@ def test_pickles_of_strangers_are_named_and_not_loaded(tmp_path: Path) -> None:
         assert executed.exists()
 
 
+@pytest.mark.parametrize("format", ["safe", "sb3"])
+def test_encrypted_or_damaged_members_are_said_to_be_so(format: str, tmp_path: Path) -> None:
+    GRPO("MlpPolicy", ToyEnv(), **SMALL).save(tmp_path / "model", format=format)
+    repack(tmp_path / "model.zip", compression=zipfile.ZIP_DEFLATED)
+    content = (tmp_path / "model.zip").read_bytes()
+    encrypted, damaged = bytearray(content), bytearray(content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.infolist():
+            begin = member.header_offset
+            encrypted[begin + 6] |= 1
+            # The block of compressed text that there is not
+            damaged[begin + 30 + len(member.filename)] = 255
+    for place in re.finditer(rb"PK\x01\x02", content):
+        encrypted[place.start() + 8] |= 1
+    for changed in (encrypted, damaged):
+        with pytest.raises(ValueError, match=r"damaged|is compressed"):
+            GRPO.load(io.BytesIO(bytes(changed)), trusted=False)  # type: ignore[arg-type]
+
+
+def test_pickles_that_unpack_to_more_than_they_may_are_not_looked_at(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", json.dumps({"harmless": "x" * 2**25}))
+    with pytest.raises(ValueError, match=r"may run any program .* pickles of attributes that cannot be read"):
+        GRPO.load(tmp_path / "model", trusted=False)
+
+
 def repickled(text: bytes, value: Any, protocol: int) -> bytes:
     data = json.loads(text)
     data["harmless"][":serialized:"] = base64.b64encode(pickle.dumps(value, protocol)).decode()
     return json.dumps(data).encode()
 
 
-def repack(path: Path, **changes: Any) -> None:
+def repack(path: Path, compression: int = zipfile.ZIP_STORED, **changes: Any) -> None:
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
             change = changes.get(name.replace(".", "_"))
             archive.writestr(name, change(content) if change else content)
@@ -232,6 +282,7 @@ def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
     [
         {"$object": "os.system", "with": {}},
         {"$object": "gymnasium.spaces.box.Box", "with": {}},
+        {"$object": "stable_baselines3.common.utils.FloatSchedule", "with": {"value_schedule": "x"}},
         {"$class": "torch.nn.functional.relu"},
         {"$class": "subprocess.Popen"},
         {"$class": "torch.hub.load"},
