@@ -272,9 +272,33 @@ def test_a_folder_is_of_one_training(tmp_path: Path) -> None:
         GRPO.resume(tmp_path / "elsewhere", cart_pole())
     with pytest.raises(ValueError, match="for GRPO and DAPO, not for PPO"):
         PPO("MlpPolicy", ToyEnv(), device="cpu").learn(1, callback=TrainingCheckpoint(tmp_path / "ppo"))
-    for name, value in (("keep", 0), ("save_freq", 1.5), ("keep", True)):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
-            TrainingCheckpoint(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"keep": 0}, "keep must be at least 1, got 0"),
+        ({"keep": True}, "keep must be a whole number"),
+        ({"keep": 2.0}, r"keep must be a whole number, got 2.0 \(float\): write keep=2"),
+        ({"keep": None}, "keep must be a whole number"),
+        ({"save_freq": 1.5}, "save_freq must be a whole number or None"),
+        ({"save_freq": "often"}, "save_freq must be a whole number or None"),
+        ({"save_freq": float("inf")}, "save_freq must be a whole number or None"),
+        ({"also": {"mine": 3}}, r"also\['mine'\] must have state_dict\(\)"),
+    ],
+)
+def test_arguments_of_the_callback(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingCheckpoint(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize("content", ['{"format": 2}', '{"format": 2, "files": []}', '{"format": 2, "files": {}}', "[]"])
+def test_a_manifest_that_names_no_files_is_passed_over(content: str, tmp_path: Path) -> None:
+    train(tmp_path, steps=100)
+    paths = checkpoints_in(tmp_path)
+    (paths[-1] / "manifest.json").write_text(content)
+    with pytest.warns(UserWarning, match=r"An older checkpoint, .* is taken"):
+        assert newest_checkpoint(tmp_path).path == paths[-2]
 
 
 def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
