@@ -38,7 +38,8 @@ _TAKEN_BACK = re.compile(
     r"(?i)(?:\b(?:not|never|nor|neither|either|or|maybe|perhaps|possibly|except|unless|than|about|around|approximately|roughly|"
     r"almost|wrong|incorrect|false)|n't|[<>~≈≠±]|\\(?:neq?|approx|pm|sim|lnot|neg)|[-+*/^!_])\W*$"
 )
-_AFTER_BOX = re.compile(r"[\s$.*]*(?:\\[)\]])?[\s$.*]*")
+# Possessive: with what could be taken back, a box and a page of blanks take longer than an answer may
+_AFTER_BOX = re.compile(r"[\s$.*]*+(?:\\[)\]])?[\s$.*]*+")
 # What changes the meaning of a formula must stand in the reference, too
 _MARKS = re.compile(
     r"\\(?:pm|mp|approx|sim|simeq|neq?|lt|gt|leq?|geq?|in|notin|cup|cap|circ|degree|text\w*|mathrm|lor|land|vee|wedge|to|mod|"

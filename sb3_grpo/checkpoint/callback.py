@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_grpo.checkpoint.environments import prepare_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, remove_unfinished
 from sb3_grpo.checkpoint.training import Stateful, save_training
+from sb3_grpo.utils.parameters import Whole, short_repr
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Without save_freq: seconds between two checkpoints, at least, and how many times as long as one takes to write
@@ -47,13 +48,13 @@ class TrainingCheckpoint(BaseCallback):
         verbose: int = 0,
     ):
         super().__init__(verbose)
-        for name, value in (("save_freq", save_freq), ("keep", keep)):
-            if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-                raise ValueError(f"{name} must be a whole number above 0, got {value!r}.")
         self.folder = Path(folder)
-        self.save_freq = save_freq
-        self.keep = keep
+        self.save_freq = Whole(none="a minute").check("save_freq", save_freq)
+        self.keep = Whole().check("keep", keep)
         self.also = dict(also or {})
+        for name, each in self.also.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise ValueError(f"also[{name!r}] must have state_dict() and load_state_dict(state), got {short_repr(each)}.")
         self.seconds = 0.0  # of writing, in all
         self._next_steps = 0
         self._next_time = 0.0

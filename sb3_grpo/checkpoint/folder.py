@@ -112,7 +112,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     manifest = json.loads((path / MANIFEST).read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{MANIFEST} is not of format {FORMAT}: another version of this package has written it.")
-    for name, expected in manifest["files"].items():
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not files:
+        raise ValueError(f"{MANIFEST} is damaged: it names no files.")
+    for name, expected in files.items():
         if Path(name).name != name or _digest(path / name) != expected:
             raise ValueError(f"{name} is damaged: its SHA-256 is not the one in {MANIFEST}.")
     return manifest

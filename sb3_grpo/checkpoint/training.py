@@ -118,9 +118,11 @@ def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, c
         raise ValueError(
             f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training, with {n_envs} copies."
         )
-    if isinstance(env, str):
-        env = make_env_of(env, n_envs, manifest["seed"])
+    env_id = env if isinstance(env, str) else None
+    if env_id is not None:
+        env = make_env_of(env_id, n_envs, manifest["seed"])
     model = algorithm.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
+    model.env_id = env_id
     if model.n_envs != n_envs:
         raise ValueError(f"The training had {n_envs} copies of the environment, and env= has {model.n_envs}.")
     _load_training(model, checkpoint)

@@ -263,7 +263,7 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     algorithm = ALGORITHMS[args.algo]
     settings: dict[str, Any] = {"learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
     settings |= SETTINGS | lesson.settings | _preset(args, env) | parse_settings(algorithm, args.set)
-    sampler = HardPrompts(training.n_items)
+    sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
     try:
         model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:

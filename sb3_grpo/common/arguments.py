@@ -271,7 +271,8 @@ def _about_the_update(model: Any) -> Iterator[str]:
             f"gradient_accumulation_steps={model.gradient_accumulation_steps} takes several minibatches together, and with "
             "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
         )
-    if model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
+    # A model that was loaded to predict logs nothing
+    if model.env is not None and model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
         yield f'tensorboard_log="{model.tensorboard_log}" needs TensorBoard: pip install "sb3-grpo[tensorboard]".'
 
 
@@ -300,8 +301,10 @@ def _about_starts(model: Any) -> Iterator[str]:
                 f"{type(sampler).__name__} begins groups in mid-episode already: leave vine_share=0 and horizon=None, got "
                 f"vine_share={model.vine_share} and horizon={model.horizon}."
             )
+    elif sampler is not None:
+        needs.append(f"start_sampler={name_of(sampler)}")
     if needs and model.unrelated_starts:
-        yield f"{needs[-1]} needs environments that can be put into a state: leave unrelated_starts=False."
+        yield f"{needs[-1]} needs groups whose members share a start: leave unrelated_starts=False."
     if model.horizon is None:
         return
     if model.group_metric != RETURN:

@@ -157,6 +157,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 "device": device,
             }
         )
+        # From which resume() makes the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
@@ -254,6 +255,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         """Whether a VecNormalize around the environments normalises the observations."""
         return self._vec_normalize_env is not None and self._vec_normalize_env.norm_obs
 
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        super().set_env(env, force_reset)
+        # A training that is resumed without an environment would be given another one
+        self.env_id = None
+
     def _make_policy(self) -> ActorPolicy:
         policy_kwargs = {**self.default_policy_kwargs, **self.policy_kwargs}
         make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
@@ -347,15 +353,19 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :raises ValueError: if it is not trusted and has pickles
         """
         if is_safe_model(path):
-            return cls._load_safe(path, env, device, custom_objects, **kwargs)
-        if not trusted:
+            model = cls._load_safe(path, env, device, custom_objects, **kwargs)
+        elif trusted:
+            custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
+            model = super().load(path, env, device, custom_objects, **kwargs)
+        else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
                 f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
                 "its author."
             )
-        custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
-        return super().load(path, env, device, custom_objects, **kwargs)
+        if env is not None:
+            model.env_id = None
+        return model
 
     @classmethod
     def resume(
@@ -398,11 +408,16 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             # A function would have been refused by save: only the user says what to import
             if isinstance(plugin := data.get(name), str) and "." in plugin:
                 raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
-        # A folder of another machine
-        data["tensorboard_log"] = None
+        if "env" in data:
+            # SB3 would make it, and gym.make("module:Name") imports the module
+            raise ValueError(f"{path} is not what save has written: it has an environment, env={short_repr(data['env'])}.")
+        given = custom_objects or {}
+        left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
+        # tensorboard_log: a folder of another machine
+        data = {**left_out, **data, "tensorboard_log": None, **given}
         file: Any = as_sb3_file(data, params)
         try:
-            return super().load(file, env, device, {**data, **(custom_objects or {})}, **kwargs)
+            return super().load(file, env, device, data, **kwargs)
         except _IMPOSSIBLE as error:
             if isinstance(error, ValueError | th.OutOfMemoryError):
                 raise

@@ -21,10 +21,12 @@ class Known(NamedTuple):
 
     :param arguments: of the constructor, which are attributes, too
     :param state: attributes that are set afterwards
+    :param optional: arguments that older files do not have
     """
 
     arguments: tuple[str, ...]
     state: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 # By where they are defined: a room below does not import those above
@@ -33,7 +35,7 @@ _KNOWN = {
     "gymnasium.spaces.dict.Dict": Known(("spaces",)),
     "gymnasium.spaces.discrete.Discrete": Known(("n", "start")),
     "gymnasium.spaces.multi_binary.MultiBinary": Known(("n",)),
-    "gymnasium.spaces.multi_discrete.MultiDiscrete": Known(("nvec", "dtype")),
+    "gymnasium.spaces.multi_discrete.MultiDiscrete": Known(("nvec", "dtype"), optional=("start",)),
     "rl_zoo3.utils.SimpleLinearSchedule": Known(("initial_value",)),
     "stable_baselines3.common.utils.ConstantSchedule": Known(("val",)),
     "stable_baselines3.common.utils.FloatSchedule": Known(("value_schedule",)),
@@ -55,7 +57,6 @@ class NotDataError(ValueError):
     """
 
     def __init__(self, where: str, value: Any):
-        self.where = where
         super().__init__(f"{where} is {short_repr(value)}, which is no data and can only be pickled")
 
 
@@ -107,7 +108,7 @@ class Encoder:
             # The same storage may not be saved twice
             self.tensors[where] = value.detach().cpu().clone().contiguous()
             return {"$tensor": where}
-        if kind is np.ndarray and value.dtype.kind in "biuf":
+        if kind is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype.itemsize <= 8:
             self.tensors[where] = th.from_numpy(np.ascontiguousarray(value).reshape(value.shape).copy())
             return {"$array": where, "dtype": str(value.dtype)}
         if isinstance(value, np.dtype) and value.kind in "biuf":
@@ -120,7 +121,8 @@ class Encoder:
             if _class_of(_dotted(value)) is value:
                 return {"$class": _dotted(value)}
         elif (known := _KNOWN.get(_dotted(kind))) is not None:
-            parts = {name: self.encode(f"{where}.{name}", getattr(value, name)) for name in (*known.arguments, *known.state)}
+            names = (*known.arguments, *known.optional, *known.state)
+            parts = {name: self.encode(f"{where}.{name}", getattr(value, name)) for name in names}
             return {"$object": _dotted(kind), "with": parts}
         raise NotDataError(where, value)
 
@@ -187,7 +189,8 @@ class Decoder:
         known = _KNOWN[dotted]
         module, _, name = dotted.rpartition(".")
         cls = getattr(importlib.import_module(module), name)
-        made = cls(**{argument: self.decode(parts[argument]) for argument in known.arguments})
+        arguments = (*known.arguments, *(name for name in known.optional if name in parts))
+        made = cls(**{argument: self.decode(parts[argument]) for argument in arguments})
         for attribute in known.state:
             setattr(made, attribute, self.decode(parts[attribute]))
         return made

@@ -4,9 +4,11 @@ import base64
 import hashlib
 import io
 import json
+import lzma
 import pathlib
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,9 +24,13 @@ from sb3_grpo.common.safe_data import Decoder, Encoder, NotDataError
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
 _MANIFEST, _DATA, _SYSTEM = "manifest.json", "data.json", "system_info.txt"
+# Bytes of attributes with pickles that are looked at: a small file can unpack to more than the memory
+_MAX_LOOK = 2**24
 _FORMAT, _VERSION = "sb3-grpo safe model", 1
 # Attributes and state dicts in data.json, and their tensors
 _ATTRIBUTES = "attributes"
+# State dicts that SB3 does not take for parameters: what is in them, it would set anywhere in the model
+_NO_PARAMETERS = frozenset({"pytorch_variables", "tensors"})
 
 
 def write_safe_model(
@@ -39,18 +45,10 @@ def write_safe_model(
     """
     members: dict[str, bytes] = {_SYSTEM: get_system_info(print_info=False)[1].encode()}
     content = {}
-    try:
-        for name, value in {_ATTRIBUTES: data, **params}.items():
-            encoder = Encoder(policies)
-            parts = {key: encoder.encode(str(key), each) for key, each in value.items()}
-            content[name] = parts
-            members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
-    except NotDataError as error:
-        raise ValueError(
-            f'{error}: format="safe" has no pickles. Write it as data (LinearSchedule in place of a function, the name of an '
-            f'advantage), leave it out with exclude=["{error.where}"] where it is an attribute that can be given anew, or '
-            'save with format="sb3".'
-        ) from error
+    for name, value in {_ATTRIBUTES: data, **params}.items():
+        encoder = Encoder(policies)
+        content[name] = {key: _encoded(encoder, name, str(key), each) for key, each in value.items()}
+        members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
     members[_DATA] = json.dumps(content).encode()
     hashes = {name: hashlib.sha256(each).hexdigest() for name, each in members.items()}
     manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": hashes}
@@ -61,6 +59,25 @@ def write_safe_model(
             archive.writestr(name, each)
 
 
+def _encoded(encoder: Encoder, section: str, key: str, value: Any) -> Any:
+    """
+    :param encoder: what takes it apart
+    :param section: attributes, or the name of a state dict
+    :param key: name of the attribute, or of what is in the state dict
+    :param value: what it is
+    :return: for JSON
+    :raises ValueError: if it is no data, with what to do
+    """
+    try:
+        return encoder.encode(key, value)
+    except NotDataError as error:
+        anew = f'leave it out with exclude=["{key}"] and give it anew with load(path, custom_objects=dict({key}=...)), '
+        raise ValueError(
+            f'{error}: format="safe" has no pickles. Write it as data (LinearSchedule in place of a function, the name of an '
+            f'advantage), {anew if section == _ATTRIBUTES else ""}or save with format="sb3".'
+        ) from error
+
+
 @contextmanager
 def _opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
     file = open_path(path, "r", verbose=0, suffix="zip")
@@ -68,7 +85,8 @@ def _opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError) as error:
+    # RuntimeError: encrypted, or compressed in a way that is not known
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path} is no zip file of a model, or damaged: {error}") from error
     finally:
         if file is not path:
@@ -97,12 +115,14 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
         members = _verified(archive, path)
     try:
         content = json.loads(members[_DATA])
+        if strange := sorted(_NO_PARAMETERS & content.keys()):
+            raise ValueError(f"there are no parameters by the name of {strange[0]}")
         read = {}
         for name, parts in content.items():
             decoder = Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
             read[name] = {key: decoder.decode(each) for key, each in parts.items()}
         return read.pop(_ATTRIBUTES), read
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
+    except (ValueError, AssertionError, KeyError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{path} is not what save has written: {error}") from error
 
 
@@ -155,7 +175,11 @@ def pickles_in(path: ModelFile) -> list[str]:
     found = []
     with _opened(path) as archive:
         try:
-            data = json.loads(archive.read("data"))
+            with archive.open("data") as file:
+                text = file.read(_MAX_LOOK + 1)
+            if len(text) > _MAX_LOOK:
+                raise ValueError("they are too large")
+            data = json.loads(text)
             for name, saved in data.items():
                 if isinstance(saved, dict) and ":serialized:" in saved:
                     found.append(

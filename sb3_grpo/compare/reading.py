@@ -225,6 +225,22 @@ def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFr
     return table
 
 
+class _BoundedLoader(yaml.SafeLoader):
+    """Merge keys (``<<: [*a, *a]``) multiply what they stand for while it is read."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        parts = [each for value in merged for each in (value.value if isinstance(value, yaml.SequenceNode) else [value])]
+        n_values = 0
+        for part in parts:
+            if isinstance(part, yaml.MappingNode):
+                self.flatten_mapping(part)
+                n_values += len(part.value)
+            if n_values > _MAX_YAML_VALUES:
+                raise ValueError(f"merge keys (<<) make more than {_MAX_YAML_VALUES:,} values of it")
+        super().flatten_mapping(node)
+
+
 def read_yaml(path: Path) -> Any:
     """
     :param path: a file that a user has written
@@ -234,7 +250,7 @@ def read_yaml(path: Path) -> Any:
         text = path.read_bytes()
         if len(text) > _MAX_YAML_SIZE:
             raise UsageError(f"{path} has more than {_MAX_YAML_SIZE // 2**20} MiB, which no description of an experiment has")
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_BoundedLoader)
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}") from error
     # What is no date and no number, and what no key can be, has errors of its own

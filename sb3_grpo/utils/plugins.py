@@ -64,20 +64,20 @@ def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: t
 
 class MissingPlugIn:
     """
-    What stands for a function of a saved model that cannot be imported. Saved again, it is what it was.
+    What stands for a parameter of a saved model that is not there. Saved again, it is what it was.
 
     :param parameter: Name of the parameter
-    :param reason: Why it cannot be imported
+    :param reason: Why it cannot be imported; ``None``: it was left out of the file
     :param pickled: What was saved
     """
 
-    def __init__(self, parameter: str, reason: str, pickled: bytes):
+    def __init__(self, parameter: str, reason: str | None = None, pickled: bytes | None = None):
         self.parameter = parameter
         self.reason = reason
         self.pickled = pickled
 
     def __reduce__(self) -> Any:
-        return pickle.loads, (self.pickled,)
+        return (type(self), (self.parameter,)) if self.pickled is None else (pickle.loads, (self.pickled,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(self.message)
@@ -85,9 +85,12 @@ class MissingPlugIn:
     @property
     def message(self) -> str:
         """What is missing, and what to do."""
+        what, remedy = "was left out when it was saved", ""
+        if self.reason is not None:
+            what = f"is a function that cannot be imported here ({self.reason})"
+            remedy = "make its module importable, or "
         return (
-            f"{self.parameter} of this model is a function that cannot be imported here ({self.reason}). "
-            f"To predict it is not needed. To go on learning make its module importable, or give it anew: "
+            f"{self.parameter} of this model {what}. To predict it is not needed. To go on learning {remedy}give it anew: "
             f"load(path, custom_objects=dict({self.parameter}=...))."
         )
 

@@ -158,6 +158,28 @@ def test_environment_by_its_id(tmp_path: Path) -> None:
     assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
 
 
+def test_environment_by_its_id_twice(tmp_path: Path) -> None:
+    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS, n_envs=3)
+    model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
+    shutil.rmtree(checkpoints_in(tmp_path)[-1])
+    DAPO.resume(tmp_path).learn(callback=TrainingCheckpoint(tmp_path, save_freq=100))
+    assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
+
+
+@pytest.mark.parametrize("how", ["set_env", "load"])
+def test_the_id_is_not_that_of_another_environment(how: str, tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", "Pendulum-v1", **STEPS, n_envs=3)
+    heavy = make_group_env("Pendulum-v1", n_envs=3, seed=0, env_kwargs={"g": 20.0})
+    if how == "set_env":
+        model.set_env(heavy)
+    else:
+        model.save(tmp_path / "model")
+        model = GRPO.load(tmp_path / "model", env=heavy, device="cpu")
+    model.learn(40, callback=TrainingCheckpoint(tmp_path / "checkpoints", save_freq=1))
+    with pytest.raises(ValueError, match=r"needs env=.* with 3 copies"):
+        GRPO.resume(tmp_path / "checkpoints")
+
+
 class Stop(BaseCallback):
     """Interrupts a training, and counts what it has seen."""
 
@@ -250,9 +272,33 @@ def test_a_folder_is_of_one_training(tmp_path: Path) -> None:
         GRPO.resume(tmp_path / "elsewhere", cart_pole())
     with pytest.raises(ValueError, match="for GRPO and DAPO, not for PPO"):
         PPO("MlpPolicy", ToyEnv(), device="cpu").learn(1, callback=TrainingCheckpoint(tmp_path / "ppo"))
-    for name, value in (("keep", 0), ("save_freq", 1.5), ("keep", True)):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
-            TrainingCheckpoint(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"keep": 0}, "keep must be at least 1, got 0"),
+        ({"keep": True}, "keep must be a whole number"),
+        ({"keep": 2.0}, r"keep must be a whole number, got 2.0 \(float\): write keep=2"),
+        ({"keep": None}, "keep must be a whole number"),
+        ({"save_freq": 1.5}, "save_freq must be a whole number or None"),
+        ({"save_freq": "often"}, "save_freq must be a whole number or None"),
+        ({"save_freq": float("inf")}, "save_freq must be a whole number or None"),
+        ({"also": {"mine": 3}}, r"also\['mine'\] must have state_dict\(\)"),
+    ],
+)
+def test_arguments_of_the_callback(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingCheckpoint(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize("content", ['{"format": 2}', '{"format": 2, "files": []}', '{"format": 2, "files": {}}', "[]"])
+def test_a_manifest_that_names_no_files_is_passed_over(content: str, tmp_path: Path) -> None:
+    train(tmp_path, steps=100)
+    paths = checkpoints_in(tmp_path)
+    (paths[-1] / "manifest.json").write_text(content)
+    with pytest.warns(UserWarning, match=r"An older checkpoint, .* is taken"):
+        assert newest_checkpoint(tmp_path).path == paths[-2]
 
 
 def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

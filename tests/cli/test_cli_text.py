@@ -55,6 +55,12 @@ def test_text_shows_answers_and_leaves_model_curve_and_config(capsys: pytest.Cap
         assert f"{100 * share:.0f} of 100 answers are right" in printed
 
 
+def test_unrelated_prompts() -> None:
+    short = ["--timesteps", "1", "--examples", "10", "--output", "out"]
+    assert main(["text", *short, "--set", "unrelated_starts=True"]) == 0
+    assert DAPO.load("out/model.zip", device="cpu").unrelated_starts
+
+
 def test_two_digits_are_tested_on_sums_that_are_held_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["text", "--digits", "2", "--algo", "grpo", "--timesteps", "1", "--examples", "64", "--output", "out"]) == 0
     assert "of 500 answers are right" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from toy_envs import TINY, ToyEnv
 
 from benchmarks.common import RESULTS
 from benchmarks.fuzz_arguments import Case, make_case, try_case
-from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
 from sb3_grpo.common.arguments import ARGUMENTS
@@ -72,9 +72,17 @@ def test_the_committed_results() -> None:
     assert result["n"] >= 2000 and result["as_promised"] == result["n"]
 
 
+def own_sampler(rng: np.random.Generator) -> SeedStart:
+    return SeedStart(0)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (
+            {"unrelated_starts": True, "start_sampler": own_sampler},
+            r"start_sampler=own_sampler needs .* unrelated_starts=False",
+        ),
         ({"batch_size": 512.0}, r"batch_size must be a whole number or None, got 512.0 \(float\): write batch_size=512\."),
         ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
         ({"n_epochs": 2**40}, "n_epochs must be at most 2147483647, got 1099511627776"),

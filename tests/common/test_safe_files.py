@@ -8,13 +8,17 @@ import io
 import json
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
@@ -80,6 +84,28 @@ def test_other_spaces_and_policies(tmp_path: Path) -> None:
     assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
 
 
+class ActionsFromOne(ToyEnv):
+    """Its actions begin at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 3], start=[1, 1])
+
+
+def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
+    env = make_group_env(ActionsFromOne, 2)
+    GRPO("MlpPolicy", env, policy_kwargs=TINY, **SMALL).save(tmp_path / "model", format="safe")
+    assert GRPO.load(tmp_path / "model", env=env, trusted=False).action_space.start.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble"])
+def test_arrays_that_no_tensor_holds_are_refused(dtype: str, tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    model.notes = np.ones(3, dtype)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"notes is array.*which is no data"):
+        model.save(tmp_path / "model", format="safe")
+
+
 def test_files_and_parameters_alone(tmp_path: Path) -> None:
     model = saved(tmp_path / "model")
     file = io.BytesIO()
@@ -96,6 +122,10 @@ class Own(ActorPolicy):
     """A policy of the user."""
 
 
+class OwnExtractor(FlattenExtractor):
+    """A features extractor of the user."""
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -104,6 +134,10 @@ class Own(ActorPolicy):
             r"learning_rate is <function.*LinearSchedule in place of a function",
         ),
         ({"advantage": lambda rewards, mask, **others: rewards}, r"advantage is <function.*exclude=\[\"advantage\"\]"),
+        (
+            {"policy_kwargs": {**TINY, "features_extractor_class": OwnExtractor}},
+            r"policy_kwargs\['features_extractor_class'\] is .*exclude=\[\"policy_kwargs\"\].*dict\(policy_kwargs=",
+        ),
         ({"policy": Own}, r"policy_class is <class .*Own'>, which is no data and can only be pickled.*format=\"sb3\""),
     ],
 )
@@ -115,6 +149,35 @@ def test_what_is_no_data_is_refused(settings: dict[str, Any], message: str, tmp_
     with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model", format="safe")
     assert (tmp_path / "model.zip").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
+
+
+def own_advantage(rewards: th.Tensor, mask: th.Tensor, **others: Any) -> th.Tensor:
+    return rewards.sum(-1, keepdim=True).expand_as(rewards)
+
+
+def test_what_was_left_out_is_given_anew(tmp_path: Path) -> None:
+    policy_kwargs = {**TINY, "features_extractor_class": OwnExtractor}
+    settings = {**SMALL, "policy_kwargs": policy_kwargs, "advantage": own_advantage, "seed": 0}
+    model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **settings)
+    model.save(tmp_path / "model", format="safe", exclude=["advantage", "policy_kwargs"])
+    given = {"advantage": own_advantage, "policy_kwargs": policy_kwargs}
+    loaded = GRPO.load(tmp_path / "model", make_group_env(ToyEnv, 2), "cpu", custom_objects=given, trusted=False)
+    assert isinstance(loaded.policy.features_extractor, OwnExtractor)
+    assert same(model, loaded) and loaded.learn(40).advantage is own_advantage
+
+
+def test_without_what_was_left_out_a_model_predicts_and_does_not_learn_something_else(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL, policy_kwargs=TINY, advantage=own_advantage)
+    model.save(tmp_path / "model", format="safe", exclude=["advantage"])
+    env = make_group_env(ToyEnv, 2)
+    loaded = GRPO.load(tmp_path / "model", env, trusted=False)
+    loaded.predict(env.reset())
+    # As SB3 saves it, too
+    loaded.save(tmp_path / "again")
+    for each in (loaded, GRPO.load(tmp_path / "again", env)):
+        with pytest.raises(ValueError, match=r"advantage of this model was left out .*custom_objects=dict\(advantage="):
+            each.learn(40)
+    assert GRPO.load(tmp_path / "model", env, advantage="outcome").learn(40).advantage == "outcome"
 
 
 def test_unknown_format(tmp_path: Path) -> None:
@@ -152,16 +215,42 @@ def test_pickles_of_strangers_are_named_and_not_loaded(tmp_path: Path) -> None:
         assert executed.exists()
 
 
+@pytest.mark.parametrize("format", ["safe", "sb3"])
+def test_encrypted_or_damaged_members_are_said_to_be_so(format: str, tmp_path: Path) -> None:
+    GRPO("MlpPolicy", ToyEnv(), **SMALL).save(tmp_path / "model", format=format)
+    repack(tmp_path / "model.zip", compression=zipfile.ZIP_DEFLATED)
+    content = (tmp_path / "model.zip").read_bytes()
+    encrypted, damaged = bytearray(content), bytearray(content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for member in archive.infolist():
+            begin = member.header_offset
+            encrypted[begin + 6] |= 1
+            # The block of compressed text that there is not
+            damaged[begin + 30 + len(member.filename)] = 255
+    for place in re.finditer(rb"PK\x01\x02", content):
+        encrypted[place.start() + 8] |= 1
+    for changed in (encrypted, damaged):
+        with pytest.raises(ValueError, match=r"damaged|is compressed"):
+            GRPO.load(io.BytesIO(bytes(changed)), trusted=False)  # type: ignore[arg-type]
+
+
+def test_pickles_that_unpack_to_more_than_they_may_are_not_looked_at(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", json.dumps({"harmless": "x" * 2**25}))
+    with pytest.raises(ValueError, match=r"may run any program .* pickles of attributes that cannot be read"):
+        GRPO.load(tmp_path / "model", trusted=False)
+
+
 def repickled(text: bytes, value: Any, protocol: int) -> bytes:
     data = json.loads(text)
     data["harmless"][":serialized:"] = base64.b64encode(pickle.dumps(value, protocol)).decode()
     return json.dumps(data).encode()
 
 
-def repack(path: Path, **changes: Any) -> None:
+def repack(path: Path, compression: int = zipfile.ZIP_STORED, **changes: Any) -> None:
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
             change = changes.get(name.replace(".", "_"))
             archive.writestr(name, change(content) if change else content)
@@ -193,6 +282,7 @@ def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
     [
         {"$object": "os.system", "with": {}},
         {"$object": "gymnasium.spaces.box.Box", "with": {}},
+        {"$object": "stable_baselines3.common.utils.FloatSchedule", "with": {"value_schedule": "x"}},
         {"$class": "torch.nn.functional.relu"},
         {"$class": "subprocess.Popen"},
         {"$class": "torch.hub.load"},
@@ -241,6 +331,28 @@ def test_no_function_is_imported_by_its_name(tmp_path: Path) -> None:
         changed_attributes(tmp_path / "model.zip", **{name: "stranger.function"})
         with pytest.raises(ValueError, match=f"{name}='stranger.function' is the name of a function"):
             DAPO.load(tmp_path / "model")
+
+
+def test_no_environment_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers_env.py").write_text(f"import os; os.mkdir({str(tmp_path / 'executed')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    saved(tmp_path / "model")
+    changed_attributes(tmp_path / "model.zip", env="strangers_env:Name-v0")
+    with pytest.raises(ValueError, match="is not what save has written: it has an environment, env='strangers_env:Name-v0'"):
+        DAPO.load(tmp_path / "model", trusted=False)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_variables", "tensors"])
+def test_only_parameters_of_the_model_are_set(name: str, tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    content = json.loads(members["data.json"]) | {name: {"policy.action_net.bias": {"$tensor": "x"}}}
+    more = {"data.json": json.dumps(content).encode(), f"{name}.safetensors": safetensors.torch.save({"x": th.zeros(2)})}
+    rewritten(tmp_path / "model.zip", members | more)
+    with pytest.raises(ValueError, match=f"is not what save has written: there are no parameters by the name of {name}"):
+        DAPO.load(tmp_path / "model", trusted=False)
 
 
 def rewritten(path: Path, members: dict[str, bytes]) -> None:

@@ -1,4 +1,5 @@
 import functools
+import importlib.util
 import io
 import json
 import zipfile
@@ -170,6 +171,18 @@ def test_learning_without_an_environment_says_how_to_give_one(tmp_path: Path) ->
     DAPO("MlpPolicy", make_env(), policy_kwargs=TINY, device="cpu").save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"no environment to learn from. Give one: DAPO.load\(path, env=...\)"):
         DAPO.load(tmp_path / "model").learn(100)
+
+
+def test_a_model_with_a_log_predicts_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    model = make_model(tensorboard_log=str(tmp_path / "log"))
+    model.save(tmp_path / "model")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name))
+    loaded = GRPO.load(tmp_path / "model", device="cpu")
+    assert np.array_equal(*(each.predict(OBSERVATIONS, deterministic=True)[0] for each in (model, loaded)))
+    with pytest.raises(ValueError, match=r"tensorboard_log=.* needs TensorBoard"):
+        GRPO.load(tmp_path / "model", env=make_env())
 
 
 def test_set_env() -> None:

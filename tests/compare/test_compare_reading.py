@@ -135,7 +135,14 @@ def test_yaml_that_stands_for_more_than_it_has(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     with pytest.raises(UsageError, match=r"stands for more than 100,000 values: aliases"):
         read_experiment(path)
+    # Merged while it is read: before there is anything to count
+    lines = ["a0: &a0 {" + ", ".join(f"x{i}: 1" for i in range(10)) + "}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 10)]
+    path.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"merge keys \(<<\) make more than 100,000 values"):
+        read_experiment(path)
     for text in (
+        "a: &a {<<: *a}",
         "[" * 100_000,
         "a: 2020-99-99",
         "? [1, {}]\n: 2",
@@ -148,3 +155,5 @@ def test_yaml_that_stands_for_more_than_it_has(tmp_path: Path) -> None:
             make_experiment(read_experiment(path), "laughs.yml")
     path.write_text(yaml.safe_dump(TINY))
     assert make_experiment(read_experiment(path), "laughs.yml").name == "laughs"
+    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: [*a, {z: 3}], x: 4}")
+    assert read_experiment(path)["b"] == {"x": 4, "y": 2, "z": 3}

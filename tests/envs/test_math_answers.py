@@ -1,6 +1,7 @@
 """The verifier "math": one answer, worked out, and nothing else that takes it back."""
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -247,6 +248,14 @@ def test_in_the_process_of_the_verifier() -> None:
     verdicts = runner.score([Check(answer, "42", "6*7=") for answer in ("42", "41 or 42", r"\boxed{42}")])
     assert [verdict.score for verdict in verdicts] == [1.0, 0.0, 1.0] and not any(verdict.error for verdict in verdicts)
     runner.close()
+
+
+@pytest.mark.parametrize("blanks", [" ", "\n", ". ", "$"])
+def test_a_page_of_blanks_does_not_end_a_training(blanks: str) -> None:
+    with closing(VerifierRunner(make_math_verifier(), trusted=False, time_limit=5.0)) as runner:
+        answer = r"\boxed{42}" + blanks * 50_000
+        verdicts = runner.score([Check(each, "42", "6*7=?") for each in (answer, answer + "or so")])
+    assert verdicts == [(1.0, None), (0.0, None)]
 
 
 def test_hostile_answers() -> None:

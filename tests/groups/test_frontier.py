@@ -261,7 +261,7 @@ def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
 
 
 def test_mistakes_are_explained() -> None:
-    with pytest.raises(ValueError, match="FrontierStarts needs environments that can be put into a state"):
+    with pytest.raises(ValueError, match="FrontierStarts needs groups whose members share a start"):
         DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts(), unrelated_starts=True)
     for other in ({"vine_share": 0.5}, {"horizon": 8, "n_groups": 4}):
         with pytest.raises(ValueError, match=r"FrontierStarts begins groups in mid-episode already: leave vine_share=0"):
