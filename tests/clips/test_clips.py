@@ -175,7 +175,7 @@ class Film(gym.Env):
         return self.render(), 0.5, self.time == self.length, False, {}
 
     def render(self) -> np.ndarray:
-        return np.full((36, 36, 3), 3 * self.time, np.uint8)
+        return np.full((36, 36, 3), 3 * self.time % 256, np.uint8)
 
 
 def test_images_and_normalised_observations() -> None:
@@ -211,6 +211,36 @@ def test_images_and_normalised_observations() -> None:
     # The untrained model without statistics, the trained one with its own
     counts = [each.obs_rms.count > 1 for each in seen]  # type: ignore[attr-defined]
     assert counts == [False, False, True, True]
+
+
+class Lives(gym.Wrapper):
+    """Ends an episode where a life ends, as ``EpisodicLifeEnv``, around Monitor: the game goes on."""
+
+    over = True
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, self.over, truncated, info = self.env.step(action)
+        return observation, reward, self.over or self.env.unwrapped.time % 30 == 7, truncated, info  # type: ignore[attr-defined]
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(**kwargs) if self.over else (self.env.unwrapped.render(), {})
+
+
+def test_a_lost_life_is_no_end_and_no_picture_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Film, "length", 384)
+
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Film, 1, wrapper_class=Lives, env_kwargs={"render_mode": render_mode})
+
+    played = record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0)
+    assert isinstance(played, Pair)
+    for each in played:
+        assert each.length == 384 and each.total == 192 and each.ended
+        assert [shot.step for shot in each.shots] == [*range(16), *range(16, 385, 8)]
+    # No more pictures than a report reads
+    save_played(played, tmp_path)
+    again = load_played(tmp_path)
+    assert isinstance(again, Pair) and [len(each.shots) for each in again] == [63, 63]
 
 
 class Blind(gym.Env):
