@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,6 +366,22 @@ def test_files_of_others_are_only_data(change: dict[str, Any], tmp_path: Path) -
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"clip\.json is damaged, or was not written by compare .* Delete it"):
         load_played(tmp_path)
+
+
+def test_a_clip_that_is_half_written_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments: Any) -> None:
+        raise Killed
+
+    replace = os.replace
+    for calls in ([killed], [replace, killed]):
+        done = iter(calls)
+        monkeypatch.setattr(os, "replace", lambda *names, done=done: next(done)(*names))
+        with pytest.raises(Killed):
+            save_played(Pair(episode(9, 1), episode(9, 1)), tmp_path)
+        assert load_played(tmp_path) is None
 
 
 def test_a_sheet_that_is_no_picture(tmp_path: Path) -> None:
