@@ -124,6 +124,35 @@ def test_a_run_goes_on_to_the_last_bit(
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of()
+    original = training.write_atomically
+
+    def write(path: Path, text: str) -> None:
+        if path.name == "result.json":
+            raise Killed
+        original(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_atomically", write)
+        killed(settings, tmp_path, at=10**9)
+    assert checkpoints_in(tmp_path / "checkpoints"), "or the whole run would be lost"
+    train(settings, tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done" and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_clip_that_cannot_be_written_is_said_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save(*arguments: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(training, "save_played", save)
+    train(settings_of(), tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done"
+    assert "No clip: No space left on device" in capsys.readouterr().out
+
+
 def test_peers_begin_anew(tmp_path: Path) -> None:
     settings = settings_of(variants=[{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 32, "batch_size": 32}}])
     train(settings, tmp_path / "whole")
