@@ -37,8 +37,10 @@ def save_played(played: Pair | Exchanges | str, folder: Path) -> None:
         sheet = Image.new("RGB", (_COLUMNS * width, -(-len(pictures) // _COLUMNS) * height))
         for place, picture in enumerate(pictures):
             sheet.paste(picture, (place % _COLUMNS * width, place // _COLUMNS * height))
+        encoded = io.BytesIO()
+        sheet.save(encoded, "WEBP", quality=90, method=2)
         with replace_file(folder / SHEET) as file:
-            sheet.save(file, "WEBP", quality=90, method=2)
+            file.write(encoded.getvalue())
         description = {"size": [width, height], "episodes": [_describe(episode) for episode in played]}
     # A report that is made meanwhile, or after this process was killed here, finds a whole one or none
     with replace_file(folder / DESCRIPTION) as file:
