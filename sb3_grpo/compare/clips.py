@@ -65,7 +65,7 @@ def median_seeds(results: Results, env: str) -> dict[str, int]:
     for name in results.variants[:MAX_VARIANTS]:
         done = sorted(results.done(env, name).seed)
         if done:
-            scores = results.final_scores(env, name, results.modes[0]).tolist()
+            scores = results.final_scores(env, name, results.main_mode(env)).tolist()
             seeds[name] = int(sorted(zip(scores, done, strict=True))[(len(done) - 1) // 2][1])
     return seeds
 
