@@ -123,7 +123,12 @@ class _Camera(gym.Wrapper):
         :return: a small picture of what is to be seen now
         """
         frame = self.env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+        if isinstance(frame, np.ndarray) and (frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype.kind not in "iu"):
+            raise NoClipError(
+                f"render() returns {frame.dtype} of shape {frame.shape} with render_mode rgb_array, which is uint8 of shape "
+                "(height, width, 3)"
+            )
+        if not isinstance(frame, np.ndarray):
             modes = ", ".join(self.env.metadata.get("render_modes") or ["none"])
             raise NoClipError(f"the environment draws no pictures (its render modes: {modes})")
         picture = Image.fromarray(np.ascontiguousarray(frame, np.uint8))

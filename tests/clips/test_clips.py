@@ -270,6 +270,18 @@ class NoMode(Blind):
         super().__init__()
 
 
+class Grey(Blind):
+    def render(self) -> Any:
+        return np.zeros((36, 36), np.uint8)
+
+
+class Fractions(Blind):
+    """From 0 to 1, which would be black as whole numbers."""
+
+    def render(self) -> Any:
+        return np.full((36, 36, 3), 0.5, np.float32)
+
+
 class Broken(Blind):
     def render(self) -> Any:
         raise OSError("no GL\nin the driver")
@@ -280,6 +292,8 @@ class Broken(Blind):
     [
         (Blind, r"draws no pictures \(its render modes: ansi\)"),
         (NoMode, "render_mode"),
+        (Grey, r"returns uint8 of shape \(36, 36\) with render_mode rgb_array"),
+        (Fractions, r"returns float32 of shape \(36, 36, 3\) with"),
         (Broken, "OSError: no GL in the driver$"),
     ],
 )
