@@ -45,7 +45,7 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
     :param variants: a curve for each
     :param path: where to save, an SVG
     """
-    mode, look = results.modes[0], styles(results.variants)
+    look = styles(results.variants)
     n_columns = min(len(envs), 3 if len(envs) in (3, 5, 6) else 4 if len(envs) == 4 else 2)
     n_rows = -(-len(envs) // n_columns)
     # Text as text, and the same file for the same data
@@ -53,7 +53,7 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
         figure, grid = plt.subplots(n_rows, n_columns, figsize=(2.7 * n_columns, 2.3 * n_rows + 0.3), squeeze=False)
         for axes, env in zip(grid.flat, envs, strict=False):
             for name in variants:
-                _draw_curve(axes, results, env, name, mode, look[name])
+                _draw_curve(axes, results, env, name, look[name])
             axes.set_title(env.rsplit("/")[-1], fontsize=10)
             axes.set_xlabel("steps (thousands)")
             axes.grid(alpha=0.3)
@@ -67,7 +67,8 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
         plt.close(figure)
 
 
-def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, mode: str, style: Style) -> None:
+def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, style: Style) -> None:
+    mode = results.main_mode(env)
     curves = results.curves(env, name, mode)
     if not curves.size:
         return
@@ -86,6 +87,17 @@ def fold(title: str, text: str) -> str:
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::\n"
 
 
+def kind_of_evaluation(results: Results) -> str:
+    """
+    :param results: of a comparison
+    :return: which evaluations its scores are of
+    """
+    sampled = [env for env in results.envs if results.main_mode(env) == "stochastic"]
+    if len(sampled) == len(results.envs):
+        return "stochastic"
+    return f"deterministic (on {', '.join(sampled)}: stochastic)" if sampled else "deterministic"
+
+
 def write_page(name: str, title: str) -> None:
     """
     :param name: of a comparison
@@ -94,14 +106,14 @@ def write_page(name: str, title: str) -> None:
     results = collect(RESULTS / name)
     draw_curves(results, results.envs, results.variants, IMAGES / f"{name}.svg")
     shows, _, to_know = (READINGS / f"{name}.md").read_text(encoding="utf-8").partition("\n---\n")
-    n_seeds = len(results.experiment["seeds"])
+    n_seeds, kind = len(results.experiment["seeds"]), kind_of_evaluation(results)
     parts = [
         f"# {title}\n",
         f"![Learning curves](../images/{name}.svg){{.picture}}\n",
-        f"*{n_seeds} seeds: IQM of deterministic evaluations while training, and its 95% bootstrap interval.*\n",
+        f"*{n_seeds} seeds: IQM of {kind} evaluations while training, and its 95% bootstrap interval.*\n",
         shows.strip() + "\n",
         short_table(results) + "\n",
-        "*Mean return of deterministic episodes after training: IQM over the seeds and its 95% interval.*\n",
+        f"*Mean return of {kind} episodes after training: IQM over the seeds and its 95% interval.*\n",
         fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),
     ]
     if len(results.variants) > 1:

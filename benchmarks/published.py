@@ -81,12 +81,12 @@ def tuned_lines() -> list[Line]:
     lines = []
     for page in COMPARISONS:
         results = collect(RESULTS / page)
-        mode, experiment = results.modes[0], results.experiment
+        experiment = results.experiment
         if "ppo" not in results.variants:
             continue
         who = _here("tuned", page, len(experiment["seeds"]))
         for env in results.envs:
-            scores = {name.upper(): results.final_scores(env, name, mode) for name in results.variants}
+            scores = {name.upper(): results.final_scores(env, name, results.main_mode(env)) for name in results.variants}
             texts = {algorithm: interval_text(iqm_interval([of_one])) for algorithm, of_one in scores.items()}
             lines.append(Line(env, who, experiment["timesteps"][env], texts))
     return lines

@@ -33,7 +33,6 @@ def long_table(results: Results) -> str:
     :param results: of the comparison
     :return: a row for each environment and variant
     """
-    mode = results.modes[0]
     columns = [
         "task",
         "algorithm",
@@ -45,6 +44,7 @@ def long_table(results: Results) -> str:
     ]
     rows = []
     for env in results.envs:
+        mode = results.main_mode(env)
         for name in results.variants:
             scores = results.final_scores(env, name, mode)
             if not len(scores):
@@ -69,9 +69,9 @@ def short_table(results: Results) -> str:
     :param results: of the comparison
     :return: a row for each variant, with the IQM of its final scores on each environment
     """
-    mode, budgets = results.modes[0], results.experiment["timesteps"]
+    budgets = results.experiment["timesteps"]
     rows = [
-        [name.upper(), *(_iqm_text(results.final_scores(env, name, mode)) for env in results.envs)]
+        [name.upper(), *(_iqm_text(results.final_scores(env, name, results.main_mode(env))) for env in results.envs)]
         for name in results.variants
     ]
     return markdown(["", *(f"{env}, {budgets[env] / 1000:.0f}k" for env in results.envs)], rows)
@@ -82,12 +82,12 @@ def equal_time_table(results: Results) -> str:
     :param results: of the comparison
     :return: a row for each environment, with the IQM of the returns at the time at which the fastest variant ends
     """
-    mode, rows = results.modes[0], []
+    rows = []
     for env in results.envs:
         if not any(len(results.done(env, name)) for name in results.variants):
             continue
         seconds = results.shortest_time(env)
-        returns = [results.returns_after(env, name, mode, seconds) for name in results.variants]
+        returns = [results.returns_after(env, name, results.main_mode(env), seconds) for name in results.variants]
         rows.append([env, f"{seconds:.0f}", *map(_iqm_text, returns)])
     return markdown(["task", "seconds", *(name.upper() for name in results.variants)], rows)
 
@@ -109,14 +109,13 @@ def scores_at_equal_time(results: Results, others_time: float = 1.0) -> tuple[li
     :param others_time: how many times as long as GRPO and DAPO the others may train
     :return: see ``normalised_scores``, but at the time at which the fastest variant ends
     """
-    mode = results.modes[0]
-    envs, _ = normalised_scores(results, mode)
+    envs, _ = normalised_scores(results)
     scores: Scores = {}
     for env in envs:
-        ends, seconds = scale(results, env, mode), results.shortest_time(env)
+        ends, seconds = scale(results, env), results.shortest_time(env)
         for variant in results.experiment["variants"]:
             factor = 1.0 if variant["algo"] in ("grpo", "dapo") else others_time
-            returns = results.returns_after(env, variant["name"], mode, factor * seconds)
+            returns = results.returns_after(env, variant["name"], results.main_mode(env), factor * seconds)
             if returns.size:
                 scores.setdefault(variant["name"], []).append(normalise(returns, ends.low, ends.high))
     return envs, scores
@@ -127,7 +126,7 @@ def pairs_at_the_end(comparisons: Sequence[Results]) -> str:
     :param comparisons: with the same variants
     :return: a row for each variant and for each pair of variants: their normalised final scores over all environments
     """
-    return _overall("final", comparisons, [normalised_scores(each, each.modes[0]) for each in comparisons])
+    return _overall("final", comparisons, [normalised_scores(each) for each in comparisons])
 
 
 def pairs_at_equal_time(comparisons: Sequence[Results], others_time: float = 1.0) -> str:

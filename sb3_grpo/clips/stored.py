@@ -9,6 +9,7 @@ from PIL import Image
 
 from sb3_grpo.clips.episodes import BODY, HEAD, MAX_STEPS, MAX_TEXT, N_EXCHANGES, SIZE, Episode, Reply, Shot
 from sb3_grpo.clips.recording import Exchanges, Pair
+from sb3_grpo.utils.files import replace_file
 from sb3_grpo.utils.parameters import Number, Whole
 
 # In the folder of a run
@@ -36,9 +37,14 @@ def save_played(played: Pair | Exchanges | str, folder: Path) -> None:
         sheet = Image.new("RGB", (_COLUMNS * width, -(-len(pictures) // _COLUMNS) * height))
         for place, picture in enumerate(pictures):
             sheet.paste(picture, (place % _COLUMNS * width, place // _COLUMNS * height))
-        sheet.save(folder / SHEET, "WEBP", quality=90, method=2)
+        encoded = io.BytesIO()
+        sheet.save(encoded, "WEBP", quality=90, method=2)
+        with replace_file(folder / SHEET) as file:
+            file.write(encoded.getvalue())
         description = {"size": [width, height], "episodes": [_describe(episode) for episode in played]}
-    (folder / DESCRIPTION).write_text(json.dumps(description) + "\n")
+    # A report that is made meanwhile, or after this process was killed here, finds a whole one or none
+    with replace_file(folder / DESCRIPTION) as file:
+        file.write(f"{json.dumps(description)}\n".encode())
 
 
 def _describe(episode: Episode) -> dict[str, Any]:

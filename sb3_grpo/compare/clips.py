@@ -65,7 +65,7 @@ def median_seeds(results: Results, env: str) -> dict[str, int]:
     for name in results.variants[:MAX_VARIANTS]:
         done = sorted(results.done(env, name).seed)
         if done:
-            scores = results.final_scores(env, name, results.modes[0]).tolist()
+            scores = results.final_scores(env, name, results.main_mode(env)).tolist()
             seeds[name] = int(sorted(zip(scores, done, strict=True))[(len(done) - 1) // 2][1])
     return seeds
 
@@ -95,11 +95,13 @@ def pack_clips(results: Results, target: Path) -> None:
     :param results: of a comparison
     :param target: folder with its packed results
     """
-    shutil.rmtree(target / "clips", ignore_errors=True)
+    # Of other runs, packed before; whatever else is in the folder is not ours
+    for path in [path for name in (SHEET, DESCRIPTION) for path in (target / "clips").rglob(name)]:
+        path.unlink()
     for env in results.envs:
         for name, (seed, _) in _load(results, env).items():
             folder = _folder(target, env, name, seed)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             source = _folder(results.folder, env, name, seed)
             # Not what else is there
             for path in (source / file for file in (SHEET, DESCRIPTION)):
@@ -117,22 +119,24 @@ def env_clip(results: Results, env: str) -> Clip | None:
     pairs = {name: (seed, played) for name, (seed, played) in found.items() if isinstance(played, Pair)}
     # Where an agent ends no answer, there is nothing to show
     texts = {name: (seed, each) for name, (seed, each) in found.items() if isinstance(each, Exchanges) and all(each)}
+    n_variants = len(results.variants)
+    whose = "each variant" if n_variants <= MAX_VARIANTS else f"each of the first {MAX_VARIANTS} of {n_variants} variants"
     if pairs:
-        return _pictures(env, pairs)
+        return _pictures(env, pairs, whose)
     if texts:
-        return _texts(texts)
+        return _texts(texts, whose)
     reasons = [played for _, played in found.values() if isinstance(played, str)]
     return Clip(reason=reasons[0]) if reasons else None
 
 
-def _caption(actions: str, first: str, seed: int, below: str) -> str:
+def _caption(actions: str, whose: str, first: str, seed: int, below: str) -> str:
     return (
-        f"{actions} from the same start, of each variant's run whose final return is the median. "
+        f"{actions} from the same start: of {whose}, the run whose final return is the median. "
         f"Untrained: {first}, seed {seed}, before it learned. {below}"
     )
 
 
-def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]]) -> Clip:
+def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]], whose: str) -> Clip:
     first_name, (first_seed, first) = next(iter(pairs.items()))
     shown = [(UNTRAINED, first_seed, first.untrained)] + [(name, seed, pair.trained) for name, (seed, pair) in pairs.items()]
     # As text in the page it is a third more, and a little
@@ -142,7 +146,7 @@ def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]]) -> Clip:
         for place, (name, seed, episode) in enumerate(shown)
     ]
     below = "Below each: the step, and the return so far."
-    caption = _caption("Sampled actions, as in training,", first_name, first_seed, below)
+    caption = _caption("Sampled actions, as in training,", whose, first_name, first_seed, below)
     return Clip(caption, panels)
 
 
@@ -155,12 +159,12 @@ def _address(picture: bytes) -> str:
     return f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
 
 
-def _texts(texts: Mapping[str, tuple[int, Exchanges]]) -> Clip:
+def _texts(texts: Mapping[str, tuple[int, Exchanges]], whose: str) -> Clip:
     first_name, (first_seed, first) = next(iter(texts.items()))
     columns = [(UNTRAINED, first.untrained)] + [(name, exchanges.trained) for name, (_, exchanges) in texts.items()]
     rows = [
         (replies[0].question, [(name, reply) for (name, _), reply in zip(columns, replies, strict=True)])
         for replies in zip(*(replies for _, replies in columns), strict=False)
     ]
-    caption = _caption("Most likely answers", first_name, first_seed, "After each answer: its reward.")
+    caption = _caption("Most likely answers", whose, first_name, first_seed, "After each answer: its reward.")
     return Clip(caption, exchanges=rows)

@@ -46,6 +46,7 @@ class EnvCurves:
     Everything about one environment that is drawn.
 
     :param env: the environment
+    :param mode: the kind of evaluation whose returns are the scores
     :param steps: learning curves against environment steps, by mode
     :param time: the same against training time, in ``unit``
     :param unit: seconds or minutes
@@ -57,6 +58,7 @@ class EnvCurves:
     """
 
     env: str
+    mode: str
     steps: dict[str, list[Line]]
     time: dict[str, list[Line]]
     unit: str
@@ -83,9 +85,10 @@ def env_curves(results: Results, env: str) -> EnvCurves:
         times[mode] = {name: results.curves(env, name, mode, "seconds") for name in names}
     longest = max(line.x[-1] for lines in time.values() for line in lines)
     unit, divisor = ("minutes", 60.0) if longest > _LONG else ("seconds", 1.0)
-    finals = {name: results.final_scores(env, name, results.modes[0]) for name in names}
+    finals = {name: results.final_scores(env, name, results.main_mode(env)) for name in names}
     return EnvCurves(
         env=env,
+        mode=results.main_mode(env),
         steps=steps,
         time={mode: [line._replace(x=line.x / divisor) for line in lines] for mode, lines in time.items()},
         unit=unit,
@@ -98,17 +101,17 @@ def env_curves(results: Results, env: str) -> EnvCurves:
 
 
 def _diagnostics(results: Results, env: str, names: list[str]) -> dict[str, list[Line]]:
-    mode = results.modes[0]
+    grid = results.grid(env, results.main_mode(env))
     panels: dict[str, list[Line]] = {}
     for title, keys in DIAGNOSTICS.items():
         for name in names:
-            logged_as = ((sign, results.diagnostic(env, name, key, mode)) for key, sign in keys)
+            logged_as = ((sign, results.diagnostic(env, name, key)) for key, sign in keys)
             values = next((sign * values for sign, values in logged_as if values.size), np.empty((0, 0)))
             if not values.size:
                 continue
             # Where no run has logged anything, nothing is drawn
             logged = ~np.isnan(values).all(axis=0)
-            values, x = values[:, logged], results.grid(env, mode)[1:][logged]
+            values, x = values[:, logged], grid[1:][logged]
             if len(x):
                 band = Band(np.nanmean(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0))
                 panels.setdefault(title, []).append(Line(name, x, band, values))

@@ -46,6 +46,11 @@ _ZOO_KEYS = (
 NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
 # Below, the evaluations of a good policy would take longer than the training
 _LARGE_BUDGET = 100_000
+# What ``main_mode`` does, as the page says it
+MODE_RULE = (
+    "sampled actions in Atari games and MiniGrid, where the RL Zoo evaluates with them, too, and the most likely actions "
+    "everywhere else"
+)
 _KEYS = (
     "name",
     "envs",
@@ -113,6 +118,7 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
         seeds=seeds,
         timesteps=timesteps,
         device=str(content.get("device", "cpu")),
+        main_modes={env: main_mode(env) for env in envs},
         **numbers,
     )
 
@@ -121,6 +127,25 @@ def _evaluation(timesteps: int) -> dict[str, int]:
     """How a comparison is evaluated if nothing else is said: no more than its largest budget is worth."""
     n_evaluations, n_episodes = (20, 10) if timesteps >= _LARGE_BUDGET else (10, 5)
     return {"n_evaluations": n_evaluations, "n_eval_episodes": n_episodes, "n_final_episodes": 20}
+
+
+def main_mode(env: str) -> str:
+    """
+    Whether runs are scored by their sampled or by their most likely actions: by the rule of the RL Zoo.
+
+    A policy that learns from sampled actions relies on chance to get out of a loop, and an emulator has none of its own: its
+    most likely actions play one game again and again. With continuous actions, samples have the noise of exploring. The rule
+    looks at the environment alone, so that all variants are judged alike; it is written down before anything runs, so that
+    no result chooses it.
+
+    :param env: an environment
+    :return: the kind of evaluation whose returns are the scores
+    """
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    env_id = find_env(env).id
+    sampled = ExperimentManager.is_atari(env_id) or ExperimentManager.is_minigrid(env_id)
+    return "stochastic" if sampled else "deterministic"
 
 
 def known_algorithms() -> dict[str, type]:

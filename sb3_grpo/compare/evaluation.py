@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.sampling import renew_noise, unchecked_distributions
 from sb3_grpo.compare.build import preserve_generators
-from sb3_grpo.compare.results import MODES
+from sb3_grpo.compare.reading import MODES
 
 # Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
 # that no other evaluation has seen; all runs have the same, or their scores would differ by their starts

@@ -78,6 +78,7 @@ class Experiment:
     :param hyperparams: for each environment and variant, what its model is built with
     :param networks: for each environment and variant, its network
     :param clips: whether runs leave moving pictures
+    :param main_modes: for each environment, the kind of evaluation whose returns are the scores of its runs
     """
 
     name: str
@@ -95,6 +96,7 @@ class Experiment:
     hyperparams: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     networks: dict[str, dict[str, str]] = field(default_factory=dict)
     clips: bool = True
+    main_modes: dict[str, str] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
         """
@@ -218,6 +220,7 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
         variants=list(variants.values()),
         seeds=sorted({*before.seeds, *now.seeds}),
         timesteps=before.timesteps | now.timesteps,
+        main_modes=before.main_modes | now.main_modes,
         hyperparams=hyperparams,
         networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in hyperparams},
     )

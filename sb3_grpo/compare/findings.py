@@ -84,13 +84,13 @@ def interval_text(interval: Interval, least: float = 0.0) -> str:
     return f"{value} ({low} to {high})"
 
 
-def scale(results: Results, env: str, mode: str) -> Scale:
+def scale(results: Results, env: str) -> Scale:
     """
     :param results: of the experiment
     :param env: an environment
-    :param mode: how actions are chosen
     :return: what the scores of this environment are normalised with
     """
+    mode = results.main_mode(env)
     finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
     if not finals or results.grid(env, mode)[0] != 0:
         return Scale(math.nan, math.nan, False)
@@ -112,30 +112,31 @@ def common_envs(results: Results) -> tuple[list[str], list[str]]:
     return variants, [env for env in results.envs if all(len(results.done(env, name)) for name in variants)]
 
 
-def normalised_scores(results: Results, mode: str) -> tuple[list[str], dict[str, list[np.ndarray]]]:
+def normalised_scores(results: Results) -> tuple[list[str], dict[str, list[np.ndarray]]]:
     """
     :param results: of the experiment
-    :param mode: how actions are chosen
     :return: the environments that can be put together, and for each variant its normalised final scores on each of them
     """
     variants, envs = common_envs(results)
-    scales = {env: scale(results, env, mode) for env in envs}
+    scales = {env: scale(results, env) for env in envs}
     envs = [env for env in envs if scales[env].usable]
     return envs, {
-        name: [normalise(results.final_scores(env, name, mode), scales[env].low, scales[env].high) for env in envs]
+        name: [
+            normalise(results.final_scores(env, name, results.main_mode(env)), scales[env].low, scales[env].high)
+            for env in envs
+        ]
         for name in variants
     }
 
 
-def find_in(results: Results, env: str, mode: str) -> list[Comparison]:
+def find_in(results: Results, env: str) -> list[Comparison]:
     """
     :param results: of the experiment
     :param env: an environment
-    :param mode: how actions are chosen
     :return: a comparison for each pair of variants that have finished runs there
     """
     there = [name for name in results.variants if len(results.done(env, name))]
-    scores = {name: results.final_scores(env, name, mode) for name in there}
+    scores = {name: results.final_scores(env, name, results.main_mode(env)) for name in there}
     return [compare(x, y, [scores[x]], [scores[y]]) for x, y in itertools.combinations(there, 2)]
 
 

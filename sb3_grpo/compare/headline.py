@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from sb3_grpo.compare.findings import Finding, all_together, interval_text
+from sb3_grpo.compare.pictures import MODE_WORDS
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import CONFIDENCE, MIN_SEEDS, Interval, Verdict
 
@@ -33,6 +34,19 @@ def headline(
         return f"{_result(f'Over {all_together(results, learned)}', overall)} {_on_single(single)}".strip()
     by_env = {env: [finding for finding in findings if finding.env == env] for env in intervals}
     return " ".join(_result(f"On {env}", of_env) for env, of_env in by_env.items() if of_env)
+
+
+def scored_by(results: Results) -> str:
+    """
+    :param results: of the experiment
+    :return: which actions the scores are of, in words
+    """
+    by_mode: dict[str, list[str]] = {}
+    for env in results.envs:
+        by_mode.setdefault(results.main_mode(env), []).append(env)
+    if len(by_mode) == 1:
+        return f"of {MODE_WORDS[next(iter(by_mode))]}"
+    return "; ".join(f"on {_listed(envs)} of {MODE_WORDS[mode]}" for mode, envs in by_mode.items())
 
 
 def _ends(intervals: dict[str, dict[str, Interval]]) -> str:

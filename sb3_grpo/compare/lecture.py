@@ -27,10 +27,9 @@ class Fact(NamedTuple):
     measured: bool
 
 
-def lecture_table(results: Results, mode: str) -> tuple[list[str], list[tuple[str, list[list[Fact]]]]]:
+def lecture_table(results: Results) -> tuple[list[str], list[tuple[str, list[list[Fact]]]]]:
     """
     :param results: of the experiment
-    :param mode: of the evaluations
     :return: the variants, and for each row its title and a list of facts per variant
     """
     names = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
@@ -44,15 +43,15 @@ def lecture_table(results: Results, mode: str) -> tuple[list[str], list[tuple[st
         "Length bias": _length_bias,
         "Samples per start": _samples_per_start,
     }
-    described = [_Described(results, name, mode) for name in names]
+    described = [_Described(results, name) for name in names]
     return names, [(title, [cell(variant) for variant in described]) for title, cell in rows.items()]
 
 
 class _Described:
     """What can be said of one variant over all environments."""
 
-    def __init__(self, results: Results, name: str, mode: str):
-        self.results, self.name, self.mode = results, name, mode
+    def __init__(self, results: Results, name: str):
+        self.results, self.name = results, name
         self.algo = next(variant["algo"] for variant in results.experiment["variants"] if variant["name"] == name)
         self.envs = [env for env in results.envs if len(results.done(env, name))]
         self.grouped = self.algo in ALGORITHMS
@@ -68,7 +67,7 @@ class _Described:
         """Means of a logged value by environment: over the training of each run, then over the runs."""
         means = {}
         for env in self.envs:
-            values = self.results.diagnostic(env, self.name, key, self.mode)
+            values = self.results.diagnostic(env, self.name, key)
             values = values[~np.isnan(values).all(axis=1)] if values.size else values
             if values.size:
                 means[env] = float(np.nanmean(values, axis=1).mean())

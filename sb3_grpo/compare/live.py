@@ -50,6 +50,7 @@ def _env(curves: EnvCurves, scale: Scale, names: list[str]) -> dict[str, Any]:
         ]
     return {
         "name": curves.env,
+        "mode": curves.mode,
         "unit": curves.unit,
         "threshold": curves.threshold,
         "scale": [_number(scale.low), _number(scale.high)] if scale.usable else None,

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_grpo.compare.clips import Clip
+from sb3_grpo.compare.definition import MODE_RULE
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import Finding, Scale, number, seen
+from sb3_grpo.compare.headline import scored_by
 from sb3_grpo.compare.lecture import Fact
 from sb3_grpo.compare.pictures import MODE_WORDS, File, Picture
 from sb3_grpo.compare.results import Results, import_extra
@@ -80,7 +82,6 @@ class Page:
     All that is on the page.
 
     :param results: of the experiment
-    :param mode: of the evaluations that the statements are about
     :param look: style of each variant
     :param headline: the result in a sentence
     :param few_seeds: what so few seeds are worth, empty where there are enough
@@ -94,7 +95,6 @@ class Page:
     """
 
     results: Results
-    mode: str
     look: dict[str, Style]
     headline: str
     few_seeds: list[str]
@@ -122,6 +122,7 @@ def write_page(page: Page) -> "Path":
     )
     environment.filters |= {"number": number, "dashes": dash_array}
     runs = page.results.runs
+    main_modes = {page.results.main_mode(section.env) for section in page.sections}
     unfinished = runs[runs.status != "done"]
     style = "\n".join([_asset("uplot/uPlot.min.css"), _asset("report.css"), _colours(page.look)])
     script = "\n".join([_asset("uplot/uPlot.iife.min.js"), _asset("report.js")])
@@ -138,6 +139,10 @@ def write_page(page: Page) -> "Path":
         min_seeds=MIN_SEEDS,
         resamples=RESAMPLES,
         mode_words=MODE_WORDS,
+        main_modes=main_modes,
+        mode_choices={**({"": "As scored"} if len(main_modes) > 1 else {}), **MODE_WORDS},
+        scored_by=scored_by(page.results),
+        mode_rule=MODE_RULE if "main_modes" in page.results.experiment else "",
         style=markupsafe.Markup(style),
         script=markupsafe.Markup(script),
         # Only these may be used, and nothing may be fetched: pictures are in the page

@@ -63,37 +63,35 @@ class Picture:
     files: list[File] = field(default_factory=list)
 
 
-def curves_picture(curves: EnvCurves, number_of: int, mode: str, look: Mapping[str, Style]) -> Picture:
+def curves_picture(curves: EnvCurves, number_of: int, look: Mapping[str, Style]) -> Picture:
     """
     :param curves: of an environment
     :param number_of: the environment's number on the page
-    :param mode: how actions are chosen
     :param look: styles of the variants
     :return: its learning curves
     """
-    lines = curves.steps[mode]
+    lines = curves.steps[curves.mode]
     ends = _ends({line.name: Interval(*(float(part[-1]) for part in line.band)) for line in lines})
-    alt = f"{curves.env}: return against environment steps, {MODE_WORDS[mode]}. At the end of the curves: {ends}."
+    alt = f"{curves.env}: return against environment steps, {MODE_WORDS[curves.mode]}. At the end of the curves: {ends}."
     caption = (
-        f"Return against environment steps, {MODE_WORDS[mode]}: IQM over the seeds with its 95% interval"
+        f"Return against environment steps, {MODE_WORDS[curves.mode]}: IQM over the seeds with its 95% interval"
         f"{', single runs where there is none' if any(np.isnan(line.band.low).all() for line in lines) else ''}."
     )
     still = curves_still(alt, lines, look, "Environment steps", curves.threshold)
     return Picture(curves.env, caption, [Drawing(still, live=f"curves {number_of}")])
 
 
-def final_picture(curves: EnvCurves, look: Mapping[str, Style], mode: str, file: File) -> Picture:
+def final_picture(curves: EnvCurves, look: Mapping[str, Style], file: File) -> Picture:
     """
     :param curves: of an environment
     :param look: styles of the variants
-    :param mode: how actions are chosen
     :param file: the same as files next to the page
     :return: the final return of every run
     """
     numbers = {name: place for place, name in enumerate(look)}
     rows = [(name, numbers[name], scores, curves.intervals[name]) for name, scores in curves.finals.items()]
-    alt = f"{curves.env}: final return, {MODE_WORDS[mode]}: {_ends(curves.intervals)}."
-    caption = f"Final return, {MODE_WORDS[mode]}: every run (small), IQM (large) and its 95% interval (bar)."
+    alt = f"{curves.env}: final return, {MODE_WORDS[curves.mode]}: {_ends(curves.intervals)}."
+    caption = f"Final return, {MODE_WORDS[curves.mode]}: every run (small), IQM (large) and its 95% interval (bar)."
     return Picture(curves.env, caption, [Drawing(rows_still(alt, rows, "Return"))], [file])
 
 

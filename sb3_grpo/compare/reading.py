@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sb3_grpo.console import UsageError
-from sb3_grpo.utils.parameters import Kind, Number, Text, Whole, short_repr
+from sb3_grpo.utils.parameters import Choice, Kind, Number, Text, Whole, short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# How actions are chosen in evaluations
+MODES = ("deterministic", "stochastic")
 # Beyond are the seeds of evaluations
 MAX_SEED = 2**31 - 1
 # Of environments, variants and seeds together
@@ -70,6 +72,7 @@ _EXPERIMENT = {
     "machine": dict,
     "hyperparams": {"*": {"*": {"*": str}}},
     "networks": {"*": {"*": str}},
+    "main_modes": {"*": Choice(MODES)},
 }
 _MAX_DIGITS = 31
 _NUMBER = Number(-1e30, 1e30, none="not known")

@@ -34,7 +34,6 @@ def make_report(folder: Path) -> Path:
     """
     results = collect(folder)
     look = figures.styles(results.variants)
-    mode = results.modes[0]
     drawn: list[EnvCurves] = []
     files: dict[str, dict[str, list[File]]] = {}
     compared: list[tuple[str | None, Comparison]] = []
@@ -42,24 +41,24 @@ def make_report(folder: Path) -> Path:
     # None: all environments together
     for env in track([*results.envs, None], "Report", console=console, transient=True, disable=not console.is_terminal):
         if env is None:
-            overall = _overall(results, mode, look, compared)
+            overall = _overall(results, look, compared)
         elif any(len(results.done(env, name)) for name in results.variants):
             drawn.append(env_curves(results, env))
             files[env] = _draw_files(results, drawn[-1], look)
-            compared += [(env, comparison) for comparison in find_in(results, env, mode)]
+            compared += [(env, comparison) for comparison in find_in(results, env)]
     findings = judge(compared)
     sections = [
         EnvSection(
             env=curves.env,
-            curves=pictures.curves_picture(curves, place, mode, look),
+            curves=pictures.curves_picture(curves, place, look),
             curve_files=files[curves.env]["curves"],
-            final=pictures.final_picture(curves, look, mode, *files[curves.env]["final"]),
+            final=pictures.final_picture(curves, look, *files[curves.env]["final"]),
             diagnostics=pictures.diagnostics_picture(curves, place, look, *files[curves.env]["diagnostics"])
             if curves.diagnostics
             else None,
             tables={each: tables.final_table(results, curves.env, each) for each in results.modes},
-            runs=tables.runs_table(results, curves.env, mode),
-            efficiency=tables.efficiency_table(results, curves.env, mode),
+            runs=tables.runs_table(results, curves.env, curves.mode),
+            efficiency=tables.efficiency_table(results, curves.env, curves.mode),
             findings=[finding for finding in findings if finding.env == curves.env],
             clip=env_clip(results, curves.env),
         )
@@ -68,7 +67,6 @@ def make_report(folder: Path) -> Path:
     everything = [*findings, *overall.findings]
     page = Page(
         results=results,
-        mode=mode,
         look=look,
         headline=headline(results, everything, overall.envs, {each.env: each.intervals for each in drawn}),
         few_seeds=few_seeds(results, everything),
@@ -77,7 +75,7 @@ def make_report(folder: Path) -> Path:
         cost=tables.cost_table(results),
         tuning=tables.tuning_table(results),
         networks=tables.network_statements(results),
-        lecture=lecture_table(results, mode),
+        lecture=lecture_table(results),
         data=live_data(look, drawn, overall.scales, overall.profiles),
     )
     return write_page(page)
@@ -93,10 +91,10 @@ def _file(label: str, kind: str, env: str = "") -> File:
 
 def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> dict[str, list[File]]:
     """Draw everything about one environment, next to the page; the files by what they show."""
-    env, (mode, *others) = curves.env, results.modes
+    env, mode = curves.env, curves.mode
     steps = [
         (each, _file(f"steps, {MODE_WORDS[each]}", "curves_steps" if each == mode else f"curves_steps_{each}", env))
-        for each in (mode, *others)
+        for each in (mode, *(other for other in results.modes if other != mode))
     ]
     for each, file in steps:
         ylabel = f"Return ({each})"
@@ -115,12 +113,10 @@ def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> 
     return {"curves": [file for _, file in steps] + [time], "final": [final], "diagnostics": [diagnostics]}
 
 
-def _overall(
-    results: Results, mode: str, look: dict[str, Style], compared: Sequence[tuple[str | None, Comparison]]
-) -> Overall:
+def _overall(results: Results, look: dict[str, Style], compared: Sequence[tuple[str | None, Comparison]]) -> Overall:
     """Everything about all environments together."""
-    envs, scores = normalised_scores(results, mode)
-    overall = Overall(envs, {env: scale(results, env, mode) for env in results.envs})
+    envs, scores = normalised_scores(results)
+    overall = Overall(envs, {env: scale(results, env) for env in results.envs})
     if not envs:
         return overall
     where = envs[0] if len(envs) == 1 else f"{len(envs)} environments"

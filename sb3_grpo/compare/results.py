@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_grpo.compare.packed import Configs, is_packed, unpack
-from sb3_grpo.compare.reading import read_config, read_experiment_json, read_result, read_table
+from sb3_grpo.compare.reading import MODES, read_config, read_experiment_json, read_result, read_table
 from sb3_grpo.console import UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ RUN_COLUMNS = [
     "provenance",
     "error",
 ]
-MODES = ("deterministic", "stochastic")
 # A reader is told of runs that went further beyond their budget
 _OVERSHOOT = 0.05
 
@@ -99,9 +98,17 @@ class Results:
 
     @property
     def modes(self) -> list[str]:
-        """The kinds of evaluation that there are, the one that the statements are about first."""
+        """The kinds of evaluation that there are."""
         there = set(self.evaluations["mode"])
         return [mode for mode in MODES if mode in there]
+
+    def main_mode(self, env: str) -> str:
+        """
+        :param env: an environment
+        :return: the kind of evaluation whose returns are the scores of its runs, as it was written down before they began
+        """
+        # Experiments of earlier versions have none
+        return self.experiment.get("main_modes", {}).get(env, "deterministic")
 
     def done(self, env: str, variant: str) -> "pd.DataFrame":
         """
@@ -227,12 +234,11 @@ class Results:
         rows = self._evaluations(env, mode, variant).sort_values("final", kind="stable")
         return rows.drop_duplicates(["seed", "target_steps"])
 
-    def diagnostic(self, env: str, variant: str, key: str, mode: str) -> np.ndarray:
+    def diagnostic(self, env: str, variant: str, key: str) -> np.ndarray:
         """
         :param env: an environment
         :param variant: a variant
         :param key: a key of the logger
-        :param mode: of the evaluations whose grid is taken
         :return: (n, points - 1) mean of each finished run between two evaluations, NaN where nothing was logged
         """
         import pandas as pd
@@ -240,7 +246,7 @@ class Results:
         rows = self.diagnostics
         rows = rows[(rows.env == env) & (rows.variant == variant) & (rows.key == key)]
         rows = rows.merge(self.done(env, variant)[["seed"]], on="seed")
-        grid = self.grid(env, mode)
+        grid = self.grid(env, self.main_mode(env))
         if rows.empty or len(grid) < 2:
             return np.empty((0, max(len(grid) - 1, 0)))
         # What the last episodes overshoot the budget by belongs to the last interval

@@ -85,18 +85,25 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))
         result = _result(model, settings, seconds, recorder.memory, dropped)
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         write_atomically(folder / RESULT, json.dumps(result, indent=2) + "\n")
+        # Only now: killed before, the run goes on from them
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         if settings["clips"]:
-            save_played(_played(built), folder)
+            _leave_clip(built, folder)
 
 
-def _played(built: Built) -> Pair | Exchanges | str:
+def _leave_clip(built: Built, folder: Path) -> None:
+    played: Pair | Exchanges | str
     try:
         # Where the last evaluation began
-        return record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
+        played = record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
     except NoClipError as error:
-        return str(error)
+        played = str(error)
+    try:
+        save_played(played, folder)
+    except OSError as error:
+        # The run is finished, and no failure
+        print(f"No clip: {error}")
 
 
 def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:

@@ -9,11 +9,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.compare.experiment import write_atomically
+from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
     from sb3_grpo.compare.recorder import Progress
@@ -147,6 +149,15 @@ def failure(folder: Path) -> str | None:
     return path.read_text() if path.exists() and not (folder / RESULT).exists() else None
 
 
+def note_progress(folder: Path, progress: "Progress") -> None:
+    """
+    :param folder: of a run
+    :param progress: what is shown of it. Where the disk takes no more, the training goes on
+    """
+    with suppress(OSError):
+        write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
+
+
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -172,17 +183,14 @@ def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
         # Only now: a parent that only starts processes need not wait for PyTorch
         import torch as th
 
-        from sb3_grpo.compare.experiment import write_atomically
         from sb3_grpo.compare.training import train
 
         th.set_num_threads(1)
-
-        def report(progress: "Progress") -> None:
-            write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
-
-        train(settings, folder, report, save_freq)
-    except Exception:
-        # It would go on to the same error, or with what has been corrected since in the middle of it
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        train(settings, folder, lambda progress: note_progress(folder, progress), save_freq)
+    except Exception as error:
+        # It would go on to the same error, or with what has been corrected since in the middle of it; a full disk is no part
+        # of the run
+        if no_room(error) is None:
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         (folder / ERROR).write_text(traceback.format_exc())
         sys.exit(1)

@@ -78,7 +78,7 @@ def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> N
         with replace_file(path) as file:
             write(file)
     except Exception as error:
-        code = _no_room(error)
+        code = no_room(error)
         if code is None:
             raise
         old = f"The older {path.name} is as it was. " if path.exists() else ""
@@ -87,7 +87,11 @@ def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> N
         raise OSError(code, f"{os.strerror(code)}: {path} could not be written. {old}{instead}") from error
 
 
-def _no_room(error: BaseException | None) -> int | None:
+def no_room(error: BaseException | None) -> int | None:
+    """
+    :param error: What was raised
+    :return: The system's number of it, if the reason is a disk that takes no more
+    """
     # PyTorch and zipfile have errors of their own for it
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:

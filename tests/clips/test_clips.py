@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ class Film(gym.Env):
         return self.render(), 0.5, self.time == self.length, False, {}
 
     def render(self) -> np.ndarray:
-        return np.full((36, 36, 3), 3 * self.time, np.uint8)
+        return np.full((36, 36, 3), 3 * self.time % 256, np.uint8)
 
 
 def test_images_and_normalised_observations() -> None:
@@ -213,6 +214,36 @@ def test_images_and_normalised_observations() -> None:
     assert counts == [False, False, True, True]
 
 
+class Lives(gym.Wrapper):
+    """Ends an episode where a life ends, as ``EpisodicLifeEnv``, around Monitor: the game goes on."""
+
+    over = True
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, self.over, truncated, info = self.env.step(action)
+        return observation, reward, self.over or self.env.unwrapped.time % 30 == 7, truncated, info  # type: ignore[attr-defined]
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(**kwargs) if self.over else (self.env.unwrapped.render(), {})
+
+
+def test_a_lost_life_is_no_end_and_no_picture_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Film, "length", 384)
+
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Film, 1, wrapper_class=Lives, env_kwargs={"render_mode": render_mode})
+
+    played = record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0)
+    assert isinstance(played, Pair)
+    for each in played:
+        assert each.length == 384 and each.total == 192 and each.ended
+        assert [shot.step for shot in each.shots] == [*range(16), *range(16, 385, 8)]
+    # No more pictures than a report reads
+    save_played(played, tmp_path)
+    again = load_played(tmp_path)
+    assert isinstance(again, Pair) and [len(each.shots) for each in again] == [63, 63]
+
+
 class Blind(gym.Env):
     """Draws nothing."""
 
@@ -239,6 +270,18 @@ class NoMode(Blind):
         super().__init__()
 
 
+class Grey(Blind):
+    def render(self) -> Any:
+        return np.zeros((36, 36), np.uint8)
+
+
+class Fractions(Blind):
+    """From 0 to 1, which would be black as whole numbers."""
+
+    def render(self) -> Any:
+        return np.full((36, 36, 3), 0.5, np.float32)
+
+
 class Broken(Blind):
     def render(self) -> Any:
         raise OSError("no GL\nin the driver")
@@ -249,6 +292,8 @@ class Broken(Blind):
     [
         (Blind, r"draws no pictures \(its render modes: ansi\)"),
         (NoMode, "render_mode"),
+        (Grey, r"returns uint8 of shape \(36, 36\) with render_mode rgb_array"),
+        (Fractions, r"returns float32 of shape \(36, 36, 3\) with"),
         (Broken, "OSError: no GL in the driver$"),
     ],
 )
@@ -335,6 +380,22 @@ def test_files_of_others_are_only_data(change: dict[str, Any], tmp_path: Path) -
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"clip\.json is damaged, or was not written by compare .* Delete it"):
         load_played(tmp_path)
+
+
+def test_a_clip_that_is_half_written_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments: Any) -> None:
+        raise Killed
+
+    replace = os.replace
+    for calls in ([killed], [replace, killed]):
+        done = iter(calls)
+        monkeypatch.setattr(os, "replace", lambda *names, done=done: next(done)(*names))
+        with pytest.raises(Killed):
+            save_played(Pair(episode(9, 1), episode(9, 1)), tmp_path)
+        assert load_played(tmp_path) is None
 
 
 def test_a_sheet_that_is_no_picture(tmp_path: Path) -> None:

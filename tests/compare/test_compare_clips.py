@@ -115,6 +115,29 @@ def test_packed_results_have_the_same_clips(folder: Path, any_name: None, tmp_pa
     assert len([*tmp_path.rglob("clip.webp")]) == len(VARIANTS), "those that are shown"
 
 
+def test_packing_again_takes_nothing_else_away(folder: Path, any_name: None, tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "holiday.mp4").write_bytes(b"")
+    results = collect(folder)
+    for _ in range(2):
+        pack(results, tmp_path)
+        pack_clips(results, tmp_path)
+    assert (tmp_path / "clips" / "holiday.mp4").exists()
+    results.experiment["clips"] = False
+    pack_clips(results, tmp_path)
+    assert not [*tmp_path.rglob("clip.*")], "those of before are no part of it"
+
+
+def test_variants_without_room_are_said(tmp_path: Path) -> None:
+    variants = {f"dapo {number}": "dapo" for number in range(12)}
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants=variants, seeds=1)
+    for variant in variants:
+        save_played(Pair(episode(0, 8), episode(0, 8)), tmp_path / "runs" / "CartPole-v1" / variant / "0")
+    clip = env_clip(collect(tmp_path), "CartPole-v1")
+    assert clip is not None and len(clip.panels) == 12
+    assert "of each of the first 11 of 12 variants, the run whose final return is the median" in clip.caption
+
+
 def test_no_clip_leaves_the_clips_out(folder: Path, any_name: None, tmp_path: Path) -> None:
     results = collect(folder)
     results.experiment["clips"] = False

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("rliable")
 
-from compare_data import write_experiment
+from compare_data import curve_to, turn_round_sampled, write_experiment
 
 from sb3_grpo.compare import statistics
 from sb3_grpo.compare.reading import Name
@@ -108,6 +108,23 @@ def test_buttons_change_what_is_drawn(opened: Any) -> None:
     light = canvas.screenshot()
     press("Dark or light")
     assert canvas.screenshot() != light
+
+
+def test_each_environment_has_the_curves_that_its_scores_are_of(browser: Any, tmp_path: Path) -> None:
+    write_experiment(tmp_path, lambda *_: curve_to(100.0), envs=("CartPole-v1", "Pendulum-v1"), seeds=1)
+    turn_round_sampled(tmp_path, "Pendulum-v1")
+    page = Opened(browser, make_report(tmp_path)).page
+
+    def of_ppo() -> list[float]:
+        readings = page.locator(".curves .reading").all_inner_texts()
+        return [float(text.split("ppo")[1].split()[0].replace("\u2212", "-")) for text in readings]
+
+    assert of_ppo() == [100.0, -99.0]
+    page.get_by_role("button", name="Sampled", exact=True).click()
+    assert of_ppo() == [99.0, -99.0]
+    page.get_by_role("button", name="As scored", exact=True).click()
+    assert of_ppo() == [100.0, -99.0]
+    page.close()
 
 
 def test_without_scripts_it_stands_still_and_is_complete(browser: Any, report: Path) -> None:

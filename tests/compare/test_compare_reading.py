@@ -62,6 +62,7 @@ def test_an_environment_names_nothing_outside_of_the_folder(env: Any, folder: Pa
         ({"n_evaluations": 10**12}, "n_evaluations must be"),
         ({"hyperparams": {"CartPole-v1": {"ppo": {"gamma": [1]}}}}, "hyperparams.CartPole-v1.ppo.gamma must be text"),
         ({"versions": "none"}, "versions must be a mapping"),
+        ({"main_modes": {"CartPole-v1": "best"}}, "main_modes.CartPole-v1='best', must be one of deterministic, stochastic"),
     ],
 )
 def test_a_tampered_experiment_is_an_error(changes: dict[str, Any], message: str, folder: Path) -> None:

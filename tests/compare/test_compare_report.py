@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("rliable")
 
 import pandas as pd
-from compare_data import curve_to, write_experiment, write_run
+from compare_data import curve_to, turn_round_sampled, write_experiment, write_run
 
 from sb3_grpo import presets
 from sb3_grpo.compare import figures, statistics
+from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.figures import styles
 from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
@@ -246,8 +247,8 @@ def test_final_scores_are_those_of_the_final_evaluation(tmp_path):
 def test_normalised_between_untrained_and_the_best_mean(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: [10.0, 50.0, 110.0 if variant == "dapo" else 60.0], seeds=3)
     results = collect(tmp_path)
-    assert scale(results, ENV, MODE) == (10.0, 110.0, True)
-    envs, scores = normalised_scores(results, MODE)
+    assert scale(results, ENV) == (10.0, 110.0, True)
+    envs, scores = normalised_scores(results)
     assert envs == [ENV]
     assert scores["dapo"][0].tolist() == [1.0] * 3 and scores["ppo"][0].tolist() == [0.5] * 3
 
@@ -408,7 +409,7 @@ def test_run_whose_evaluations_are_damaged_is_not_finished(tmp_path, lost):
 def test_environment_without_runs_of_a_variant_is_left_out_of_the_aggregate(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Pendulum-v1"), seeds=3)
     shutil.rmtree(tmp_path / "runs" / "Pendulum-v1" / "ppo")
-    envs, scores = normalised_scores(collect(tmp_path), MODE)
+    envs, scores = normalised_scores(collect(tmp_path))
     assert envs == [ENV] and list(scores) == ["ppo", "dapo"]
 
 
@@ -478,7 +479,7 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
 
 def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}, seeds=3)
-    names, rows = lecture_table(collect(tmp_path), MODE)
+    names, rows = lecture_table(collect(tmp_path))
     assert names == ["ppo", "grpo", "dapo"]
     table = {title: [[tuple(fact) for fact in facts] for facts in cells] for title, cells in rows}
     ppo, grpo, dapo = range(3)
@@ -506,7 +507,7 @@ def test_lecture_table_of_a_preset(tmp_path):
     experiment = json.loads((tmp_path / "experiment.json").read_text())
     experiment["hyperparams"]["CartPole-v1"]["rloo"] |= {name: str(value) for name, value in presets.RLOO.items()}
     (tmp_path / "experiment.json").write_text(json.dumps(experiment))
-    table = dict(lecture_table(collect(tmp_path), MODE)[1])
+    table = dict(lecture_table(collect(tmp_path))[1])
     advantage = "whole episode's return minus the other members' mean; divided by the standard deviation of: none"
     assert table["Advantage"][0][0].text == advantage
     assert table["KL handling"][0][0].text == "in the reward of each step, coefficient 0.03"
@@ -515,7 +516,7 @@ def test_lecture_table_of_a_preset(tmp_path):
 
 def test_lecture_table_says_nothing_of_critics_that_it_does_not_know(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "dqn": "dqn"}, seeds=3)
-    _, rows = lecture_table(collect(tmp_path), MODE)
+    _, rows = lecture_table(collect(tmp_path))
     table = dict(rows)
     for title in ("Value model", "Models in memory"):
         ppo, dqn = table[title]
@@ -528,7 +529,7 @@ def test_lecture_table_has_words_for_settings_that_differ(tmp_path):
     experiment = json.loads((tmp_path / "experiment.json").read_text())
     experiment["hyperparams"]["Pendulum-v1"]["grpo"] |= {"loss_average": "step", "dynamic_sampling": "True"}
     (tmp_path / "experiment.json").write_text(json.dumps(experiment))
-    table = dict(lecture_table(collect(tmp_path), MODE)[1])
+    table = dict(lecture_table(collect(tmp_path))[1])
     assert [fact.text for fact in table["Length bias"][0]] == [
         "yes: mean over each episode first, a step of a long episode weighs less (CartPole-v1); "
         "none: mean over all steps (Pendulum-v1)"
@@ -552,6 +553,29 @@ def test_three_seeds_are_said_once_run_by_run_and_how_many_it_takes(tmp_path):
     assert "Variant Seed 0 Seed 1 Seed 2 ppo 100 101 102 grpo 102 103 104 dapo 400 401 402" in text
     assert "seen: dapo ended above grpo in 9 of 9 pairs of runs" in text
     assert "grpo ended above ppo in 8 of 9 pairs" in text
+
+
+def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
+    other = "Pendulum-v1"
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
+    text = text_of(make_report(tmp_path))
+    assert "Results are of most likely actions." in text and "The rule:" not in text
+    assert "Over all 2 environments, dapo ended higher than ppo." in text
+    turn_round_sampled(tmp_path, other)
+    results = collect(tmp_path)
+    text = text_of(make_report(tmp_path))
+    # Nobody learned on the other one
+    assert f"On {ENV}, dapo ended higher than ppo. On {other}, ppo ended higher than dapo." in text
+    assert text.count(f"on {ENV} of most likely actions; on {other} of sampled actions") == 3
+    assert "The rule: sampled actions in Atari games and MiniGrid" in text and "the same for all variants" in text
+    # Sampled returns are one lower, and turned round
+    assert scale(results, other).low == pytest.approx(-9.0) and scale(results, ENV).low == pytest.approx(10.0)
+    # In the middle by sampled returns: the lower of the two
+    assert median_seeds(results, ENV)["ppo"] == 4 and median_seeds(results, other)["ppo"] == 5
+    html = (tmp_path / "report.html").read_text()
+    assert f"{other}: final return, sampled actions: ppo -53.5 (" in html
+    assert f"{ENV}: final return, most likely actions: ppo 54.5 (" in html
+    assert (tmp_path / "figures" / f"curves_steps_deterministic_{other}.png").exists()
 
 
 def test_headline_counts_what_it_does_not_name(tmp_path):
@@ -595,8 +619,8 @@ def test_where_nobody_learned_scores_are_not_normalised(tmp_path):
 
     write_experiment(tmp_path, curve, seeds=3)
     results = collect(tmp_path)
-    assert not scale(results, ENV, MODE).usable
-    assert normalised_scores(results, MODE)[0] == []
+    assert not scale(results, ENV).usable
+    assert normalised_scores(results)[0] == []
 
 
 def test_learning_is_seldom_seen_where_there_is_none():
@@ -621,7 +645,7 @@ def test_untrained_policies_count_one_by_one(tmp_path):
 
     write_experiment(tmp_path, curve, variants={name: name for name in names}, n_evaluations=1)
     assert statistics.learned_p_value(drawn[..., 0].mean(axis=0), list(drawn[..., 1])) < 0.02
-    assert not scale(collect(tmp_path), ENV, MODE).usable
+    assert not scale(collect(tmp_path), ENV).usable
 
 
 def test_untrained_policies_that_variants_share_count_once(tmp_path):
@@ -633,8 +657,8 @@ def test_untrained_policies_that_variants_share_count_once(tmp_path):
 
     write_experiment(tmp_path, curve, variants={name: name for name in finals}, seeds=3)
     results = collect(tmp_path)
-    assert scale(results, ENV, MODE).low == pytest.approx(3.0)
-    assert not scale(results, ENV, MODE).usable
+    assert scale(results, ENV).low == pytest.approx(3.0)
+    assert not scale(results, ENV).usable
 
 
 def test_statements_about_several_environments_say_which(tmp_path):

@@ -1,6 +1,7 @@
 """Runs of a comparison that were interrupted, and go on."""
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ pytest.importorskip("rliable")
 
 import yaml
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO
@@ -27,6 +29,7 @@ from sb3_grpo.cli.main import main
 from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.pools import LocalPool
+from sb3_grpo.compare.worker import is_under_way, note_progress
 
 ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
 GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
@@ -122,6 +125,35 @@ def test_a_run_goes_on_to_the_last_bit(
     train(settings, tmp_path / "cut")
     assert "Goes on after 1" in capsys.readouterr().out, "not from the beginning"
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of()
+    original = training.write_atomically
+
+    def write(path: Path, text: str) -> None:
+        if path.name == "result.json":
+            raise Killed
+        original(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_atomically", write)
+        killed(settings, tmp_path, at=10**9)
+    assert checkpoints_in(tmp_path / "checkpoints"), "or the whole run would be lost"
+    train(settings, tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done" and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_clip_that_cannot_be_written_is_said_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save(*arguments: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(training, "save_played", save)
+    train(settings_of(), tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done"
+    assert "No clip: No space left on device" in capsys.readouterr().out
 
 
 def test_peers_begin_anew(tmp_path: Path) -> None:
@@ -264,3 +296,23 @@ def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Pat
     pool.start(("CartPole-v1", "dapo", 0), settings | {"variant": {**settings["variant"], "algo": "none"}}, tmp_path / "run")
     wait_for(pool.take_ended)
     assert "none" in (tmp_path / "run" / "error.txt").read_text() and not (tmp_path / "run" / "checkpoints").exists()
+
+
+class FullDisk(BaseCallback):
+    """What a run writes to has no room any more."""
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= 700:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return True
+
+
+def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
+    settings = settings_of(variants=[{"algo": "dapo", "hyperparams": {**GROUPS, "callback": f"{__name__}.FullDisk"}}])
+    pool = LocalPool(1, save_freq=1)
+    pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
+    wait_for(pool.take_ended)
+    assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
+    assert is_under_way(tmp_path / "run"), "the same command goes on with it"
+    # And what is only shown is worth no run
+    note_progress(tmp_path / "no folder", recorder.Progress(1, 1.0, 1.0))

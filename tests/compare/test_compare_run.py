@@ -34,7 +34,7 @@ from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.evaluation import Evaluator
-from sb3_grpo.compare.experiment import Experiment
+from sb3_grpo.compare.experiment import Experiment, merge
 from sb3_grpo.compare.pools import LocalPool
 from sb3_grpo.compare.ready import ready_path
 from sb3_grpo.compare.results import collect
@@ -596,6 +596,24 @@ def test_small_budgets_have_fewer_evaluations_and_each_experiment_one_number() -
     assert numbers(timesteps=30_000, n_eval_episodes=7) == (10, 7, 20)
     both = {"envs": ["CartPole-v1", "Acrobot-v1"], "timesteps": {"CartPole-v1": 30_000, "Acrobot-v1": 300_000}}
     assert numbers(**both) == (20, 10, 20)
+
+
+def test_which_returns_count_is_written_down_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("minigrid")
+    by_mode = {
+        "deterministic": ["CartPole-v1", "Pendulum-v1"],
+        "stochastic": ["KungFuMasterNoFrameskip-v4", "ALE/Pong-v5", "MiniGrid-Empty-Random-5x5-v0"],
+    }
+    envs = [env for each in by_mode.values() for env in each]
+    # Of the environment alone: DQN learns from the most likely actions, PPO from sampled ones
+    for variants in (["ppo"], ["dqn", "ppo"]):
+        experiment = make_experiment(TINY | {"envs": envs[:1] + envs[2:], "variants": variants}, "test")
+        assert experiment.main_modes == {env: mode for mode, each in by_mode.items() for env in each if env != "Pendulum-v1"}
+    # And of environments that are added later
+    more = make_experiment(TINY | {"envs": ["Pendulum-v1"], "variants": ["ppo"]}, "test")
+    merge(experiment, more).save(tmp_path)
+    assert Experiment.load(tmp_path).main_modes == {env: mode for mode, each in by_mode.items() for env in each}
 
 
 def test_presets_make_variants() -> None:

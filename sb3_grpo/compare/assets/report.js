@@ -3,7 +3,9 @@
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
-const state = { x: "steps", mode: Object.keys(DATA.envs[0].curves)[0], show: "intervals", scale: "raw", off: new Set() };
+// Without a mode, each environment has the one that its scores are of
+const modes = new Set(DATA.envs.map((env) => env.mode));
+const state = { x: "steps", mode: modes.size === 1 ? DATA.envs[0].mode : "", show: "intervals", scale: "raw", off: new Set() };
 
 // Numbers
 function fmt(value) {
@@ -49,11 +51,11 @@ const faint = (rgb, alpha) => rgb.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`)
 // What a picture shows: {xLabel, unit, lines: [{variant, x, value, low, high, runs: [[xs, ys], ...]}], mark}
 const SOURCES = {
   curves: (env) => {
-    const { curves, scale, threshold, unit, name } = DATA.envs[env];
+    const { curves, mode, scale, threshold, unit, name } = DATA.envs[env];
     const normalised = state.scale === "normalised" && scale;
     const of = (values) => values && (normalised ? values.map((each) => each == null ? null : (each - scale[0]) / (scale[1] - scale[0])) : values);
     const over = state.x === "time";
-    const lines = (curves[state.mode] || []).map((line) => {
+    const lines = (curves[state.mode || mode] || []).map((line) => {
       const { x, band } = over ? line.time : line;
       const runs = line.runs.map((ys, i) => [over ? line.times[i] : line.x, of(ys)]);
       return { variant: line.variant, x, value: of(band[0]), low: of(band[1]), high: of(band[2]), runs };
