@@ -338,9 +338,57 @@ def test_no_environment_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(tmp_path)
     saved(tmp_path / "model")
     changed_attributes(tmp_path / "model.zip", env="strangers_env:Name-v0")
-    with pytest.raises(ValueError, match="is not what save has written: it has an environment, env='strangers_env:Name-v0'"):
+    with pytest.raises(ValueError, match="is not what save has written: env='strangers_env:Name-v0' is in no safe file"):
         DAPO.load(tmp_path / "model", trusted=False)
     assert not (tmp_path / "executed").exists()
+
+
+class WithDefault(DAPO):
+    """Has an attribute that its class begins with."""
+
+    bonus = 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Methods, parameters, properties, what is made anew, what all models have
+    [
+        "learn",
+        "save",
+        "_check_together",
+        "policy",
+        "ref_policy",
+        "collector",
+        "_logger",
+        "resumption",
+        "plugin_parameters",
+        "__deepcopy__",
+    ],
+)
+def test_nothing_is_set_that_save_does_not_write(name: str, tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    changed_attributes(tmp_path / "model.zip", **{name: {"$class": "torch.nn.modules.linear.Identity"}})
+    with pytest.raises(ValueError, match=f"is not what save has written: {name}=.*Identity.* is in no safe file"):
+        DAPO.load(tmp_path / "model", trusted=False)
+
+
+def test_attributes_of_the_users_own_are_kept(tmp_path: Path) -> None:
+    model = WithDefault("MlpPolicy", ToyEnv(), **SMALL)
+    model.bonus, model.notes = 0.2, "mine"  # type: ignore[attr-defined]
+    model.save(tmp_path / "model", format="safe")
+    loaded = WithDefault.load(tmp_path / "model", trusted=False)
+    assert loaded.bonus == 0.2 and loaded.notes == "mine"  # type: ignore[attr-defined]
+
+
+def test_what_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    with pytest.raises(ValueError, match=r'_custom_logger of this model is not for format="safe": take it out of include='):
+        model.save(tmp_path / "model", format="safe", include=["_custom_logger"])
+    model.predict = LinearSchedule(1.0, 0.0, 1.0)  # type: ignore[method-assign, assignment]
+    with pytest.raises(ValueError, match=r'predict of this model is not for .* leave it out with exclude=\["predict"\]'):
+        model.save(tmp_path / "model", format="safe")
+    model.save(tmp_path / "model", format="safe", exclude=["predict"])
+    assert GRPO.load(tmp_path / "model", trusted=False).group_size == 2
 
 
 @pytest.mark.parametrize("name", ["pytorch_variables", "tensors"])
