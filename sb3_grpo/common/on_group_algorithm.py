@@ -25,6 +25,7 @@ from sb3_grpo.common.arguments import (
     check_arguments,
     check_call,
     check_env,
+    check_load,
     check_policy,
     check_together,
     check_use_sde,
@@ -354,10 +355,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param custom_objects: Dictionary of objects to replace upon loading.
         :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
             whatever it says. ``False``: only files of ``format="safe"``
-        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`
+        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
         :return: new model instance with loaded parameters
+        :raises TypeError: if there are other arguments
         :raises ValueError: if it is not trusted and has pickles
         """
+        check_load(cls._without_parameters(), kwargs)
         if is_safe_model(path):
             model = cls._load_safe(path, env, device, custom_objects, **kwargs)
         elif trusted:
