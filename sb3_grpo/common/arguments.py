@@ -1,5 +1,6 @@
 """What the arguments of GRPO and DAPO may be: each by itself and all together, and those of PPO that have no meaning here."""
 
+import difflib
 import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping
@@ -7,6 +8,7 @@ from math import inf
 from typing import Any
 
 from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
@@ -145,6 +147,28 @@ def check_call(algorithm: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise TypeError(
             f"{algorithm.__name__} takes policy, env and learning_rate by position, and {len(args)} arguments are given so. "
             f"In the order of PPO, write {algorithm.__name__}(policy, env, {', '.join(named)})."
+        )
+
+
+def check_load(model: Any, kwargs: Mapping[str, Any]) -> None:
+    """
+    Refuse what SB3 would take for an attribute, and nobody would read.
+
+    :param model: As it is made, before another is loaded into it
+    :param kwargs: What ``load`` is called with, besides arguments of its own
+    :raises TypeError: if one is neither an argument of SB3's ``load`` or of the constructor, nor an attribute of the model
+    """
+    algorithm = type(model)
+    called = (algorithm.load, BaseAlgorithm.load, *algorithm.__mro__)
+    own = {name for each in called for name in inspect.signature(each).parameters} - {"args", "kwargs"}
+    # Such as observation_space, which it gets later
+    annotated = {name for base in algorithm.__mro__ for name in inspect.get_annotations(base)}
+    known = own | annotated | vars(model).keys()
+    for name in sorted(kwargs.keys() - known):
+        close = difflib.get_close_matches(name, sorted(known), n=1)
+        raise TypeError(
+            f"{algorithm.__name__}.load has no argument {name}, and {algorithm.__name__} no such attribute."
+            + (f" Did you mean {close[0]}?" if close else f" To add it to the model, write model.{name} = ... after load.")
         )
 
 

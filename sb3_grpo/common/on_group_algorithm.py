@@ -1,6 +1,7 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
 import functools
+import inspect
 import io
 import pathlib
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from sb3_grpo.common.arguments import (
     check_arguments,
     check_call,
     check_env,
+    check_load,
     check_policy,
     check_together,
     check_use_sde,
@@ -323,6 +325,11 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
             excluded |= {name.split(".")[0] for names in self._get_torch_save_params() for name in names}
             data = {name: value for name, value in self.__dict__.items() if name not in excluded}
+            for name in self._never_in_safe_files(data):
+                raise ValueError(
+                    f'{name} of this model is not for format="safe": take it out of include=, leave it out with '
+                    f'exclude=["{name}"], or save with format="sb3".'
+                )
             write_safe_model(file, data, self.get_parameters(), self.policy_aliases)
         else:
             super().save(file, exclude, include)
@@ -348,10 +355,12 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :param custom_objects: Dictionary of objects to replace upon loading.
         :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
             whatever it says. ``False``: only files of ``format="safe"``
-        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`
+        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
         :return: new model instance with loaded parameters
+        :raises TypeError: if there are other arguments
         :raises ValueError: if it is not trusted and has pickles
         """
+        check_load(cls._without_parameters(), kwargs)
         if is_safe_model(path):
             model = cls._load_safe(path, env, device, custom_objects, **kwargs)
         elif trusted:
@@ -408,9 +417,8 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
             # A function would have been refused by save: only the user says what to import
             if isinstance(plugin := data.get(name), str) and "." in plugin:
                 raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
-        if "env" in data:
-            # SB3 would make it, and gym.make("module:Name") imports the module
-            raise ValueError(f"{path} is not what save has written: it has an environment, env={short_repr(data['env'])}.")
+        for name in cls._without_parameters()._never_in_safe_files(data):
+            raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
         given = custom_objects or {}
         left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
         # tensorboard_log: a folder of another machine
@@ -423,8 +431,31 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
                 raise
             raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
 
+    @classmethod
+    def _without_parameters(cls: type[SelfOnGroupAlgorithm]) -> SelfOnGroupAlgorithm:
+        """
+        :return: A model as SB3 makes one to load another into it
+        """
+        return cls(policy=next(iter(cls.policy_aliases)), env=None, device="cpu", _init_setup_model=False)  # type: ignore[call-arg, arg-type]
+
+    def _never_in_safe_files(self, names: Iterable[str]) -> list[str]:
+        """
+        :param names: Names of attributes
+        :return: Those that ``save(format="safe")`` does not write and ``load`` does not set: what is saved in another way or
+            not at all (of ``env="module:Name"`` SB3 would import the module), methods and properties
+        """
+        state_dicts, variables = self._get_torch_save_params()
+        never = {*self._excluded_save_params(), *(name.split(".")[0] for name in (*state_dicts, *variables))}
+        of_class = {name: getattr(type(self), name, None) for name in names}
+        return [
+            name
+            for name, found in of_class.items()
+            if name in never or name.startswith("__") or callable(found) or inspect.isdatadescriptor(found)
+        ]
+
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption"]
+        of_class = ("policy_aliases", "plugin_parameters")
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption", *of_class]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)

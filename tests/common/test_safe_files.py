@@ -185,6 +185,22 @@ def test_unknown_format(tmp_path: Path) -> None:
         GRPO("MlpPolicy", ToyEnv(), **SMALL).save(tmp_path / "model", format="safes")
 
 
+@pytest.mark.parametrize("format", ["safe", "sb3"])
+def test_what_load_does_not_know_is_refused(format: str, tmp_path: Path) -> None:
+    """``load(path, trust=False)`` must not load pickles."""
+    DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL).save(tmp_path / "model", format=format)
+    with pytest.raises(TypeError, match=r"DAPO.load has no argument trust, .* Did you mean trusted\?"):
+        DAPO.load(tmp_path / "model", trust=False)
+    with pytest.raises(TypeError, match=r"no argument group_sise, .* Did you mean group_size\?"):
+        DAPO.load(tmp_path / "model", group_sise=4)
+    with pytest.raises(TypeError, match=r"no argument weather, .* write model\.weather = \.\.\. after load"):
+        DAPO.load(tmp_path / "model", weather="fine")
+    # Of SB3's load, of the constructor, attributes that there are from the beginning, and later
+    known: dict[str, Any] = {"print_system_info": False, "stats_window_size": 10, "group_size": 4, "num_timesteps": 7}
+    loaded = DAPO.load(tmp_path / "model", **known, action_space=spaces.Discrete(2))
+    assert loaded.group_size == 4 and loaded.num_timesteps == 7
+
+
 class Touch:
     """Makes a file where it is unpickled."""
 
@@ -338,9 +354,57 @@ def test_no_environment_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(tmp_path)
     saved(tmp_path / "model")
     changed_attributes(tmp_path / "model.zip", env="strangers_env:Name-v0")
-    with pytest.raises(ValueError, match="is not what save has written: it has an environment, env='strangers_env:Name-v0'"):
+    with pytest.raises(ValueError, match="is not what save has written: env='strangers_env:Name-v0' is in no safe file"):
         DAPO.load(tmp_path / "model", trusted=False)
     assert not (tmp_path / "executed").exists()
+
+
+class WithDefault(DAPO):
+    """Has an attribute that its class begins with."""
+
+    bonus = 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Methods, parameters, properties, what is made anew, what all models have
+    [
+        "learn",
+        "save",
+        "_check_together",
+        "policy",
+        "ref_policy",
+        "collector",
+        "_logger",
+        "resumption",
+        "plugin_parameters",
+        "__deepcopy__",
+    ],
+)
+def test_nothing_is_set_that_save_does_not_write(name: str, tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    changed_attributes(tmp_path / "model.zip", **{name: {"$class": "torch.nn.modules.linear.Identity"}})
+    with pytest.raises(ValueError, match=f"is not what save has written: {name}=.*Identity.* is in no safe file"):
+        DAPO.load(tmp_path / "model", trusted=False)
+
+
+def test_attributes_of_the_users_own_are_kept(tmp_path: Path) -> None:
+    model = WithDefault("MlpPolicy", ToyEnv(), **SMALL)
+    model.bonus, model.notes = 0.2, "mine"  # type: ignore[attr-defined]
+    model.save(tmp_path / "model", format="safe")
+    loaded = WithDefault.load(tmp_path / "model", trusted=False)
+    assert loaded.bonus == 0.2 and loaded.notes == "mine"  # type: ignore[attr-defined]
+
+
+def test_what_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
+    with pytest.raises(ValueError, match=r'_custom_logger of this model is not for format="safe": take it out of include='):
+        model.save(tmp_path / "model", format="safe", include=["_custom_logger"])
+    model.predict = LinearSchedule(1.0, 0.0, 1.0)  # type: ignore[method-assign, assignment]
+    with pytest.raises(ValueError, match=r'predict of this model is not for .* leave it out with exclude=\["predict"\]'):
+        model.save(tmp_path / "model", format="safe")
+    model.save(tmp_path / "model", format="safe", exclude=["predict"])
+    assert GRPO.load(tmp_path / "model", trusted=False).group_size == 2
 
 
 @pytest.mark.parametrize("name", ["pytorch_variables", "tensors"])
