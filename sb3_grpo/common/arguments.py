@@ -152,7 +152,7 @@ def check_call(algorithm: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def check_load(model: Any, kwargs: Mapping[str, Any]) -> None:
     """
-    Refuse what SB3 would take for an attribute, and nobody would read.
+    Refuse what SB3 would take for an attribute that nothing reads.
 
     :param model: As it is made, before another is loaded into it
     :param kwargs: What ``load`` is called with, besides arguments of its own
