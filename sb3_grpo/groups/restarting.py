@@ -68,12 +68,12 @@ class _Queued(NamedTuple):
     seeds: Any
 
 
-def _call(command: str, data: Any) -> _Call:
-    return _Call(bytes(ForkingPickler.dumps((command, data))))
+def _pickled(command: str, data: Any) -> bytes:
+    return bytes(ForkingPickler.dumps((command, data)))
 
 
 def _ordinary_reset() -> _Call:
-    return _call("reset", (None, {}))._replace(given=())
+    return _Call(_pickled("reset", (None, {})), given=())
 
 
 class _RestartingRemote:
@@ -90,7 +90,7 @@ class _RestartingRemote:
     def __init__(self, env: "RestartingSubprocVecEnv", copy: int, connection: Any, env_fn: Callable[[], gym.Env]):
         self._env: RestartingSubprocVecEnv = weakref.proxy(env)
         self._copy, self._connection, self._env_fn = copy, connection, env_fn
-        self._pending: tuple[str, Any, _Call] = ("", None, _Call(b""))
+        self._pending: tuple[str, Any, bytes] = ("", None, b"")
         # Done one after the other by a new process, they lead to where the copy is
         self._calls: list[_Call] = []
         self._too_many = False
@@ -100,9 +100,10 @@ class _RestartingRemote:
         self._n_restarts = 0
 
     def send(self, message: tuple[str, Any]) -> None:
-        self._pending = (*message, _call(*message))
+        pickled = _pickled(*message)
+        self._pending = (*message, pickled)
         try:
-            self._connection.send_bytes(self._pending[2].message)
+            self._connection.send_bytes(pickled)
         except OSError:
             """``recv`` finds out."""
 
@@ -122,10 +123,10 @@ class _RestartingRemote:
     def close(self) -> None:
         self._connection.close()
 
-    def _note(self, command: str, data: Any, call: _Call, reply: Any) -> None:
+    def _note(self, command: str, data: Any, message: bytes, reply: Any) -> None:
         if command == "step":
             self._observation, *given = reply[:3]
-            self._calls.append(_Call(call.message, given=tuple(given)))
+            self._calls.append(_Call(message, given=tuple(given)))
             self._n_steps += 1
             if reply[2]:
                 self._begin(reply[-1], _ordinary_reset())
@@ -134,20 +135,20 @@ class _RestartingRemote:
                 self._calls = [each for each in self._calls if each.lasts_as is not None]
         elif command == "reset":
             self._observation = reply[0]
-            self._calls.append(call._replace(given=()))
+            self._calls.append(_Call(message, given=()))
             self._begin(reply[-1], self._calls[-1])
         elif command == "set_attr":
-            self._calls.append(_Call(call.message, lasts_as=data[0]))
+            self._calls.append(_Call(message, lasts_as=data[0]))
         elif command == "env_method":
-            self._note_method(data, call, reply)
+            self._note_method(data, message, reply)
 
-    def _note_method(self, data: tuple[str, tuple[Any, ...], dict[str, Any]], call: _Call, reply: Any) -> None:
+    def _note_method(self, data: tuple[str, tuple[Any, ...], dict[str, Any]], message: bytes, reply: Any) -> None:
         name, args, kwargs = data
         if name in _WITHOUT_TRACE:
             return
         # Of others it is not known whether doing them twice is the same as once
         lasts_as = None if name in _UNTIL_NEXT_START else name if name == "prepare_saving" else object()
-        call = _Call(call.message, lasts_as)
+        call = _Call(message, lasts_as)
         self._calls.append(call)
         if name == "queue_start":
             self._queued.append(_Queued(args[0] if args else kwargs["ticket"], call, reply))
@@ -168,7 +169,7 @@ class _RestartingRemote:
         lasting = [*{each.lasts_as: each for each in self._calls if each.lasts_as is not None}.values()]
         # They may need an episode
         before = [_ordinary_reset(), *lasting] if lasting else []
-        seeds = [] if begun.seeds is None else [_call("set_attr", ("_ordinary_seeds", begun.seeds))]
+        seeds = [] if begun.seeds is None else [_Call(_pickled("set_attr", ("_ordinary_seeds", begun.seeds)))]
         self._calls = [*before, *seeds, begun.call, reset, *(each.call for each in self._queued)]
         self._too_many = False
 
@@ -223,9 +224,9 @@ class _RestartingRemote:
         connection.send(("get_spaces", None))
         connection.recv()
 
-    def _ask(self, call: _Call) -> Any:
+    def _ask(self, message: bytes) -> Any:
         self._env.watchdog.count_anew()
-        self._connection.send_bytes(call.message)
+        self._connection.send_bytes(message)
         return self._connection.recv()
 
     def _replay(self) -> None:
@@ -235,7 +236,7 @@ class _RestartingRemote:
         observation = None
         difference = None
         for call in self._calls:
-            reply = self._ask(call)
+            reply = self._ask(call.message)
             if call.given is not None:
                 observation, *given = reply[: 1 + len(call.given)]
                 difference = difference or self._compare(call.given, tuple(given), "(reward, end)")
