@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrappe
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.groups.faults import (
+    WHAT_IS_LEFT,
     EnvironmentFault,
     Watchdog,
     close_processes,
@@ -21,6 +22,7 @@ from sb3_grpo.groups.faults import (
 from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
+from sb3_grpo.groups.restarting import RestartingSubprocVecEnv
 from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
@@ -66,6 +68,8 @@ class GroupCollector:
         """
         self.watchdog.stop()
         self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
+        if isinstance(self.env.unwrapped, RestartingSubprocVecEnv):
+            self.env.unwrapped.watchdog = self.watchdog
         self.watchdog.start()
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
@@ -98,13 +102,11 @@ class GroupCollector:
         ended = ended_processes(inner)
         if not ended:
             return None
-        copy, *others = [copy for copy in ended if copy in self.watchdog.late] or [*ended]
+        late = {copy: describe_late(inner.processes[copy], self.watchdog) for copy in ended}
+        copy, *others = [copy for copy in ended if late[copy]] or [*ended]
         close_processes(inner)
         also = f" The same of copies {', '.join(map(str, others))}." if others else ""
-        return EnvironmentFault(
-            f"{self.where(copy)}: {describe_late(copy, self.watchdog) or ended[copy]}.{also} The processes of all copies were "
-            "ended; the model is as after its last update and can be saved. To go on, give it new ones by set_env(...)."
-        )
+        return EnvironmentFault(f"{self.where(copy)}: {late[copy] or ended[copy]}.{also} {WHAT_IS_LEFT}")
 
     def where(self, copy: int, n_back: int = 0) -> str:
         """

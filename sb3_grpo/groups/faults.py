@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
@@ -17,6 +18,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 PROCESS_TIMEOUT = 600.0
 # How often the time of a step is looked at, as a share of its limit, and at the least
 _PERIOD_SHARE, _MAX_PERIOD = 0.1, 1.0
+
+WHAT_IS_LEFT = (
+    "The processes of all copies were ended; the model is as after its last update and can be saved. To go on, give it new "
+    "ones by set_env(...)."
+)
 
 
 class EnvironmentFault(RuntimeError):
@@ -37,11 +43,12 @@ class Watchdog:
     """
 
     def __init__(self, env: VecEnv, seconds: float | None):
-        self.processes = env if isinstance(env, SubprocVecEnv) else None
+        # They may know their watchdog, and a cycle would keep the handles of processes open
+        self.processes: SubprocVecEnv | None = weakref.proxy(env) if isinstance(env, SubprocVecEnv) else None
         if seconds is None:
             seconds = math.inf if self.processes is None else PROCESS_TIMEOUT
         self.seconds = seconds
-        self.late: list[int] = []
+        self.late: set[int | None] = set()  # the ids of processes that were ended
         self._since: float | None = None
         self._thread: int | None = None
         self._over: threading.Event | None = None  # of the thread that looks
@@ -85,6 +92,15 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, self._before)
 
+    def count_anew(self, more: float = 0.0) -> None:
+        """
+        What is done now is something new, with a time of its own.
+
+        :param more: How many seconds more than a step it may take
+        """
+        if self._since is not None:
+            self._since = time.monotonic() + more
+
     def _alarm(self, number: int, frame: FrameType | None) -> None:
         raise StepTimeout(_too_long(self.seconds))
 
@@ -99,10 +115,12 @@ class Watchdog:
         assert self.processes is not None
         # Answers are read one copy after the other: those before the one that is waited for have been, others wait to be read
         first = self._awaited()
-        late = [idx for idx, remote in enumerate(self.processes.remotes) if idx >= first and not remote.poll(0)]
-        self.late += [idx for idx in late if self.processes.processes[idx].is_alive()]
-        for idx in late:
-            self.processes.processes[idx].kill()
+        copies = zip(self.processes.processes, self.processes.remotes, strict=True)
+        # Not by their number, under which there may be another process as soon as one has ended
+        late = [process for idx, (process, remote) in enumerate(copies) if idx >= first and not remote.poll(0)]
+        self.late |= {process.pid for process in late if process.is_alive()}
+        for process in late:
+            process.kill()
 
     def _awaited(self) -> int:
         """
@@ -168,10 +186,14 @@ def ended_processes(env: VecEnv) -> dict[int, str]:
         process.join(0.1)  # one that has just closed its pipe is about to end
         if not process.is_alive():
             break
-    return {idx: _how_ended(process) for idx, process in enumerate(env.processes) if not process.is_alive()}
+    return {idx: how_ended(process) for idx, process in enumerate(env.processes) if not process.is_alive()}
 
 
-def _how_ended(process: BaseProcess) -> str:
+def how_ended(process: BaseProcess) -> str:
+    """
+    :param process: One that has ended
+    :return: How, in words
+    """
     code = process.exitcode
     if code is not None and code < 0:
         name = signal.Signals(-code).name
@@ -198,13 +220,13 @@ def _too_long(seconds: float) -> str:
     return f"it has not come back after {seconds:g} s (step_timeout)"
 
 
-def describe_late(copy: int, watchdog: Watchdog) -> str | None:
+def describe_late(process: BaseProcess, watchdog: Watchdog) -> str | None:
     """
-    :param copy: A copy whose process has ended
+    :param process: Of a copy, which has ended
     :param watchdog: What has looked at the time
     :return: That it took too long, ``None`` if it did not
     """
-    return _too_long(watchdog.seconds) if copy in watchdog.late else None
+    return _too_long(watchdog.seconds) if process.pid in watchdog.late else None
 
 
 def not_finite(values: Any) -> int | None:

@@ -40,6 +40,7 @@ def make_atari_group_env(
     wrapper_kwargs: dict[str, Any] | None = None,
     env_kwargs: dict[str, Any] | None = None,
     vec_env_cls: type[DummyVecEnv | SubprocVecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
 ) -> VecEnv:
     """
     SB3's ``make_atari_env`` with a ``StartQueue`` around each copy, and four stacked frames.
@@ -52,7 +53,8 @@ def make_atari_group_env(
     :param seed: see ``make_vec_env``
     :param wrapper_kwargs: keyword arguments for ``AtariWrapper``
     :param env_kwargs: keyword arguments for the environment
-    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
+    :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
+    :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :return: the vectorized environment
     """
     env = make_group_env(
@@ -63,6 +65,7 @@ def make_atari_group_env(
         wrapper_kwargs={"terminal_on_life_loss": False, **(wrapper_kwargs or {})},
         env_kwargs={"frameskip": 1, **(env_kwargs or {})},
         vec_env_cls=vec_env_cls,
+        vec_env_kwargs=vec_env_kwargs,
     )
     return VecFrameStack(env, n_stack=4)
 

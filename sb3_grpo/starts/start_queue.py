@@ -137,7 +137,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """The id of the environment, or its class where it has none."""
         return env_name(self)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> OrdinarySeeds:
         """
         Put a start at the end of the queue.
 
@@ -146,8 +146,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param noise_seed: see ``begin``
         :param more: what else belongs to a ``QueuedStart``
         :param named: the same by name
+        :return: the seeds of ordinary resets: all that a start does not renew
         """
         self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
+        return self._ordinary_seeds
 
     def clear_starts(self) -> None:
         """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
@@ -397,7 +399,7 @@ def make_group_env(
     :param wrapper_class: wrapper, or function that wraps, put between Monitor and StartQueue
     :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, nothing can be rendered
         unless ``render_mode`` is among them
-    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
+    :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``

@@ -1,0 +1,294 @@
+"""Copies in processes that are started again when they end, and put back to where they were."""
+
+import math
+import multiprocessing as mp
+import signal
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
+from stable_baselines3.common.vec_env.subproc_vec_env import _worker
+
+from sb3_grpo.groups.faults import (
+    PROCESS_TIMEOUT,
+    WHAT_IS_LEFT,
+    EnvironmentFault,
+    Watchdog,
+    close_processes,
+    describe_late,
+    how_ended,
+)
+from sb3_grpo.starts.differences import first_difference
+from sb3_grpo.starts.start_queue import MAX_RECORDED
+from sb3_grpo.starts.starts import SEE_CHECK_STARTS
+from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.user_warnings import warn_user
+
+# Methods of StartQueue after which a copy is as it was
+_WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode", "scout"})
+# Its methods whose effect the next queued start ends
+_UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "load_episode"})
+# Whoever ends a training asks all of its processes to end
+_WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM)
+# Seconds that a process may take to end once it has closed its pipe
+_MAX_ENDING = 10.0
+
+
+class _Call(NamedTuple):
+    """
+    Something that a copy was told to do.
+
+    :param message: It, pickled
+    :param lasts_as: ``None`` if the next queued start ends its effect. If not, a later call of this name replaces it
+    :param given: What a step gave besides the observation: reward and end. Nothing for a reset, ``None`` for other calls
+    """
+
+    message: bytes
+    lasts_as: Any = None
+    given: tuple[Any, ...] | None = None
+
+
+class _Queued(NamedTuple):
+    """
+    A start that waits for the next reset.
+
+    :param ticket: Of its episode
+    :param call: Which has queued it
+    :param seeds: The copy's seeds for ordinary resets, of which those before the start are not made again
+    """
+
+    ticket: int
+    call: _Call
+    seeds: Any
+
+
+def _pickled(command: str, data: Any) -> bytes:
+    return bytes(ForkingPickler.dumps((command, data)))
+
+
+def _ordinary_reset() -> _Call:
+    return _Call(_pickled("reset", (None, {})), given=())
+
+
+class _RestartingRemote:
+    """
+    The connection to a copy, which remembers what the copy was told since the start of its episode, and starts its process
+    again when it has ended.
+
+    :param env: All copies
+    :param copy: Which one it is
+    :param connection: To its process
+    :param env_fn: Makes it
+    """
+
+    def __init__(self, env: "RestartingSubprocVecEnv", copy: int, connection: Any, env_fn: Callable[[], gym.Env]):
+        self._env: RestartingSubprocVecEnv = weakref.proxy(env)
+        self._copy, self._connection, self._env_fn = copy, connection, env_fn
+        self._pending: tuple[str, Any, bytes] = ("", None, b"")
+        # Done one after the other by a new process, they lead to where the copy is
+        self._calls: list[_Call] = []
+        self._too_many = False
+        self._queued: deque[_Queued] = deque()
+        self._observation: Any = None
+        self._n_steps = 0
+        self._n_restarts = 0
+
+    def send(self, message: tuple[str, Any]) -> None:
+        pickled = _pickled(*message)
+        self._pending = (*message, pickled)
+        try:
+            self._connection.send_bytes(pickled)
+        except OSError:
+            """``recv`` finds out."""
+
+    def recv(self) -> Any:
+        try:
+            reply = self._connection.recv()
+        except (EOFError, OSError):
+            if self._env.closing and not self._env.closed:
+                return None
+            reply = self._restart()
+        self._note(*self._pending, reply)
+        return reply
+
+    def poll(self, timeout: float) -> bool:
+        return self._connection.poll(timeout)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _note(self, command: str, data: Any, message: bytes, reply: Any) -> None:
+        if command == "step":
+            self._observation, *given = reply[:3]
+            self._calls.append(_Call(message, given=tuple(given)))
+            self._n_steps += 1
+            if reply[2]:
+                self._begin(reply[-1], _ordinary_reset())
+            elif len(self._calls) > MAX_RECORDED:
+                self._too_many = True
+                self._calls = [each for each in self._calls if each.lasts_as is not None]
+        elif command == "reset":
+            self._observation = reply[0]
+            self._calls.append(_Call(message, given=()))
+            self._begin(reply[-1], self._calls[-1])
+        elif command == "set_attr":
+            self._calls.append(_Call(message, lasts_as=data[0]))
+        elif command == "env_method":
+            self._note_method(data, message, reply)
+
+    def _note_method(self, data: tuple[str, tuple[Any, ...], dict[str, Any]], message: bytes, reply: Any) -> None:
+        name, args, kwargs = data
+        if name in _WITHOUT_TRACE:
+            return
+        # Of others it is not known whether doing them twice is the same as once
+        lasts_as = None if name in _UNTIL_NEXT_START else name if name == "prepare_saving" else object()
+        call = _Call(message, lasts_as)
+        self._calls.append(call)
+        if name == "queue_start":
+            self._queued.append(_Queued(args[0] if args else kwargs["ticket"], call, reply))
+        elif name == "clear_starts":
+            self._queued.clear()
+
+    def _begin(self, info: dict[str, Any], reset: _Call) -> None:
+        """
+        After a reset. Where it has landed in a queued start, what was before is of no more use, but for what lasts.
+
+        :param info: Of the reset
+        :param reset: The call that makes it again
+        """
+        self._n_steps = 0
+        if not self._queued or info.get("group_start") != self._queued[0].ticket:
+            return
+        begun = self._queued.popleft()
+        lasting = [*{each.lasts_as: each for each in self._calls if each.lasts_as is not None}.values()]
+        # They may need an episode
+        before = [_ordinary_reset(), *lasting] if lasting else []
+        seeds = [] if begun.seeds is None else [_Call(_pickled("set_attr", ("_ordinary_seeds", begun.seeds)))]
+        self._calls = [*before, *seeds, begun.call, reset, *(each.call for each in self._queued)]
+        self._too_many = False
+
+    def _restart(self) -> Any:
+        """
+        While the error of the connection is being handled, which is raised again if the process is not to be started again.
+
+        :return: What the pending call gives
+        """
+        done_again = False
+        # A second end in the same call is no accident
+        while (how := self._how_ended()) is not None and not done_again and self._n_restarts < self._env.max_restarts:
+            self._n_restarts += 1
+            counted = f"restart {self._n_restarts} of at most {self._env.max_restarts} of this copy"
+            warn_user(f"{self._where()}: {how}. It is started again and put back there ({counted}).")
+            with suppress(EOFError, OSError):
+                self._start()
+                self._replay()
+                done_again = True
+                return self._ask(self._pending[2])
+        raise
+
+    def _how_ended(self) -> str | None:
+        """
+        :return: How the process has ended, ``None`` if it is not to be started again
+        """
+        if self._env.closed:
+            return None
+        process = self._env.processes[self._copy]
+        process.join(_MAX_ENDING)
+        process.kill()
+        process.join()
+        late = describe_late(process, self._env.watchdog)
+        if self._too_many or (late is None and process.exitcode in _WAS_ASKED_TO_END):
+            return None
+        return late or how_ended(process)
+
+    def _where(self) -> str:
+        return f"Environment copy {self._copy}, step {self._n_steps} of its episode"
+
+    def _start(self) -> None:
+        # Importing may take longer than a step
+        self._env.watchdog.count_anew(PROCESS_TIMEOUT)
+        connection, work_remote = mp.Pipe()
+        args = (work_remote, connection, CloudpickleWrapper(self._env_fn))
+        # The class says by which method processes are started
+        process = type(self._env.processes[self._copy])(target=_worker, args=args, daemon=True)
+        process.start()
+        work_remote.close()
+        # The former ones are closed with the last reference to them: the watchdog's thread may be looking at them
+        self._env.processes[self._copy], self._connection = process, connection
+        connection.send(("get_spaces", None))
+        connection.recv()
+
+    def _ask(self, message: bytes) -> Any:
+        self._env.watchdog.count_anew()
+        self._connection.send_bytes(message)
+        return self._connection.recv()
+
+    def _replay(self) -> None:
+        """
+        :raises EnvironmentFault: if the calls do not lead to where the copy was
+        """
+        observation = None
+        difference = None
+        for call in self._calls:
+            reply = self._ask(call.message)
+            if call.given is not None:
+                observation, *given = reply[: 1 + len(call.given)]
+                difference = difference or self._compare(call.given, tuple(given), "(reward, end)")
+        difference = difference or self._compare(self._observation, observation, "the observation")
+        if difference is not None:
+            close_processes(self._env)
+            raise EnvironmentFault(
+                f"{self._where()}: its process has ended and was started again, but the same start and the same actions did "
+                f"not lead there: {difference}. The environment is not exact from its start: something in it depends on more, "
+                f"such as a clock or a random generator other than self.np_random.{SEE_CHECK_STARTS} {WHAT_IS_LEFT}"
+            )
+
+    @staticmethod
+    def _compare(known: Any, replayed: Any, name: str) -> str | None:
+        return first_difference(known, replayed, name, ("before", "now"))
+
+
+class RestartingSubprocVecEnv(SubprocVecEnv):
+    """
+    A ``SubprocVecEnv`` that goes on when the process of a copy ends: killed by the system, by a fault in compiled code, by an
+    error, or because it did not come back within ``step_timeout``. The process is started again, begins at the start of the
+    present episode, and does the same actions. An environment that is exact from its starts is then where it was, to the last
+    bit; of another one an ``EnvironmentFault`` says so. There is a warning for each restart.
+
+    It needs queued starts, which all groups have but those with ``unrelated_starts=True``. What other resets lead to depends
+    on all that was before: a copy is not started again more than 100,000 steps after its last queued start, nor where SIGINT,
+    SIGTERM or exit status 0 says that it was to end.
+
+    ``set_attr`` and methods of the environment are done again, too, in the order in which they were called: for values that
+    are set for good, such as a difficulty.
+
+    :param env_fns: See ``SubprocVecEnv``
+    :param start_method: See ``SubprocVecEnv``; not ``"fork"``
+    :param max_restarts: How many times each copy is started again at the most, 0 for never
+    """
+
+    def __init__(self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, max_restarts: int = 3):
+        self.max_restarts = Whole(0).check("max_restarts", max_restarts)
+        if start_method == "fork":
+            raise ValueError(
+                "start_method='fork' hides the end of a process, whose pipe is open in the others, too: leave it out, or "
+                "write 'forkserver' or 'spawn'."
+            )
+        self.watchdog = Watchdog(self, math.inf)  # of a training, while there is one
+        self.closing = False
+        super().__init__(env_fns, start_method)
+        self.remotes = tuple(
+            _RestartingRemote(self, idx, remote, env_fn)
+            for idx, (remote, env_fn) in enumerate(zip(self.remotes, env_fns, strict=True))
+        )
+
+    def close(self) -> None:
+        # From now on, what has ended stays so
+        self.closing = True
+        super().close()
