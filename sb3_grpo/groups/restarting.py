@@ -34,8 +34,8 @@ from sb3_grpo.utils.user_warnings import warn_user
 _WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode", "scout"})
 # Its methods whose effect the next queued start ends
 _UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "load_episode"})
-# Whoever ends a training asks all of its processes to end
-_WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM)
+# Whoever ends a training asks all of its processes to end, and perhaps so the server that knows how others have ended (255)
+_WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 255)
 # Seconds that a process may take to end once it has closed its pipe
 _MAX_ENDING = 10.0
 
@@ -90,7 +90,8 @@ class _RestartingRemote:
     def __init__(self, env: "RestartingSubprocVecEnv", copy: int, connection: Any, env_fn: Callable[[], gym.Env]):
         self._env: RestartingSubprocVecEnv = weakref.proxy(env)
         self._copy, self._connection, self._env_fn = copy, connection, env_fn
-        self._pending: tuple[str, Any, bytes] = ("", None, b"")
+        # Not answered yet: more than one only after an interruption
+        self._pending: deque[tuple[str, Any, bytes]] = deque()
         # Done one after the other by a new process, they lead to where the copy is
         self._calls: list[_Call] = []
         self._too_many = False
@@ -101,20 +102,22 @@ class _RestartingRemote:
 
     def send(self, message: tuple[str, Any]) -> None:
         pickled = _pickled(*message)
-        self._pending = (*message, pickled)
+        self._pending.append((*message, pickled))
         try:
             self._connection.send_bytes(pickled)
         except OSError:
             """``recv`` finds out."""
 
     def recv(self) -> Any:
+        if not self._pending:
+            return None  # close() after an interruption, of an answer that was read before
         try:
             reply = self._connection.recv()
         except (EOFError, OSError):
             if self._env.closing and not self._env.closed:
                 return None
             reply = self._restart()
-        self._note(*self._pending, reply)
+        self._note(*self._pending.popleft(), reply)
         return reply
 
     def poll(self, timeout: float) -> bool:
@@ -177,7 +180,7 @@ class _RestartingRemote:
         """
         While the error of the connection is being handled, which is raised again if the process is not to be started again.
 
-        :return: What the pending call gives
+        :return: What the first call gives that is not answered yet
         """
         done_again = False
         # A second end in the same call is no accident
@@ -189,7 +192,11 @@ class _RestartingRemote:
                 self._start()
                 self._replay()
                 done_again = True
-                return self._ask(self._pending[2])
+                first, *others = [message for _, _, message in self._pending]
+                reply = self._ask(first)
+                for message in others:
+                    self._connection.send_bytes(message)
+                return reply
         raise
 
     def _how_ended(self) -> str | None:

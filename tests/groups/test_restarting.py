@@ -386,6 +386,19 @@ def test_close_leaves_nothing(waiting: bool) -> None:
     assert len(list(handles.iterdir())) == before
 
 
+def test_close_after_an_interruption() -> None:
+    env = restarting("CartPole-v1")
+    env.reset()
+    env.step_async(np.zeros(2, np.int64))
+    kill(env, 1)
+    with restarts((1, "SIGKILL")):
+        # What learn does after Ctrl-C, in the middle of step_wait
+        env.unwrapped.remotes[0].recv()  # type: ignore[attr-defined]
+        env.env_method("clear_starts")
+        env.close()
+    assert mp.active_children() == []
+
+
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="max_restarts must be at least 0"):
         RestartingSubprocVecEnv([ToyEnv], max_restarts=-1)
