@@ -16,6 +16,7 @@ import os
 import pickle
 import random
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -38,8 +39,8 @@ from sb3_grpo.compare.training import train
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import read_entry
 
-# Made by whatever runs what is written in a file
-CANARY = "executed"
+# Made by whatever runs what is written in a file, or imports the module
+CANARY, CANARY_MODULE = "executed", "strangers_module"
 TOUCH = f"__import__('pathlib').Path('{CANARY}').touch()"
 
 
@@ -49,6 +50,13 @@ class _Touch:
 
 
 PICKLE = {":type:": "x", ":serialized:": base64.b64encode(pickle.dumps(_Touch())).decode()}
+# What imports the module where it is taken for an environment, a function, a class or an object
+IMPORTS: tuple[Any, ...] = (
+    f"{CANARY_MODULE}:Name-v0",
+    f"{CANARY_MODULE}.function",
+    {"$class": f"{CANARY_MODULE}.Class"},
+    {"$object": f"{CANARY_MODULE}.Class", "with": {}},
+)
 HOSTILE: tuple[Any, ...] = (
     *(
         None,
@@ -99,6 +107,7 @@ HOSTILE: tuple[Any, ...] = (
     ),
     *(
         PICKLE,
+        *IMPORTS,
         "<script>alert(1)</script>",
         "\ud800",
         "{{7*7}}",
@@ -219,6 +228,7 @@ class Files:
             "experiment.json": (0.2, self._experiment),
             "other files of results": (0.15, self._results),
             "safe model": (0.15, self._safe_model),
+            "safe model with one more attribute": (0.15, self._one_more_attribute),
             "model of SB3": (0.1, self._sb3_model),
         }
         self.results = make_results(folder / "results")
@@ -228,6 +238,9 @@ class Files:
         for kind in ("safe", "sb3"):
             model.save(folder / kind, format=kind)
         self.models = {kind: (folder / f"{kind}.zip").read_bytes() for kind in ("safe", "sb3")}
+        # What is kept out of files, and everything that a model has
+        self.names = (sorted(model._excluded_save_params()), dir(model))
+        (folder / f"{CANARY_MODULE}.py").write_text(TOUCH)
 
     def _description(self, rng: random.Random) -> None:
         path = self.folder / "mine.yml"
@@ -271,8 +284,7 @@ class Files:
         if rng.random() < 0.4:
             content = changed_bytes(rng, content)
         else:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                members = {name: archive.read(name) for name in archive.namelist()}
+            members = self._members()
             name = rng.choice([*members])
             if name.endswith(".json") and rng.random() < 0.9:
                 members[name] = _text(changed_value(rng, json.loads(members[name])))
@@ -281,17 +293,43 @@ class Files:
             if rng.random() < 0.8:
                 # A program that changes a member can write its hash, too
                 members["manifest.json"] = _with_hashes(members)
-            file = io.BytesIO()
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, each in members.items():
-                    archive.writestr(name, each)
-            content = file.getvalue()
-        DAPO.load(io.BytesIO(content), device="cpu", trusted=False)  # type: ignore[arg-type]
+            content = _zipped(members)
+        _load_safe(content)
+
+    def _one_more_attribute(self, rng: random.Random) -> None:
+        members = self._members()
+        content = json.loads(members["data.json"])
+        content["attributes"][rng.choice(rng.choice(self.names))] = rng.choice(rng.choice((IMPORTS, HOSTILE)))
+        members["data.json"] = _text(content)
+        members["manifest.json"] = _with_hashes(members)
+        _load_safe(_zipped(members))
+
+    def _members(self) -> dict[str, bytes]:
+        with zipfile.ZipFile(io.BytesIO(self.models["safe"])) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
 
     def _sb3_model(self, rng: random.Random) -> None:
         """All of them are refused: pickles are looked at, not loaded."""
         DAPO.load(io.BytesIO(changed_bytes(rng, self.models["sb3"])), device="cpu", trusted=False)  # type: ignore[arg-type]
         raise RuntimeError("a file with pickles was loaded")
+
+
+def _load_safe(content: bytes) -> None:
+    """
+    :param content: of a file
+    :raises RuntimeError: if it was loaded, and something of the class is another now
+    """
+    model = DAPO.load(io.BytesIO(content), device="cpu", trusted=False)  # type: ignore[arg-type]
+    if replaced := vars(model).keys() & {*dir(DAPO)}:
+        raise RuntimeError(f"{replaced} of the class were replaced")
+
+
+def _zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, each in members.items():
+            archive.writestr(name, each)
+    return file.getvalue()
 
 
 def _with_hashes(members: dict[str, bytes]) -> bytes:
@@ -322,6 +360,8 @@ def try_file(files: Files, kind: str, rng: random.Random) -> str:
         outcome = "refused" if str(error).strip() else f"an error without words: {type(error).__name__}"
     except Exception as error:
         outcome = f"no clear error: {type(error).__name__}: {error}"
+    # The next import runs it again
+    sys.modules.pop(CANARY_MODULE, None)
     if Path(CANARY).exists():
         Path(CANARY).unlink()
         return "executed what was in it"
@@ -340,6 +380,7 @@ def main() -> None:
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        sys.path.insert(0, folder)
         files = Files(Path(folder))
         for number in range(args.files):
             kind = rng.choices([*files.kinds], [share for share, _ in files.kinds.values()])[0]
@@ -348,6 +389,7 @@ def main() -> None:
             if outcome not in ("read", "refused"):
                 wrong.append({"file": kind, "number": number, "outcome": outcome[:300]})
                 print(wrong[-1], flush=True)
+        sys.path.remove(folder)
         os.chdir("/")
     write_trust(
         "files",

@@ -454,7 +454,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         ]
 
     def _excluded_save_params(self) -> list[str]:
-        of_class = ("policy_aliases", "plugin_parameters")
+        of_class = ("policy_aliases", "plugin_parameters", "_abc_impl")
         return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption", *of_class]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:

@@ -378,6 +378,7 @@ class WithDefault(DAPO):
         "_logger",
         "resumption",
         "plugin_parameters",
+        "_abc_impl",
         "__deepcopy__",
     ],
 )
