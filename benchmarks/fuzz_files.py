@@ -39,9 +39,12 @@ from sb3_grpo.compare.training import train
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import read_entry
 
-# Made by whatever runs what is written in a file, or imports the module
-CANARY, CANARY_MODULE = "executed", "strangers_module"
+# Made by whatever runs what is written in a file, and by the module where it is imported
+CANARY, IMPORTED = "executed", "imported"
+CANARY_MODULE = "strangers_module"
 TOUCH = f"__import__('pathlib').Path('{CANARY}').touch()"
+# Whoever writes callbacks, wrappers and functions into these names what is to be imported
+MAY_IMPORT = ("description of a comparison", "entry of the zoo")
 
 
 class _Touch:
@@ -240,7 +243,7 @@ class Files:
         self.models = {kind: (folder / f"{kind}.zip").read_bytes() for kind in ("safe", "sb3")}
         # What is kept out of files, and everything that a model has
         self.names = (sorted(model._excluded_save_params()), dir(model))
-        (folder / f"{CANARY_MODULE}.py").write_text(TOUCH)
+        (folder / f"{CANARY_MODULE}.py").write_text(f"open('{IMPORTED}', 'w').close()")
 
     def _description(self, rng: random.Random) -> None:
         path = self.folder / "mine.yml"
@@ -362,9 +365,11 @@ def try_file(files: Files, kind: str, rng: random.Random) -> str:
         outcome = f"no clear error: {type(error).__name__}: {error}"
     # The next import runs it again
     sys.modules.pop(CANARY_MODULE, None)
-    if Path(CANARY).exists():
-        Path(CANARY).unlink()
-        return "executed what was in it"
+    for mark, wrong in ((CANARY, "executed what was in it"), (IMPORTED, "imported what it names")):
+        if Path(mark).exists():
+            Path(mark).unlink()
+            if mark == CANARY or kind not in MAY_IMPORT:
+                return wrong
     return outcome if time.perf_counter() - begin < 30.0 else "took more than half a minute"
 
 

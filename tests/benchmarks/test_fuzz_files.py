@@ -31,7 +31,7 @@ def test_without_the_check_safe_models_are_found_to_import_and_replace(
 ) -> None:
     files, rng = made(tmp_path, monkeypatch), random.Random(7)
     assert "env" in files.names[0] and {"env", "learn"} <= {*files.names[1]}
-    for name, wrong in (("env", "executed what was in it"), ("learn", "no clear error: RuntimeError: {'learn'} of the class")):
+    for name, wrong in (("env", "imported what it names"), ("learn", "no clear error: RuntimeError: {'learn'} of the class")):
         files.names = ([name], [name])
         outcomes = {try_file(files, "safe model with one more attribute", rng) for _ in range(50)}
         assert outcomes == {"refused"}
