@@ -43,7 +43,7 @@ from sb3_grpo.utils.entries import read_entry
 CANARY, IMPORTED = "executed", "imported"
 CANARY_MODULE = "strangers_module"
 TOUCH = f"__import__('pathlib').Path('{CANARY}').touch()"
-# Whoever writes callbacks, wrappers and functions into these names what is to be imported
+# In these, callbacks, wrappers and functions are given by names, which are imported
 MAY_IMPORT = ("description of a comparison", "entry of the zoo")
 
 

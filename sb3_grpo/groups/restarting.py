@@ -160,7 +160,7 @@ class _RestartingRemote:
 
     def _begin(self, info: dict[str, Any], reset: _Call) -> None:
         """
-        After a reset. Where it has landed in a queued start, what was before is of no more use, but for what lasts.
+        After a reset. Where it has landed in a queued start, what was before is of no more use, except what lasts.
 
         :param info: Of the reset
         :param reset: The call that makes it again
@@ -268,9 +268,9 @@ class RestartingSubprocVecEnv(SubprocVecEnv):
     present episode, and does the same actions. An environment that is exact from its starts is then where it was, to the last
     bit; of another one an ``EnvironmentFault`` says so. There is a warning for each restart.
 
-    It needs queued starts, which all groups have but those with ``unrelated_starts=True``. What other resets lead to depends
-    on all that was before: a copy is not started again more than 100,000 steps after its last queued start, nor where SIGINT,
-    SIGTERM or exit status 0 says that it was to end.
+    It needs queued starts. All groups have them, except those with ``unrelated_starts=True``. What other resets lead to
+    depends on all that was before: a copy is not started again more than 100,000 steps after its last queued start, nor where
+    SIGINT, SIGTERM or exit status 0 or 255 says that it was to end.
 
     ``set_attr`` and methods of the environment are done again, too, in the order in which they were called: for values that
     are set for good, such as a difficulty.

@@ -564,7 +564,7 @@ def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     turn_round_sampled(tmp_path, other)
     results = collect(tmp_path)
     text = text_of(make_report(tmp_path))
-    # Nobody learned on the other one
+    # No variant learned on the other one
     assert f"On {ENV}, dapo ended higher than ppo. On {other}, ppo ended higher than dapo." in text
     assert text.count(f"on {ENV} of most likely actions; on {other} of sampled actions") == 3
     assert "The rule: sampled actions in Atari games and MiniGrid" in text and "the same for all variants" in text
