@@ -369,7 +369,7 @@ def test_close_leaves_nothing(waiting: bool) -> None:
     if not handles.exists():
         pytest.skip("no list of the handles of a process")
     restarting("CartPole-v1").close()  # what stays open for all processes
-    before = len(list(handles.iterdir()))
+    before, others = len(list(handles.iterdir())), mp.active_children()
     env = restarting("CartPole-v1")
     env.reset()
     kill(env, 0)
@@ -381,12 +381,13 @@ def test_close_leaves_nothing(waiting: bool) -> None:
     with restarts():
         env.close()
     env.close()
-    assert mp.active_children() == []
+    assert set(mp.active_children()) <= set(others)
     del env
     assert len(list(handles.iterdir())) == before
 
 
 def test_close_after_an_interruption() -> None:
+    others = mp.active_children()
     env = restarting("CartPole-v1")
     env.reset()
     env.step_async(np.zeros(2, np.int64))
@@ -396,7 +397,7 @@ def test_close_after_an_interruption() -> None:
         env.unwrapped.remotes[0].recv()  # type: ignore[attr-defined]
         env.env_method("clear_starts")
         env.close()
-    assert mp.active_children() == []
+    assert set(mp.active_children()) <= set(others)
 
 
 def test_arguments() -> None:
