@@ -1,10 +1,8 @@
 """The base of algorithms that learn from groups of episodes with a common start."""
 
 import functools
-import inspect
-import io
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
@@ -13,7 +11,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -25,7 +22,6 @@ from sb3_grpo.common.arguments import (
     check_arguments,
     check_call,
     check_env,
-    check_load,
     check_policy,
     check_together,
     check_use_sde,
@@ -39,8 +35,8 @@ from sb3_grpo.common.policies import (
     ActorPolicy,
     default_policy_kwargs,
 )
-from sb3_grpo.common.safe_files import as_sb3_file, is_safe_model, pickles_in, read_safe_model, write_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
 from sb3_grpo.groups.queue import RETURN, GroupSettings
@@ -48,9 +44,8 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.files import save_location, write_or_rescue
-from sb3_grpo.utils.parameters import Choice, short_repr
-from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
+from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.plugins import MissingPlugIn
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
@@ -66,8 +61,6 @@ MAX_DEAD_STEPS = 1_000_000
 TOTAL_TIMESTEPS = 100_000
 # Of an environment that is given by its id
 DEFAULT_N_ENVS = 16
-# What policies say of arguments that they cannot take
-_IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 # What SB3 keeps by another name or in another form
 _NOT_KEPT = ("n_envs", "stats_window_size", "device")
 
@@ -81,7 +74,7 @@ def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
         raise ValueError(f"env={env_id!r} cannot be made: {error}") from error
 
 
-class OnGroupAlgorithm(OnPolicyAlgorithm):
+class OnGroupAlgorithm(SavedAlgorithm):
     """
     The base for on-policy algorithms that compare the episodes of a group (ex: GRPO/DAPO):
     :class:`OnPolicyAlgorithm` whose episodes come in groups of ``group_size``, the members of a group from exactly the same
@@ -95,8 +88,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
     }
-    # Those that can be functions of the user's own, without which a model can still predict
-    plugin_parameters: ClassVar[tuple[str, ...]] = ("start_sampler",)
+    plugin_parameters = ("start_sampler",)
     n_steps: int | None  # type: ignore[assignment]
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
@@ -267,7 +259,7 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         make = functools.partial(self.policy_class, self.observation_space, self.action_space, self.lr_schedule)
         try:
             policy = make(use_sde=self.use_sde, **policy_kwargs)
-        except _IMPOSSIBLE as error:
+        except IMPOSSIBLE as error:
             if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError):
                 raise
             said = f"{type(error).__name__}: {error}"
@@ -289,92 +281,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         if seed is not None:
             # In place: the collector draws from it
             self._start_rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-
-    def save(
-        self,
-        path: str | pathlib.Path | io.BufferedIOBase,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-        format: str = "sb3",
-    ) -> None:
-        """
-        Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An older file of this name is replaced when the new one is complete. If the disk is full, the file is written into
-        another folder, and the error says where.
-
-        :param path: path to the file where the rl agent should be saved
-        :param exclude: name of parameters that should be excluded in addition to the default ones
-        :param include: name of parameters that might be excluded but should be included anyway
-        :param format: ``"sb3"``: as Stable-Baselines3 does, with pickles. ``"safe"``: safetensors and JSON, each member with
-            its hash, for models that others are to load. What is no data (functions and classes of your own) is an error
-        """
-        Choice(("sb3", "safe")).check("format", format)
-        if isinstance(path, (str, pathlib.Path)):
-            write = functools.partial(self._write, exclude=exclude, include=include, format=format)
-            write_or_rescue(save_location(path, "zip"), write)
-        else:
-            self._write(path, exclude, include, format)
-
-    def _write(
-        self, file: io.BufferedIOBase, exclude: Iterable[str] | None, include: Iterable[str] | None, format: str
-    ) -> None:
-        """
-        The parameters are explained at ``save``.
-        """
-        if format == "safe":
-            excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
-            excluded |= {name.split(".")[0] for names in self._get_torch_save_params() for name in names}
-            data = {name: value for name, value in self.__dict__.items() if name not in excluded}
-            for name in self._never_in_safe_files(data):
-                raise ValueError(
-                    f'{name} of this model is not for format="safe": take it out of include=, leave it out with '
-                    f'exclude=["{name}"], or save with format="sb3".'
-                )
-            write_safe_model(file, data, self.get_parameters(), self.policy_aliases)
-        else:
-            super().save(file, exclude, include)
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls: type[SelfOnGroupAlgorithm],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        env: GymEnv | None = None,
-        device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
-        trusted: bool = True,
-        **kwargs: Any,
-    ) -> SelfOnGroupAlgorithm:
-        """
-        Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Functions of the user's own that cannot be imported
-        (``advantage``, ``start_sampler``, ...) are not needed to predict; to go on learning give them by ``custom_objects``.
-
-        :param path: path to the file (or a file-like) where to load the agent from, of either ``format`` of :meth:`save`
-        :param env: the new environment to run the loaded model on
-            (can be None if you only need prediction from a trained model) has priority over any saved environment
-        :param device: Device on which the code should run.
-        :param custom_objects: Dictionary of objects to replace upon loading.
-        :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
-            whatever it says. ``False``: only files of ``format="safe"``
-        :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
-        :return: new model instance with loaded parameters
-        :raises TypeError: if there are other arguments
-        :raises ValueError: if it is not trusted and has pickles
-        """
-        check_load(cls._without_parameters(), kwargs)
-        if is_safe_model(path):
-            model = cls._load_safe(path, env, device, custom_objects, **kwargs)
-        elif trusted:
-            custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
-            model = super().load(path, env, device, custom_objects, **kwargs)
-        else:
-            raise ValueError(
-                f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
-                f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
-                "its author."
-            )
-        if env is not None:
-            model.env_id = None
-        return model
 
     @classmethod
     def resume(
@@ -402,56 +308,6 @@ class OnGroupAlgorithm(OnPolicyAlgorithm):
         :return: What a checkpoint keeps of the algorithm, besides what ``save`` does
         """
         return {}
-
-    @classmethod
-    def _load_safe(
-        cls: type[SelfOnGroupAlgorithm],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        env: GymEnv | None,
-        device: th.device | str,
-        custom_objects: dict[str, Any] | None,
-        **kwargs: Any,
-    ) -> SelfOnGroupAlgorithm:
-        data, params = read_safe_model(path, cls.policy_aliases)
-        for name in cls.plugin_parameters:
-            # A function would have been refused by save: only the user says what to import
-            if isinstance(plugin := data.get(name), str) and "." in plugin:
-                raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
-        for name in cls._without_parameters()._never_in_safe_files(data):
-            raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
-        given = custom_objects or {}
-        left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
-        # tensorboard_log: a folder of another machine
-        data = {**left_out, **data, "tensorboard_log": None, **given}
-        file: Any = as_sb3_file(data, params)
-        try:
-            return super().load(file, env, device, data, **kwargs)
-        except _IMPOSSIBLE as error:
-            if isinstance(error, ValueError | th.OutOfMemoryError):
-                raise
-            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
-
-    @classmethod
-    def _without_parameters(cls: type[SelfOnGroupAlgorithm]) -> SelfOnGroupAlgorithm:
-        """
-        :return: A model as SB3 makes one to load another into it
-        """
-        return cls(policy=next(iter(cls.policy_aliases)), env=None, device="cpu", _init_setup_model=False)  # type: ignore[call-arg, arg-type]
-
-    def _never_in_safe_files(self, names: Iterable[str]) -> list[str]:
-        """
-        :param names: Names of attributes
-        :return: Those that ``save(format="safe")`` does not write and ``load`` does not set: what is saved in another way or
-            not at all (of ``env="module:Name"`` SB3 would import the module), methods and properties
-        """
-        state_dicts, variables = self._get_torch_save_params()
-        never = {*self._excluded_save_params(), *(name.split(".")[0] for name in (*state_dicts, *variables))}
-        of_class = {name: getattr(type(self), name, None) for name in names}
-        return [
-            name
-            for name, found in of_class.items()
-            if name in never or name.startswith("__") or callable(found) or inspect.isdatadescriptor(found)
-        ]
 
     def _excluded_save_params(self) -> list[str]:
         of_class = ("policy_aliases", "plugin_parameters", "_abc_impl")
