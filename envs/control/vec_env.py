@@ -76,6 +76,8 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._states = np.empty((len(self._base.state), num_envs))
         self._observed = np.empty((num_envs, *observation.shape), observation.dtype)
         self._lengths = np.zeros(num_envs, np.int64)
+        # After how many steps the episodes are cut
+        self._limits = np.full(num_envs, self._time_limit._max_episode_steps, np.int64)
         self._returns = np.zeros(num_envs)
         self._t_start = time.time()
         super().__init__(num_envs, Monitor(single), seed)
@@ -89,7 +91,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._observed = self._dynamics.observe(self._states)
         self._returns += rewards
         self._lengths += 1
-        truncated = ~terminated & (self._lengths >= self._time_limit._max_episode_steps)
+        truncated = ~terminated & (self._lengths >= self._limits)
         dones = terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         seconds = round(time.time() - self._t_start, 6)
@@ -97,8 +99,12 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
             infos[idx] = {
                 "TimeLimit.truncated": bool(truncated[idx]),
                 "terminal_observation": self._observed[idx].copy(),
-                "episode": {"r": round(float(self._returns[idx]), 6), "l": int(self._lengths[idx]), "t": seconds},
             }
+            if truncated[idx] and self._lengths[idx] < self._time_limit._max_episode_steps:
+                infos[idx]["group_cut_at"] = None
+            else:
+                episode = {"r": round(float(self._returns[idx]), 6), "l": int(self._lengths[idx]), "t": seconds}
+                infos[idx]["episode"] = episode
             self._begin(idx)
         return self._observations(), rewards.astype(np.float32), dones, infos
 
@@ -130,6 +136,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._states[:, idx] = start.state
         self._observed[idx] = start.observation
         self._lengths[idx], self._returns[idx] = start.length, start.episode_return
+        self._limits[idx] = self._time_limit._max_episode_steps
         return start.observation, dict(start.info)
 
     def _load(self, idx: int) -> np.ndarray:
@@ -140,6 +147,15 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._single.rewards = [float(self._returns[idx])] * min(length, 1) + [0.0] * (length - 1)
         self._single.needs_reset = False
         return self._observed[idx]
+
+    def cut_after(self, idx: int, n_steps: int) -> None:
+        """
+        Cut the present episode of a copy, as at a horizon.
+
+        :param idx: The copy
+        :param n_steps: How many steps it has left at the most
+        """
+        self._limits[idx] = min(self._limits[idx], self._lengths[idx] + n_steps)
 
     def get_images(self) -> list[np.ndarray | None]:
         """
@@ -155,7 +171,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         return self._single.render()
 
     def _own_methods(self) -> dict[str, Callable[..., Any]]:
-        return {**super()._own_methods(), "render": self._render}
+        return {**super()._own_methods(), "cut_after": self.cut_after, "render": self._render}
 
 
 def _wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:

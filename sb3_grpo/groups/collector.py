@@ -56,6 +56,9 @@ class GroupCollector:
         self._n_steps = 0  # of the present rollout
         self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
+        # Where episodes are continued or branched, they are at different places anyway
+        in_steps = settings.n_steps is not None and not (settings.sampler and settings.sampler.captures_states)
+        self._staggers = in_steps and env.has_attr("cut_after")
         # For messages: a copy that has failed cannot be asked any more
         named = env.has_attr("env_name")
         self._env_names = env.get_attr("env_name") if named else [type(env.unwrapped).__name__] * env.num_envs
@@ -209,12 +212,33 @@ class GroupCollector:
         :param copies: Environment copies that were reset
         :param observations: Of all copies, see ``check_observations``
         """
+        lengths = self.time[copies]
         self.time[copies] = 0
         self.outcome[copies] = 0.0
         # Before the first ones of a group are compared: those that are no numbers are no unequal start
         self.check_observations(observations)
         self.tickets[copies] = self.feeder.tickets_of(copies)
         self.feeder.fill()
+        if self._staggers:
+            self._stagger(np.asarray(copies), lengths)
+
+    def _stagger(self, copies: np.ndarray, lengths: np.ndarray) -> None:
+        """
+        Where most copies have ended together after as many steps, at a time limit, they would end together from now on: each
+        update would see another part of their episodes, and unlearn what the others have taught. Once, the episodes that
+        they have just begun are cut, each after another share of that length.
+
+        :param copies: That have begun an episode
+        :param lengths: (n_copies,) of their episodes before, 0 for none
+        """
+        if 2 * len(copies) <= self.env.num_envs:
+            return
+        length = np.bincount(lengths).argmax()
+        together = copies[lengths == length]
+        if length < 2 or 2 * len(together) <= self.env.num_envs:
+            return
+        for place, copy in enumerate(together[:-1].tolist(), start=1):
+            self.env.env_method("cut_after", -(-int(length) * place // len(together)), indices=copy)
 
     def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:
         """

@@ -235,7 +235,9 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
-        episode.metric = outcome if self.settings.metric == RETURN else self._metric_of(info)
+        # The info of a step at which an episode is cut need not have another metric
+        knows_metric = self.settings.metric != RETURN and "group_cut_at" not in info
+        episode.metric = self._metric_of(info) if knows_metric else outcome
         group.n_ended += 1
         self._n_steps += length
         if self.settings.sampler is not None:

@@ -33,7 +33,7 @@ from sb3_grpo.utils.user_warnings import warn_user
 # Methods of StartQueue after which a copy is as it was
 _WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode", "scout"})
 # Its methods whose effect the next queued start ends
-_UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "load_episode"})
+_UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "cut_after", "load_episode"})
 # To end a training is to ask all of its processes to end, and perhaps the server that knows how others have ended, too (255)
 _WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 255)
 # Seconds that a process may take to end once it has closed its pipe

@@ -58,8 +58,9 @@ class StepQueue(GroupQueue):
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         super().end_episode(ticket, length, outcome, truncated, info)
         group, episode = self._members[ticket]
-        # What a time limit cuts off could have gone on
-        episode.next_observation = info["terminal_observation"] if truncated else None
+        # What a time limit or the collector has cut off could have gone on
+        was_cut = truncated or "group_cut_at" in info
+        episode.next_observation = info["terminal_observation"] if was_cut else None
         if not group.complete:
             return
         if live_groups(metrics([group]))[0]:

@@ -157,6 +157,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._horizon = None
         self._ordinary_seeds.draw_from_now_on()
 
+    def cut_after(self, n_steps: int) -> None:
+        """
+        Cut the present episode, as at a horizon. The next ones are whole again.
+
+        :param n_steps: How many steps it has left at the most
+        """
+        self._steps_left = n_steps if self._steps_left is None else min(n_steps, self._steps_left)
+        self._goes_on = False
+
     def capture_start(self) -> SnapshotStart:
         """
         Capture the present state of the episode, without changing it.
