@@ -1,5 +1,6 @@
 """Copies whose processes end, and a training that goes on as if nothing had happened."""
 
+import functools
 import multiprocessing as mp
 import os
 import re
@@ -195,8 +196,10 @@ def restarts(*expected: tuple[int, str]) -> Iterator[None]:
         (DAPO, Drift, GROUPS, VecNormalize),
         (DAPO, "CartPole-v1", {**STEPS, "vine_share": 0.5}, lambda env: env),
         (GRPO, "Pendulum-v1", {**GROUPS, "horizon": 10}, lambda env: env),
+        # Killed while the second episodes are under way, the first of which is cut
+        (GRPO, functools.partial(NoisyEnv, length=48), STEPS, lambda env: env),
     ],
-    ids=["steps", "groups", "snapshots", "horizon"],
+    ids=["steps", "groups", "snapshots", "horizon", "staggered"],
 )
 def test_a_training_goes_on_to_the_last_bit(algorithm: Any, env_id: Any, kwargs: dict[str, Any], wrap: Any) -> None:
     expected = learned(algorithm, wrap(plain(env_id)), kwargs)
