@@ -54,6 +54,7 @@ class GroupCollector:
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
         self._n_steps = 0  # of the present rollout
+        self._n_update_steps: int | None = settings.n_steps  # of each copy
         self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
         # Where episodes are continued or branched, they are at different places anyway
@@ -202,6 +203,7 @@ class GroupCollector:
             for episode in group.episodes:
                 episode.n_before = time_of.get(episode.ticket, episode.length)
         self._n_steps = 0
+        self._n_update_steps = n_steps
         self.queue.begin_rollout(n_steps)
         self.feeder.fill()
 
@@ -226,7 +228,8 @@ class GroupCollector:
         """
         Where most copies have ended together after as many steps, at a time limit, they would end together from now on: each
         update would see another part of their episodes, and unlearn what the others have taught. Once, the episodes that
-        they have just begun are cut, each after another share of that length.
+        they have just begun are cut, each after another share of that length. Updates that are longer than an episode see all
+        parts anyway.
 
         :param copies: That have begun an episode
         :param lengths: (n_copies,) of their episodes before, 0 for none
@@ -235,7 +238,7 @@ class GroupCollector:
             return
         length = np.bincount(lengths).argmax()
         together = copies[lengths == length]
-        if length < 2 or 2 * len(together) <= self.env.num_envs:
+        if length <= (self._n_update_steps or 0) or 2 * len(together) <= self.env.num_envs:
             return
         for place, copy in enumerate(together[:-1].tolist(), start=1):
             self.env.env_method("cut_after", -(-int(length) * place // len(together)), indices=copy)

@@ -18,7 +18,7 @@ from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.starts.start_queue import StartQueue
 
-STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 1, "batch_size": 64, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+STEPS: dict[str, Any] = {"n_steps": 8, "n_epochs": 1, "batch_size": 64, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
 
 class Places(BaseCallback):
@@ -72,9 +72,9 @@ def test_only_whole_episodes_are_reported() -> None:
 
 
 def test_what_is_cut_could_have_gone_on() -> None:
-    seen = places_of(toy(time_limit=False), steps=32)
-    # Four are under way at the end of each update. Of the second episodes one is cut in the first update, two in the next
-    assert seen.going_on == [4 + 1, 4 + 2]
+    seen = places_of(toy(time_limit=False), steps=24)
+    # Those that are under way, and of the second episodes one that is cut in the second update, and two in the third
+    assert seen.going_on == [4, 4 + 1, 3 + 2]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_is_cut_could_have_gone_on() -> None:
     [
         ({"length": None}, {}),
         ({}, {"n_steps": None, "n_groups": 2}),
-        ({"length": 1}, {}),
+        ({}, {"n_steps": 12}),
     ],
-    ids=["different lengths", "whole groups", "single steps"],
+    ids=["different lengths", "whole groups", "episodes that are no longer than an update"],
 )
 def test_left_alone(env_kwargs: Any, kwargs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []

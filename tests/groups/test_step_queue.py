@@ -131,10 +131,10 @@ def test_what_follows_the_last_step(time_limit: bool) -> None:
         32, callback=seen
     )
     (batch,) = seen.batches
-    # Ten steps of both copies to the end. Of the six steps after it the first copy's episode is cut after five
-    assert batch.lengths.flatten().tolist() == [10, 10, 5, 6, 1, 0]
-    assert batch.going_on.tolist() == ([0, 1, 2, 3, 4] if time_limit else [2, 3, 4])
-    assert batch.next_observations[:, 1].tolist() == ([10, 10, 5, 6, 1] if time_limit else [5, 6, 1])
+    # Two episodes of each copy: ten steps to the end, and six
+    assert batch.lengths.flatten().tolist() == [10, 10, 6, 6]
+    assert batch.going_on.tolist() == ([0, 1, 2, 3] if time_limit else [2, 3])
+    assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
 
 
 def test_members_that_have_ended_before_are_not_in_an_update() -> None:
@@ -164,14 +164,14 @@ def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Batches()
     make_model(env_kwargs={"length": 10}, n_envs=2, group_size=2, n_steps=16, gamma=0.5).learn(32, callback=seen)
     ((_, returns, next_states, ends, discounts),) = fits
-    # Two episodes that have ended after ten steps, and three that go on: one was cut, and two are under way
-    assert next_states.numbers[:, 1].tolist() == [5, 6, 1]
-    assert ends.tolist() == [-1] * 20 + [0] * 5 + [1] * 6 + [2]
-    assert discounts[20:].tolist() == [0.5**n_left for n_left in (5, 4, 3, 2, 1, 6, 5, 4, 3, 2, 1, 1)]
+    # Two episodes that have ended after ten steps, and two that go on after six
+    assert next_states.numbers[:, 1].tolist() == [6, 6]
+    assert ends.tolist() == [-1] * 20 + [0] * 6 + [1] * 6
+    assert discounts[20:].tolist() == [0.5**n_left for n_left in (6, 5, 4, 3, 2, 1)] * 2
     rewards = seen.batches[0].rewards.flatten(0, 1)
     expected = [
         sum(0.5**k * reward for k, reward in enumerate(rewards[i, t:length].tolist()))
-        for i, length in enumerate((10, 10, 5, 6, 1))
+        for i, length in enumerate((10, 10, 6, 6))
         for t in range(length)
     ]
     assert returns.tolist() == pytest.approx(expected)
