@@ -78,8 +78,7 @@ TEST = (
     Task("Walker2d-v5", 200_000, 2.1, 3_000.0, "MuJoCo", normalize=True),
     Task("Ant-v5", 100_000, -50.7, 1_500.0, "MuJoCo", normalize=True),
 )
-# Written down before staggered episodes (docs/decisions/staggered_episodes.md) were tried on any of them. dm_control needs
-# pip install "mujoco==3.3.7" "dm_control==1.0.34" shimmy
+# Written down before staggered episodes (docs/decisions/staggered_episodes.md) were tried on any of them
 TEST_2 = (
     Task("dm_control/cartpole-swingup-v0", 150_000, 27.4, 850.0, "dm_control", normalize=True),
     Task("dm_control/walker-walk-v0", 150_000, 32.4, 700.0, "dm_control", normalize=True),
