@@ -275,6 +275,33 @@ def without_effect(model: Any) -> Iterator[str]:
             f"gae_lambda={model.gae_lambda} has no effect with advantage={kind!r}, which estimates no values: leave it out, "
             'or write advantage="gae".'
         )
+    if model.constant_length is not None and model.loss_average != "constant":
+        kind = model.loss_average if isinstance(model.loss_average, str) else name_of(model.loss_average)
+        yield (
+            f"constant_length={model.constant_length} has no effect with loss_average={kind!r}, which does not divide by it: "
+            'leave it out, or write loss_average="constant".'
+        )
+    if model.kl_coef == 0.0 and model.kl_estimator != "exact":
+        kind = model.kl_estimator if isinstance(model.kl_estimator, str) else name_of(model.kl_estimator)
+        yield (
+            f"kl_estimator={kind!r} has no effect with kl_coef=0, without a reference policy: leave it out, or give kl_coef "
+            "(e.g. 0.04)."
+        )
+    if not model.dynamic_sampling and model.max_sampling_rounds not in (1, _default(type(model), "max_sampling_rounds")):
+        yield (
+            f"max_sampling_rounds={model.max_sampling_rounds} has no effect without dynamic sampling, which draws groups "
+            "again: leave it out, or write dynamic_sampling=True."
+        )
+
+
+def _default(algorithm: type, name: str) -> Any:
+    """
+    :param algorithm: An algorithm, perhaps of the user's own
+    :param name: Of an argument
+    :return: Its default
+    """
+    each = (inspect.signature(cls.__init__).parameters.get(name) for cls in algorithm.__mro__)
+    return next(parameter.default for parameter in each if parameter is not None)
 
 
 def _about_the_update(model: Any) -> Iterator[str]:

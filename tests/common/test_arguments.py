@@ -16,7 +16,7 @@ from toy_envs import TINY, ToyEnv
 
 from benchmarks.common import RESULTS
 from benchmarks.fuzz_arguments import Case, make_case, try_case
-from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
 from sb3_grpo.common.arguments import ARGUMENTS
@@ -160,13 +160,41 @@ def test_a_subclass_may_have_such_arguments() -> None:
     assert Own("MlpPolicy", ToyEnv(), 1e-3, vf_coef=0.25, fourth=4).vf_coef_of_mine == 0.25
 
 
-def test_gae_lambda_where_nothing_is_estimated() -> None:
-    with pytest.warns(UserWarning, match="gae_lambda=0.9 has no effect with advantage='outcome'"):
-        GRPO("MlpPolicy", ToyEnv(), advantage="outcome", gae_lambda=0.9)
+class OwnDAPO(DAPO):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("without", "enabled"),
+    [
+        ({"gae_lambda": 0.9, "advantage": "outcome"}, {"gae_lambda": 0.9}),
+        ({"constant_length": 9.0, "loss_average": "episode"}, {"constant_length": 9.0, "loss_average": "constant"}),
+        ({"kl_estimator": "k2"}, {"kl_estimator": "k2", "kl_coef": 0.04}),
+        ({"max_sampling_rounds": 3}, {"max_sampling_rounds": 3, "dynamic_sampling": True}),
+    ],
+)
+def test_what_has_no_effect_is_said(without: dict[str, Any], enabled: dict[str, Any]) -> None:
+    (name, value), *_ = without.items()
+    with pytest.warns(UserWarning, match=f"{name}={value!r} has no effect with"):
+        GRPO("MlpPolicy", ToyEnv(), **without)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        GRPO("MlpPolicy", ToyEnv(), gae_lambda=0.9)
-        GRPO("MlpPolicy", ToyEnv(), advantage="outcome")
+        GRPO("MlpPolicy", ToyEnv(), **enabled)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO, OwnDAPO])
+def test_defaults_are_no_arguments_without_effect(algorithm: type[GRPO]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm("MlpPolicy", ToyEnv(), advantage="outcome", dynamic_sampling=False)
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=presets.PRESETS)
+def test_presets_have_no_arguments_without_effect(preset: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GRPO("MlpPolicy", ToyEnv(), **preset)
 
 
 def test_copies_that_are_there_are_not_made_again() -> None:
