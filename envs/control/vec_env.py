@@ -153,7 +153,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         Cut the present episode of a copy, as at a horizon.
 
         :param idx: The copy
-        :param n_steps: How many steps it has left at the most
+        :param n_steps: How many steps it has left at the most, at least 1
         """
         self._limits[idx] = min(self._limits[idx], self._lengths[idx] + n_steps)
 

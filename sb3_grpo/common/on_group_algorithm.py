@@ -564,11 +564,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # One scale for all, in double precision, which normalize_reward() would round: equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
             self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
-        self._log_groups([group for group in groups if group.complete])
+        self._log_groups([group for group in groups if group.can_be_judged])
 
     def _log_groups(self, groups: list[Group]) -> None:
         """
-        :param groups: All complete groups of the update, dead ones included
+        :param groups: All groups of the update that are complete and can be judged, dead ones included
         """
         self.logger.record("group/sampling_rounds", self._sampling_rounds)
         if not groups:

@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import (
+    SubprocVecEnv,
+    VecEnv,
+    VecEnvWrapper,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+    unwrap_vec_wrapper,
+)
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.groups.faults import (
@@ -57,9 +65,7 @@ class GroupCollector:
         self._n_update_steps: int | None = settings.n_steps  # of each copy
         self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
-        # Where episodes are continued or branched, they are at different places anyway
-        in_steps = settings.n_steps is not None and not (settings.sampler and settings.sampler.captures_states)
-        self._staggers = in_steps and env.has_attr("cut_after")
+        self._staggers = settings.n_steps is not None and self._can_stagger()
         # For messages: a copy that has failed cannot be asked any more
         named = env.has_attr("env_name")
         self._env_names = env.get_attr("env_name") if named else [type(env.unwrapped).__name__] * env.num_envs
@@ -224,12 +230,20 @@ class GroupCollector:
         if self._staggers:
             self._stagger(np.asarray(copies), lengths)
 
+    def _can_stagger(self) -> bool:
+        # Where episodes are continued or branched, copies are at different places anyway. VecMonitor would report the pieces
+        sampler = self.settings.sampler
+        if (sampler is not None and sampler.captures_states) or unwrap_vec_wrapper(self.env, VecMonitor) is not None:
+            return False
+        if not self.env.has_attr("cut_after"):
+            return False
+        return not self.env.has_attr("allow_early_resets") or all(self.env.get_attr("allow_early_resets"))
+
     def _stagger(self, copies: np.ndarray, lengths: np.ndarray) -> None:
         """
-        Where most copies have ended together after as many steps, at a time limit, they would end together from now on: each
-        update would see another part of their episodes, and unlearn what the others have taught. Once, the episodes that
-        they have just begun are cut, each after another share of that length. Updates that are longer than an episode see all
-        parts anyway.
+        Where most copies have ended together after equally many steps, they would end together from now on: each update would
+        see another part of their episodes, and unlearn what the others have taught. Once, the episodes that they have just
+        begun are cut, each after another share of that length. Updates that are longer than an episode see all parts anyway.
 
         :param copies: That have begun an episode
         :param lengths: (n_copies,) of their episodes before, 0 for none
@@ -240,6 +254,7 @@ class GroupCollector:
         together = copies[lengths == length]
         if length <= (self._n_update_steps or 0) or 2 * len(together) <= self.env.num_envs:
             return
+        self._staggers = False
         for place, copy in enumerate(together[:-1].tolist(), start=1):
             self.env.env_method("cut_after", -(-int(length) * place // len(together)), indices=copy)
 
@@ -280,16 +295,19 @@ class GroupCollector:
         """
         Which episodes to report where groups begin in mid-episode: none that another one has begun, because the longer an
         episode is the more branches it has. With a horizon, those of the first members, from their beginning, when they end;
-        not those of copies without work, of which the longer ones are cut. What Monitor says of all others is dropped.
+        not those of copies without work, of which the longer ones are cut. What Monitor says of all others is dropped. Nowhere
+        those that were cut to take copies apart.
 
         :param dones: (n_envs,) whose episode or piece has just ended
         :param infos: Of all copies
         :return: (n_envs,) which of these are to be reported
         """
-        if self.settings.sampler is None or not self.settings.sampler.captures_states:
-            return dones
-        horizon = self.settings.horizon
         whole = dones.copy()
+        if self.settings.sampler is None or not self.settings.sampler.captures_states:
+            for idx in dones.nonzero()[0].tolist():
+                whole[idx] = "group_cut_at" not in infos[idx]
+            return whole
+        horizon = self.settings.horizon
         for idx in dones.nonzero()[0].tolist():
             ticket = int(self.tickets[idx])
             if ticket == NO_EPISODE:

@@ -24,6 +24,7 @@ class Episode:
     metric: float = 0.0  # what tells live groups from dead ones: the outcome, or a value of the last info
     n_before: int = 0  # of its steps, those that were chosen before the present rollout, by an earlier policy
     next_observation: Any = None
+    is_cut: bool = False  # once, to take copies apart: its figures are not those of a whole episode
 
 
 @dataclass(slots=True)
@@ -42,6 +43,11 @@ class Group:
     @property
     def complete(self) -> bool:
         return self.n_ended == len(self.episodes)
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether it is complete, and its outcomes are those of whole episodes, or of pieces of one length."""
+        return self.complete and not any(episode.is_cut for episode in self.episodes)
 
 
 def outcomes(groups: list[Group]) -> th.Tensor:

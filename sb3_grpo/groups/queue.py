@@ -235,11 +235,11 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
-        # The info of a step at which an episode is cut need not have another metric
-        knows_metric = self.settings.metric != RETURN and "group_cut_at" not in info
-        episode.metric = self._metric_of(info) if knows_metric else outcome
         group.n_ended += 1
         self._n_steps += length
+        if episode.is_cut:
+            return
+        episode.metric = outcome if self.settings.metric == RETURN else self._metric_of(info)
         if self.settings.sampler is not None:
             self.settings.sampler.after_episode(group, episode, info)
 

@@ -5,7 +5,7 @@ import multiprocessing as mp
 import signal
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ _WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "sav
 _UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "cut_after", "load_episode"})
 # To end a training is to ask all of its processes to end, and perhaps the server that knows how others have ended, too (255)
 _WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 255)
+# Calls of the environment's own methods that a new process does again
+MAX_METHODS = 10_000
 # Seconds that a process may take to end once it has closed its pipe
 _MAX_ENDING = 10.0
 
@@ -45,13 +47,39 @@ class _Call(NamedTuple):
     Something that a copy was told to do.
 
     :param message: It, pickled
-    :param lasts_as: ``None`` if the next queued start ends its effect. If not, a later call of this name replaces it
+    :param lasts_as: ``None`` if the next queued start ends its effect. If not, a later call of this name replaces it,
+        unless it is a ``_Method``
     :param given: What a step gave besides the observation: reward and end. Nothing for a reset, ``None`` for other calls
     """
 
     message: bytes
     lasts_as: Any = None
     given: tuple[Any, ...] | None = None
+
+
+class _Method:
+    """Of a call of the environment's own method, after which no earlier call can be left out."""
+
+
+def _lasting(calls: Sequence[_Call]) -> list[_Call]:
+    """
+    :param calls: In their order
+    :return: Those that the next queued start does not end. Of several that set the same attribute, with no method called in
+        between, only the last one
+    """
+    kept: list[_Call] = []
+    places: dict[Any, int] = {}
+    for each in calls:
+        if each.lasts_as is None:
+            continue
+        if isinstance(each.lasts_as, _Method):
+            places.clear()
+        if each.lasts_as in places:
+            kept[places[each.lasts_as]] = each
+            continue
+        places[each.lasts_as] = len(kept)
+        kept.append(each)
+    return kept
 
 
 class _Queued(NamedTuple):
@@ -95,6 +123,7 @@ class _RestartingRemote:
         # Done one after the other by a new process, they lead to where the copy is
         self._calls: list[_Call] = []
         self._too_many = False
+        self._n_methods, self._too_many_methods = 0, False
         self._queued: deque[_Queued] = deque()
         self._observation: Any = None
         self._n_steps = 0
@@ -117,11 +146,18 @@ class _RestartingRemote:
             if self._env.closing and not self._env.closed:
                 return None
             reply = self._restart()
+        except Exception:
+            # It was an answer, though one that cannot be read here
+            self._pending.popleft()
+            raise
         self._note(*self._pending.popleft(), reply)
         return reply
 
-    def poll(self, timeout: float) -> bool:
+    def poll(self, timeout: float | None = 0.0) -> bool:
         return self._connection.poll(timeout)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
 
     def close(self) -> None:
         self._connection.close()
@@ -149,14 +185,33 @@ class _RestartingRemote:
         name, args, kwargs = data
         if name in _WITHOUT_TRACE:
             return
-        # Of others it is not known whether doing them twice is the same as once
-        lasts_as = None if name in _UNTIL_NEXT_START else name if name == "prepare_saving" else object()
+        lasts_as: Any = None if name in _UNTIL_NEXT_START else name
+        if lasts_as is not None and name != "prepare_saving":
+            if self._too_many_methods or self._n_methods == MAX_METHODS:
+                self._give_up(name)
+                return
+            self._n_methods += 1
+            # Of others it is not known whether doing them twice is the same as once
+            lasts_as = _Method()
         call = _Call(message, lasts_as)
         self._calls.append(call)
         if name == "queue_start":
             self._queued.append(_Queued(args[0] if args else kwargs["ticket"], call, reply))
         elif name == "clear_starts":
             self._queued.clear()
+
+    def _give_up(self, name: str) -> None:
+        """
+        :param name: Of the method of the environment with which it has become too many
+        """
+        if not self._too_many_methods:
+            warn_user(
+                f"Environment copy {self._copy} is not started again from now on: its methods have been called "
+                f"{MAX_METHODS:,} times, now env_method({name!r}), and a new process would have to do it all again. What is "
+                "only to be read needs no method: get_attr leaves no trace."
+            )
+        self._too_many_methods = True
+        self._calls = [each for each in self._calls if not isinstance(each.lasts_as, _Method)]
 
     def _begin(self, info: dict[str, Any], reset: _Call) -> None:
         """
@@ -169,7 +224,7 @@ class _RestartingRemote:
         if not self._queued or info.get("group_start") != self._queued[0].ticket:
             return
         begun = self._queued.popleft()
-        lasting = [*{each.lasts_as: each for each in self._calls if each.lasts_as is not None}.values()]
+        lasting = _lasting(self._calls)
         # They may need an episode
         before = [_ordinary_reset(), *lasting] if lasting else []
         seeds = [] if begun.seeds is None else [_Call(_pickled("set_attr", ("_ordinary_seeds", begun.seeds)))]
@@ -210,7 +265,7 @@ class _RestartingRemote:
         process.kill()
         process.join()
         late = describe_late(process, self._env.watchdog)
-        if self._too_many or (late is None and process.exitcode in _WAS_ASKED_TO_END):
+        if self._too_many or self._too_many_methods or (late is None and process.exitcode in _WAS_ASKED_TO_END):
             return None
         return late or how_ended(process)
 
@@ -273,7 +328,8 @@ class RestartingSubprocVecEnv(SubprocVecEnv):
     SIGINT, SIGTERM or exit status 0 or 255 says that it was to end.
 
     ``set_attr`` and methods of the environment are done again, too, in the order in which they were called: for values that
-    are set for good, such as a difficulty.
+    are set for good, such as a difficulty. A copy whose methods were called more than 10,000 times is not started again, and
+    neither is one with such calls whose ``Monitor`` has ``allow_early_resets=False``.
 
     :param env_fns: See ``SubprocVecEnv``
     :param start_method: See ``SubprocVecEnv``; not ``"fork"``

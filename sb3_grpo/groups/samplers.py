@@ -59,7 +59,7 @@ class StartSampler:
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
         """
-        Look at the episode of a member that has just ended.
+        Look at the episode of a member that has just ended. Not at those that are cut once to take copies apart.
 
         :param group: Its group, with the start
         :param episode: Its length and outcome

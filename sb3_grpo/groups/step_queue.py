@@ -56,12 +56,12 @@ class StepQueue(GroupQueue):
         episode.length, episode.outcome, episode.next_observation = length, outcome, observation
 
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
-        super().end_episode(ticket, length, outcome, truncated, info)
         group, episode = self._members[ticket]
-        # What a time limit or the collector has cut off could have gone on
-        was_cut = truncated or "group_cut_at" in info
-        episode.next_observation = info["terminal_observation"] if was_cut else None
-        if not group.complete:
+        episode.is_cut = "group_cut_at" in info
+        super().end_episode(ticket, length, outcome, truncated, info)
+        # What was cut off could have gone on, as what a time limit cuts off
+        episode.next_observation = info["terminal_observation"] if truncated or episode.is_cut else None
+        if not group.can_be_judged:
             return
         if live_groups(metrics([group]))[0]:
             self._n_live += 1

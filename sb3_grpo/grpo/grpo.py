@@ -85,8 +85,8 @@ class GRPO(OnGroupAlgorithm):
     :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment, by default 16
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
-        go on under the next policy. For the defaults, with which each step is judged for itself. Copies that end together,
-        as at a time limit, are taken apart, by cutting one episode of each
+        go on under the next policy. For the defaults, with which each step is judged for itself. Copies that end together
+        after equally many steps, as at a time limit, are taken apart, by cutting one episode of each
     :param n_groups: Number of whole groups in an update, as in the papers, in place of ``n_steps``.
         Without either: as many ``n_steps`` as make 2048 steps of all copies together, or 2% of all steps so far once that is
         more, up to 8192; or 4 groups where whole episodes are judged (another ``advantage`` than ``"gae"``, another

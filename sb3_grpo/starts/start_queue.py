@@ -103,7 +103,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
     ticket. Where it is known, ``info["group"]`` and ``info["group_member"]`` are the numbers of its group and of the member,
     from 0. ``first_observation`` is a copy of the observation it began with, ``start_trace`` what the last probe has
-    seen. If it is cut at its horizon, the info of its last
+    seen. If it is cut, at its horizon or by ``cut_after``, the info of its last
     step has ``info["group_cut_at"]``: a start from which it can go on, or None if it does not.
 
     :param env: the environment with all its other wrappers
@@ -152,7 +152,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return self._ordinary_seeds
 
     def clear_starts(self) -> None:
-        """Drop all queued starts. The present episode goes on, and ordinary ones follow: whole, with seeds of their own."""
+        """
+        Drop all queued starts. The present episode goes on to its end or cut, and ordinary ones follow: whole, with seeds of
+        their own.
+        """
         self.queue.clear()
         self._horizon = None
         self._ordinary_seeds.draw_from_now_on()
@@ -161,7 +164,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         Cut the present episode, as at a horizon. The next ones are whole again.
 
-        :param n_steps: How many steps it has left at the most
+        :param n_steps: How many steps it has left at the most, at least 1
         """
         self._steps_left = n_steps if self._steps_left is None else min(n_steps, self._steps_left)
         self._goes_on = False

@@ -1,7 +1,7 @@
 """Copies whose processes end, and a training that goes on as if nothing had happened."""
 
-import functools
 import multiprocessing as mp
+import multiprocessing.connection
 import os
 import re
 import signal
@@ -22,6 +22,7 @@ from toy_envs import NoisyEnv, ToyEnv
 
 from benchmarks.resume import Drift, digest
 from sb3_grpo import DAPO, GRPO, RestartingSubprocVecEnv, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo.groups import restarting as restarting_module
 from sb3_grpo.groups.faults import EnvironmentFault
 
 SMALL: dict[str, Any] = {"n_epochs": 2, "policy_kwargs": {"net_arch": [4]}, "seed": 0, "device": "cpu"}
@@ -197,7 +198,7 @@ def restarts(*expected: tuple[int, str]) -> Iterator[None]:
         (DAPO, "CartPole-v1", {**STEPS, "vine_share": 0.5}, lambda env: env),
         (GRPO, "Pendulum-v1", {**GROUPS, "horizon": 10}, lambda env: env),
         # Killed while the second episodes are under way, the first of which is cut
-        (GRPO, functools.partial(NoisyEnv, length=48), STEPS, lambda env: env),
+        (GRPO, partial(NoisyEnv, length=48), STEPS, lambda env: env),
     ],
     ids=["steps", "groups", "snapshots", "horizon", "staggered"],
 )
@@ -408,3 +409,92 @@ def test_arguments() -> None:
         RestartingSubprocVecEnv([ToyEnv], max_restarts=-1)
     with pytest.raises(ValueError, match="leave it out, or write 'forkserver' or 'spawn'"):
         RestartingSubprocVecEnv([ToyEnv], start_method="fork")
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return __import__, ("no_such_module_here",)
+
+
+class Built(gym.Env):
+    """Has starts of its own, and remembers the order of what is set and called."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+    action_space = gym.spaces.Discrete(2)
+    level, built, ticket = 0, 0, None
+    unreadable = property(lambda self: Unreadable())
+
+    def build(self) -> None:
+        self.built = self.level
+
+    def queue_start(self, ticket: int) -> None:
+        self.ticket = ticket
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        info = {} if self.ticket is None else {"group_start": self.ticket}
+        self.ticket = None
+        return np.zeros(1, np.float32), info
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(1, self.t, np.float32), 0.0, False, False, {}
+
+
+def built() -> VecEnv:
+    env = RestartingSubprocVecEnv([Built])
+    env.reset()
+    return env
+
+
+def begin_again(env: VecEnv) -> None:
+    env.env_method("queue_start", 1)
+    env.reset()
+    env.step(np.zeros(1, int))
+    kill(env, 0)
+
+
+def test_what_is_set_and_called_is_done_again_in_this_order() -> None:
+    env = built()
+    env.set_attr("level", 1)
+    env.env_method("build")
+    env.set_attr("level", 2)
+    begin_again(env)
+    with restarts((0, "SIGKILL")):
+        assert env.step(np.zeros(1, int))[0] == 2
+    assert (env.get_attr("built"), env.get_attr("level")) == ([1], [2])
+    env.close()
+
+
+def test_after_an_answer_that_cannot_be_read() -> None:
+    env = built()
+    with pytest.raises(ModuleNotFoundError):
+        env.get_attr("unreadable")
+    begin_again(env)
+    with restarts((0, "SIGKILL")):
+        assert env.step(np.zeros(1, int))[0] == 2
+    env.close()
+
+
+def test_too_many_calls_of_methods_to_do_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarting_module, "MAX_METHODS", 2)
+    env = built()
+    for _ in range(2):
+        env.env_method("build")
+    with pytest.warns(UserWarning, match=r"copy 0 is not started again .* 2 times, now env_method\('build'\).*get_attr"):
+        env.env_method("build")
+    begin_again(env)
+    with restarts(), pytest.raises((EOFError, OSError)):
+        env.step(np.zeros(1, int))
+    env.closing = True  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_connections_can_be_waited_for() -> None:
+    env = built()
+    env.step_async(np.zeros(1, int))
+    assert mp.connection.wait(env.remotes, timeout=60) == [*env.remotes]  # type: ignore[attr-defined]
+    assert env.remotes[0].poll()  # type: ignore[attr-defined]
+    env.step_wait()
+    env.close()

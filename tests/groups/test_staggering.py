@@ -10,12 +10,13 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from toy_envs import TINY, ToyEnv, step_both
 
-from sb3_grpo import DAPO, GRPO, FrontierStarts, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import ControlVecEnv
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.start_queue import StartQueue
 
 STEPS: dict[str, Any] = {"n_steps": 8, "n_epochs": 1, "batch_size": 64, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -105,6 +106,65 @@ def test_episodes_that_begin_at_visited_states_are_left_alone(monkeypatch: pytes
     monkeypatch.setattr(StartQueue, "cut_after", lambda self, n_steps: cut.append(n_steps))
     places_of(make_group_env("MountainCar-v0", 4, seed=0), steps=1000, start_sampler=FrontierStarts())
     assert cut == []
+
+
+def test_environments_that_are_not_to_be_reset_early_are_left_alone() -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=12), 4, seed=0, monitor_kwargs={"allow_early_resets": False})
+    assert all(len({*places}) == 1 for places in places_of(env).places)
+
+
+def test_monitors_around_all_copies_see_whole_episodes() -> None:
+    assert {*places_of(VecMonitor(DummyVecEnv([functools.partial(ToyEnv, length=12)] * 4))).lengths} == {12}
+
+
+def test_copies_are_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[int] = []
+    original = StartQueue.cut_after
+    monkeypatch.setattr(StartQueue, "cut_after", lambda self, n_steps: (cut.append(n_steps), original(self, n_steps)))
+    places_of(toy(n_envs=3, length=2), steps=60, n_steps=1)
+    assert cut == [1, 2]
+
+
+def test_successes_are_those_of_whole_episodes() -> None:
+    class Succeeds(gym.Wrapper):
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            return observation, reward, terminated, truncated, {**info, "is_success": terminated}
+
+    env = make_group_env(lambda: Succeeds(ToyEnv(length=12)), 4, seed=0)
+    model = GRPO("MlpPolicy", env, **STEPS).learn(4 * 40)
+    assert model.ep_success_buffer is not None and model.ep_info_buffer is not None
+    assert len(model.ep_success_buffer) == len(model.ep_info_buffer) > 8 and all(model.ep_success_buffer)
+
+
+def test_samplers_see_whole_episodes() -> None:
+    class Sees(StartSampler):
+        def __init__(self) -> None:
+            self.lengths: list[int] = []
+
+        def __call__(self, rng: np.random.Generator) -> SeedStart:
+            return SeedStart(int(rng.integers(100)))
+
+        def after_episode(self, group: Any, episode: Any, info: Any) -> None:
+            self.lengths.append(episode.length)
+
+    sampler = Sees()
+    places_of(toy(), start_sampler=sampler)
+    assert {*sampler.lengths} == {12}
+
+
+def test_groups_that_are_cut_are_neither_dead_nor_live() -> None:
+    class Logged(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            said.append(self.logger.name_to_value.get("group/dead_fraction"))
+
+    said: list[Any] = []
+    # Each step costs as much, so all that are whole come to the same
+    DAPO("MlpPolicy", toy(reward=-1.0), max_sampling_rounds=1, **STEPS).learn(4 * 80, callback=Logged())
+    assert {*said} - {None} == {1.0} and len(said) > 5
 
 
 def test_environments_of_others_need_no_start_queue() -> None:
