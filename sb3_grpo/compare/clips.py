@@ -12,7 +12,7 @@ from sb3_grpo.clips.recording import Exchanges, Pair
 from sb3_grpo.clips.stored import DESCRIPTION, SHEET, load_played
 from sb3_grpo.compare.packed import is_packed
 from sb3_grpo.compare.results import Results, run_folder
-from sb3_grpo.console import UsageError
+from sb3_grpo.utils.user_warnings import warn_user
 
 # Variants side by side; more cannot be seen at once
 MAX_VARIANTS = 11
@@ -82,7 +82,8 @@ def _load(results: Results, env: str) -> dict[str, tuple[int, Pair | Exchanges |
             try:
                 played = load_played(_folder(results.folder, env, name, seed))
             except ValueError as error:
-                raise UsageError(str(error)) from error
+                warn_user(f"{error}. This clip is left out.")
+                continue
             if played is not None:
                 found[name] = (seed, played)
     return found
