@@ -1,6 +1,8 @@
 """Clips in the report of a comparison: which episodes, how large, and in a browser."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +123,9 @@ def test_packing_again_takes_nothing_else_away(folder: Path, any_name: None, tmp
         pack(results, tmp_path)
         pack_clips(results, tmp_path)
     assert (tmp_path / "clips" / "holiday.mp4").exists()
-    results.experiment["clips"] = False
-    pack_clips(results, tmp_path)
-    assert not [*tmp_path.rglob("clip.*")], "those of before are no part of it"
+    pack_clips(replace(results, runs=results.runs[results.runs.env == TEXTS]), tmp_path)
+    left = {path.relative_to(tmp_path / "clips").parts[0] for path in tmp_path.rglob("clip.*")}
+    assert left == {TEXTS}, "those of before are no part of it"
 
 
 def test_variants_without_room_are_said(tmp_path: Path) -> None:
@@ -136,10 +138,23 @@ def test_variants_without_room_are_said(tmp_path: Path) -> None:
     assert "of each of the first 11 of 12 variants, the run whose final return is the median" in clip.caption
 
 
-def test_no_clip_leaves_the_clips_out(folder: Path, any_name: None, tmp_path: Path) -> None:
-    results = collect(folder)
-    results.experiment["clips"] = False
-    assert [env_clip(results, env) for env in ENVS] == [None] * 3
+def test_clips_made_before_stay_beside_runs_without(tmp_path: Path) -> None:
+    # The run in the middle of all has left none, as those of compare --no-clip
+    ends = {0: 100.0, 1: 200.0, 2: 300.0, 3: 400.0, 4: 500.0}
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(ends[seed]), seeds=5)
+    for variant in ("ppo", "dapo"):
+        for seed in (0, 1, 4):
+            save_played(played("CartPole-v1", variant, seed), tmp_path / "runs" / "CartPole-v1" / variant / str(seed))
+    # As that of the last command is
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"clips": False}))
+    results = collect(tmp_path)
+    clip = env_clip(results, "CartPole-v1")
+    assert clip is not None and [(panel.name, panel.seed) for panel in clip.panels[1:]] == [("ppo", 1), ("dapo", 1)]
+    assert "the run whose final return is the median of those with a clip" in clip.caption
+    pack(results, tmp_path / "packed")
+    pack_clips(results, tmp_path / "packed")
+    assert env_clip(collect(tmp_path / "packed"), "CartPole-v1") == clip
 
 
 @pytest.mark.parametrize(
