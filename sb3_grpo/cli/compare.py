@@ -52,7 +52,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--workers", type=positive, help="runs at the same time (default: one for each CPU core, or all that Ray has room for)"
     )
     parser.add_argument(
-        "--no-clip", action="store_true", help="leave no moving pictures of the trained agents next to an untrained one"
+        "--no-clip", action="store_true", help="make no moving pictures of the trained agents next to an untrained one"
     )
     add_save_freq(parser)
     parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on this Ray cluster; auto: that of this machine")
@@ -122,7 +122,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
     # Only now, because other commands do without the packages of this one
-    from sb3_grpo.compare.schedule import Board, run_jobs
+    from sb3_grpo.compare.pools import LocalPool
+    from sb3_grpo.compare.schedule import Board, make_clips, run_jobs, without_clip
     from sb3_grpo.compare.worker import is_under_way
 
     pool = _make_pool(args, experiment)
@@ -132,7 +133,11 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     resumed = f", {n_done} of them finished before" if n_done else ""
     resumed += f", {n_under_way} under way" if n_under_way else ""
     say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")
+    missing = without_clip(experiment, folder) if experiment.clips else []
     try:
+        if missing:
+            say(f"Making the clips of {len(missing)} finished runs that have none")
+            make_clips(missing, experiment, folder, pool if args.ray is None else LocalPool(os.cpu_count() or 1))
         n_failed = run_jobs(experiment, folder, pool, Board(experiment, folder, Console()))
     except KeyboardInterrupt:
         n_done = sum(job.is_done(folder) for job in experiment.jobs())

@@ -74,7 +74,7 @@ def record(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> Pair | Exchang
         raise
     except Exception as error:
         # Renderers, and whatever they are built on, have errors of every kind. None is worth a training
-        raise NoClipError(_reason(error)) from error
+        raise NoClipError(reason(error)) from error
 
 
 def _with_statistics(model: BaseAlgorithm, env: VecEnv) -> VecEnv:
@@ -85,7 +85,11 @@ def _with_statistics(model: BaseAlgorithm, env: VecEnv) -> VecEnv:
     return env
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """
+    :param error: what was raised
+    :return: why there is no clip, in a line
+    """
     said = " ".join(str(error).split())[:300]
     if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
         return said

@@ -2,6 +2,8 @@
 
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +62,42 @@ def load_played(folder: Path) -> Pair | Exchanges | str | None:
     """
     :param folder: of a run
     :return: what ``save_played`` has written; None if there is nothing
-    :raises ValueError: if it was not written by ``save_played``, or is damaged
+    :raises ValueError: if it was not written by ``save_played``, or is damaged: with the name of the file
     """
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
-    try:
+    with _naming(path):
         if path.stat().st_size > _MAX_DESCRIPTION:
             raise ValueError("it is too large")
         content = json.loads(path.read_text("utf-8"))
         if "none" in content:
-            return str(content["none"])[:MAX_TEXT]
+            return _text(content["none"])
         if "exchanges" in content:
             return Exchanges(*([_reply(each) for each in replies[:N_EXCHANGES]] for replies in content["exchanges"]))
-        return Pair(*_episodes(content, folder / SHEET))
+        width, height = (Whole(1, SIZE).check("size", side) for side in content["size"])
+        described = content["episodes"]
+        counts = [len(each["steps"]) for each in described]
+        if len(counts) != 2 or not all(1 <= count <= _MAX_SHOTS for count in counts):
+            raise ValueError(f"there are {counts} pictures")
+    with _naming(folder / SHEET):
+        pictures = _pictures(folder / SHEET, sum(counts), width, height)
+    with _naming(path):
+        first, second = described
+        return Pair(_episode(first, pictures[: counts[0]]), _episode(second, pictures[counts[0] :]))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """
+    :param path: the file that is named if what is done with it in the ``with`` block fails
+    """
+    try:
+        yield
     # What a library for pictures says of a bad one differs from version to version
     except (
         OSError,
+        EOFError,
         ValueError,
         TypeError,
         KeyError,
@@ -85,36 +106,38 @@ def load_played(folder: Path) -> Pair | Exchanges | str | None:
         SyntaxError,
         Image.DecompressionBombError,
     ) as error:
-        raise ValueError(
-            f"{path} is damaged, or was not written by compare ({error}). Delete it to do without this clip"
-        ) from error
+        raise ValueError(f"{path} is damaged, or was not written by compare ({type(error).__name__}: {error})") from error
+
+
+def _text(content: Any) -> str:
+    text = str(content)[:MAX_TEXT]
+    # What cannot be written into a page is no text
+    text.encode()
+    return text
 
 
 def _reply(content: dict[str, Any]) -> Reply:
-    question, answer = (str(content[key])[:MAX_TEXT] for key in ("question", "answer"))
+    question, answer = (_text(content[key]) for key in ("question", "answer"))
     return Reply(question, answer, _RETURN.check("reward", content["reward"]))
 
 
-def _episodes(content: dict[str, Any], path: Path) -> list[Episode]:
-    width, height = (Whole(1, SIZE).check("size", side) for side in content["size"])
-    described = content["episodes"]
-    counts = [len(each["steps"]) for each in described]
-    if len(counts) != 2 or not all(1 <= count <= _MAX_SHOTS for count in counts):
-        raise ValueError(f"there are {counts} pictures")
-    n_rows = -(-sum(counts) // _COLUMNS)
+def _pictures(path: Path, count: int, width: int, height: int) -> list[Image.Image]:
+    """
+    :param path: of the sheet
+    :param count: how many pictures are on it
+    :param width: of each
+    :param height: of each
+    :return: the pictures
+    """
     if path.stat().st_size > _MAX_SHEET:
-        raise ValueError(f"{path.name} is too large")
+        raise ValueError("it is too large")
     file = Image.open(io.BytesIO(path.read_bytes()), formats=["WEBP"])
     # Before anything is decoded
-    if file.size != (_COLUMNS * width, n_rows * height):
-        raise ValueError(f"{path.name} has {file.width} x {file.height} pixels")
+    if file.size != (_COLUMNS * width, -(-count // _COLUMNS) * height):
+        raise ValueError(f"it has {file.width} x {file.height} pixels")
     sheet = file.convert("RGB")
-    corners = ((place % _COLUMNS * width, place // _COLUMNS * height) for place in range(sum(counts)))
-    pictures = [sheet.crop((left, top, left + width, top + height)) for left, top in corners]
-    return [
-        _episode(each, pictures[begin : begin + len(each["steps"])])
-        for each, begin in zip(described, (0, counts[0]), strict=True)
-    ]
+    corners = ((place % _COLUMNS * width, place // _COLUMNS * height) for place in range(count))
+    return [sheet.crop((left, top, left + width, top + height)) for left, top in corners]
 
 
 def _episode(content: dict[str, Any], pictures: list[Image.Image]) -> Episode:

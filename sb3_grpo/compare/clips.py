@@ -12,7 +12,7 @@ from sb3_grpo.clips.recording import Exchanges, Pair
 from sb3_grpo.clips.stored import DESCRIPTION, SHEET, load_played
 from sb3_grpo.compare.packed import is_packed
 from sb3_grpo.compare.results import Results, run_folder
-from sb3_grpo.console import UsageError
+from sb3_grpo.utils.user_warnings import warn_user
 
 # Variants side by side; more cannot be seen at once
 MAX_VARIANTS = 11
@@ -59,14 +59,21 @@ def median_seeds(results: Results, env: str) -> dict[str, int]:
     """
     :param results: of a comparison
     :param env: an environment
-    :return: of each variant with finished runs, the seed whose final return is the median; of two in the middle, the lower
+    :return: of each variant with finished runs that have left a clip, or why there is none, the seed whose final return is
+        the median of those; of two in the middle, the lower
     """
     seeds = {}
     for name in results.variants[:MAX_VARIANTS]:
         done = sorted(results.done(env, name).seed)
         if done:
             scores = results.final_scores(env, name, results.main_mode(env)).tolist()
-            seeds[name] = int(sorted(zip(scores, done, strict=True))[(len(done) - 1) // 2][1])
+            found = [
+                (score, int(seed))
+                for score, seed in sorted(zip(scores, done, strict=True))
+                if (_folder(results.folder, env, name, seed) / DESCRIPTION).is_file()
+            ]
+            if found:
+                seeds[name] = found[(len(found) - 1) // 2][1]
     return seeds
 
 
@@ -77,14 +84,14 @@ def _folder(root: Path, env: str, variant: str, seed: int) -> Path:
 
 def _load(results: Results, env: str) -> dict[str, tuple[int, Pair | Exchanges | str]]:
     found = {}
-    if results.experiment.get("clips", True):
-        for name, seed in median_seeds(results, env).items():
-            try:
-                played = load_played(_folder(results.folder, env, name, seed))
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-            if played is not None:
-                found[name] = (seed, played)
+    for name, seed in median_seeds(results, env).items():
+        try:
+            played = load_played(_folder(results.folder, env, name, seed))
+        except ValueError as error:
+            warn_user(f"{error}. This clip is left out.")
+            continue
+        if played is not None:
+            found[name] = (seed, played)
     return found
 
 
@@ -131,7 +138,7 @@ def env_clip(results: Results, env: str) -> Clip | None:
 
 def _caption(actions: str, whose: str, first: str, seed: int, below: str) -> str:
     return (
-        f"{actions} from the same start: of {whose}, the run whose final return is the median. "
+        f"{actions} from the same start: of {whose}, the run whose final return is the median of those with a clip. "
         f"Untrained: {first}, seed {seed}, before it learned. {below}"
     )
 

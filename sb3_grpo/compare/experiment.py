@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sb3_grpo.compare.reading import read_experiment_json
-from sb3_grpo.compare.results import damage, run_folder
+from sb3_grpo.compare.results import is_done, run_folder
 from sb3_grpo.console import UsageError
 
 
@@ -54,8 +54,7 @@ class Job(NamedTuple):
         :param root: folder of the experiment
         :return: whether there are results
         """
-        folder = self.folder(root)
-        return (folder / "result.json").is_file() and damage(folder) is None
+        return is_done(self.folder(root))
 
 
 @dataclass

@@ -282,6 +282,14 @@ def damage(run: Path) -> str | None:
     return None
 
 
+def is_done(run: Path) -> bool:
+    """
+    :param run: folder of a run
+    :return: whether it has results
+    """
+    return (run / "result.json").is_file() and damage(run) is None
+
+
 def _is_finite(text: str | None) -> bool:
     try:
         return math.isfinite(float(text or ""))

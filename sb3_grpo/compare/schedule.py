@@ -3,7 +3,7 @@
 import csv
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sb3_grpo.clips.stored import DESCRIPTION
 from sb3_grpo.compare.experiment import Experiment, Job
-from sb3_grpo.compare.pools import Key, Pool
+from sb3_grpo.compare.pools import Key, LocalPool, Pool
 from sb3_grpo.compare.worker import failure
 
 # Seconds: a worker does not wait long for its next run, and the table costs little
@@ -193,24 +194,66 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
     :param board: shows them
     :return: how many have failed
     """
-    waiting = deque(job for job in experiment.jobs() if not job.is_done(folder))
-    running: dict[Key, Job] = {}
+    jobs = [job for job in experiment.jobs() if not job.is_done(folder)]
     n_failed = 0
     shown = -inf
     try:
         with board.shown():
-            while waiting or running:
-                while waiting and len(running) < pool.capacity:
-                    job = waiting.popleft()
-                    key = (job.env, job.variant.name, job.seed)
-                    pool.start(key, experiment.settings(job), job.folder(folder))
-                    running[key] = job
-                for key in pool.take_ended():
-                    n_failed += board.end(running.pop(key), key) is not None
+            for running, ended in _give_out(jobs, experiment, folder, pool):
+                for job, key in ended:
+                    n_failed += board.end(job, key) is not None
                 if (now := time.monotonic()) - shown >= _SHOW:
                     shown = now
                     board.update({key: progress for key, progress in pool.progress().items() if key in running})
-                time.sleep(_POLL)
     finally:
         pool.close()
     return n_failed
+
+
+def without_clip(experiment: Experiment, folder: Path) -> list[Job]:
+    """
+    :param experiment: the experiment
+    :param folder: its folder
+    :return: finished runs that have neither a clip nor the reason why there is none: they were interrupted after their
+        result, or were made without
+    """
+    return [job for job in experiment.jobs() if job.is_done(folder) and not (job.folder(folder) / DESCRIPTION).is_file()]
+
+
+def make_clips(jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: LocalPool) -> None:
+    """
+    Make the clips of finished runs.
+
+    :param jobs: the runs
+    :param experiment: the experiment
+    :param folder: its folder
+    :param pool: makes them on this machine, where the models are
+    """
+    try:
+        for _ in _give_out(jobs, experiment, folder, pool):
+            pass
+    finally:
+        pool.close()
+
+
+def _give_out(
+    jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: Pool
+) -> Iterator[tuple[dict[Key, Job], list[tuple[Job, Key]]]]:
+    """
+    :param jobs: what is to be made
+    :param experiment: the experiment
+    :param folder: its folder
+    :param pool: makes them
+    :return: again and again until all have ended: those that take place, and those that have just ended
+    """
+    waiting = deque(jobs)
+    running: dict[Key, Job] = {}
+    while waiting or running:
+        while waiting and len(running) < pool.capacity:
+            job = waiting.popleft()
+            key = (job.env, job.variant.name, job.seed)
+            pool.start(key, experiment.settings(job), job.folder(folder))
+            running[key] = job
+        ended = [(running.pop(key), key) for key in pool.take_ended()]
+        yield running, ended
+        time.sleep(_POLL)

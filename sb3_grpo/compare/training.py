@@ -12,11 +12,12 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.clips.episodes import NoClipError
-from sb3_grpo.clips.recording import Exchanges, Pair, record
+from sb3_grpo.clips.recording import Exchanges, Pair, reason, record
 from sb3_grpo.clips.stored import save_played
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
@@ -92,6 +93,35 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
             _leave_clip(built, folder)
 
 
+def make_clip(settings: dict[str, Any], folder: Path) -> None:
+    """
+    Make the clip of a finished run that has none, as it would have been made at its end.
+
+    :param settings: see :meth:`Experiment.settings`
+    :param folder: of the run
+    """
+    with build(settings) as built:
+        try:
+            _set_trained(built.model, folder)
+        except Exception as error:
+            # The run is finished, whatever its model is worth
+            _save_clip(reason(error), folder)
+        else:
+            _leave_clip(built, folder)
+
+
+def _set_trained(model: BaseAlgorithm, folder: Path) -> None:
+    """
+    :param model: gets what it has learned in a run
+    :param folder: of the run
+    """
+    model.set_parameters(str(folder / "model.zip"), device=model.device)
+    normalizer = model.get_vec_normalize_env()
+    if normalizer is not None:
+        saved = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalizer.venv)
+        normalizer.obs_rms, normalizer.ret_rms = saved.obs_rms, saved.ret_rms
+
+
 def _leave_clip(built: Built, folder: Path) -> None:
     played: Pair | Exchanges | str
     try:
@@ -99,6 +129,10 @@ def _leave_clip(built: Built, folder: Path) -> None:
         played = record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
     except NoClipError as error:
         played = str(error)
+    _save_clip(played, folder)
+
+
+def _save_clip(played: Pair | Exchanges | str, folder: Path) -> None:
     try:
         save_played(played, folder)
     except OSError as error:

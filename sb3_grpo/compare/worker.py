@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.compare.experiment import write_atomically
+from sb3_grpo.compare.results import is_done
 from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def prepare_runs() -> None:
 
 class RunProcess:
     """
-    A process that makes one run. It ends with the process that started it, however that ends.
+    A process that makes one run, or the clip of one that is finished. It ends with the process that started it, however that
+    ends.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: where it leaves its results; of an earlier attempt only what it can go on from is kept
@@ -69,7 +71,8 @@ class RunProcess:
 
     def __init__(self, settings: dict[str, Any], folder: Path, save_freq: int | None = None):
         self.folder = folder
-        _remove_results(folder)
+        if not is_done(folder):
+            _remove_results(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _LOG).touch()
         prepare_runs()
@@ -183,9 +186,12 @@ def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
         # Only now: a parent that only starts processes need not wait for PyTorch
         import torch as th
 
-        from sb3_grpo.compare.training import train
+        from sb3_grpo.compare.training import make_clip, train
 
         th.set_num_threads(1)
+        if is_done(folder):
+            make_clip(settings, folder)
+            return
         train(settings, folder, lambda progress: note_progress(folder, progress), save_freq)
     except Exception as error:
         # It would go on to the same error, or with what has been corrected since in the middle of it; a full disk is no part

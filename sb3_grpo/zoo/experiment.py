@@ -87,6 +87,32 @@ class StopAtBudget(BaseCallback):
         )
 
 
+class _Learner:
+    """
+    A model that remembers whether Ctrl-C has ended its ``learn``, of which the RL Zoo says nothing.
+
+    :param model: the model
+    """
+
+    def __init__(self, model: BaseAlgorithm):
+        self._model = model
+        self.interrupted = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def learn(self, *args: Any, **kwargs: Any) -> None:
+        """
+        :param args: of the model's ``learn``
+        :param kwargs: of the model's ``learn``
+        """
+        try:
+            self._model.learn(*args, **kwargs)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+
+
 class GroupExperimentManager(ExperimentManager):
     """
     The parameters are those of the RL Zoo's ``ExperimentManager``. What differs:
@@ -101,7 +127,7 @@ class GroupExperimentManager(ExperimentManager):
     - ``env_kwargs`` of a configuration file hold for evaluation as well;
     - trainings write checkpoints, and ``trained_agent`` may be the model of one;
     - trial 0 of a study can be loaded;
-    - a run leaves a moving picture of its agent next to an untrained one;
+    - a run that is complete leaves a moving picture of its agent next to an untrained one;
     - a trial that cannot be run or makes no update is pruned, and one whose worker is dead is given up.
 
     :param args: see the RL Zoo
@@ -134,6 +160,7 @@ class GroupExperimentManager(ExperimentManager):
                 f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
                 "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
             )
+        self._interrupted = False
         self._reasons: Counter[str] = Counter()
         # With several jobs, a thread each
         self._trial = threading.local()
@@ -235,7 +262,9 @@ class GroupExperimentManager(ExperimentManager):
         if isinstance(model, OnGroupAlgorithm):
             also = callback_states(self.callbacks)
             self.callbacks.append(TrainingCheckpoint(self._checkpoints, self._steps_between, also=also))
-        super().learn(model)
+        learner: Any = _Learner(model)
+        super().learn(learner)
+        self._interrupted = learner.interrupted
 
     def save_trained_model(self, model: BaseAlgorithm) -> None:
         """
@@ -243,12 +272,11 @@ class GroupExperimentManager(ExperimentManager):
         """
         super().save_trained_model(model)
         if isinstance(model, OnGroupAlgorithm):
-            if model._last_obs is None:
-                # Ctrl-C, of which the RL Zoo says nothing
+            if self._interrupted:
                 say(f"To go on: the same command with -i {self._checkpoints}, without -params and --conf-file")
             else:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
-        if self.leaves_clip:
+        if self.leaves_clip and not self._interrupted:
             said = leave_clip(model, self.drawn_env, CLIP_SEED, Path(self.save_path), type(model).__name__)
             say(f"Clip: {said}")
 

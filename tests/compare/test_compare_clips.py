@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.reading import Name
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
-from sb3_grpo.console import UsageError
 from tests.browser import Opened, serious_findings
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
@@ -123,9 +123,9 @@ def test_packing_again_takes_nothing_else_away(folder: Path, any_name: None, tmp
         pack(results, tmp_path)
         pack_clips(results, tmp_path)
     assert (tmp_path / "clips" / "holiday.mp4").exists()
-    results.experiment["clips"] = False
-    pack_clips(results, tmp_path)
-    assert not [*tmp_path.rglob("clip.*")], "those of before are no part of it"
+    pack_clips(replace(results, runs=results.runs[results.runs.env == TEXTS]), tmp_path)
+    left = {path.relative_to(tmp_path / "clips").parts[0] for path in tmp_path.rglob("clip.*")}
+    assert left == {TEXTS}, "those of before are no part of it"
 
 
 def test_variants_without_room_are_said(tmp_path: Path) -> None:
@@ -138,21 +138,69 @@ def test_variants_without_room_are_said(tmp_path: Path) -> None:
     assert "of each of the first 11 of 12 variants, the run whose final return is the median" in clip.caption
 
 
-def test_no_clip_leaves_the_clips_out(folder: Path, any_name: None, tmp_path: Path) -> None:
-    results = collect(folder)
-    results.experiment["clips"] = False
-    assert [env_clip(results, env) for env in ENVS] == [None] * 3
+def test_clips_made_before_stay_beside_runs_without(tmp_path: Path) -> None:
+    # The run in the middle of all has left none, as those of compare --no-clip
+    ends = {0: 100.0, 1: 200.0, 2: 300.0, 3: 400.0, 4: 500.0}
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(ends[seed]), seeds=5)
+    for variant in ("ppo", "dapo"):
+        for seed in (0, 1, 4):
+            save_played(played("CartPole-v1", variant, seed), tmp_path / "runs" / "CartPole-v1" / variant / str(seed))
+    # As that of the last command is
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"clips": False}))
+    results = collect(tmp_path)
+    clip = env_clip(results, "CartPole-v1")
+    assert clip is not None and [(panel.name, panel.seed) for panel in clip.panels[1:]] == [("ppo", 1), ("dapo", 1)]
+    assert "the run whose final return is the median of those with a clip" in clip.caption
+    pack(results, tmp_path / "packed")
+    pack_clips(results, tmp_path / "packed")
+    assert env_clip(collect(tmp_path / "packed"), "CartPole-v1") == clip
 
 
-def test_damaged_clip_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("clip.json", b""),
+        ("clip.json", b'{"episodes": 3}'),
+        ("clip.json", b'{"none": "\\ud800"}'),
+        ("clip.webp", b"%PDF"),
+        ("clip.webp", b"RIFF"),
+        ("clip.webp", None),
+    ],
+)
+def test_a_damaged_clip_is_left_out_and_named(file: str, content: bytes | None, tmp_path: Path) -> None:
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), seeds=1)
+    for variant in ("ppo", "dapo"):
+        save_played(Pair(episode(0, 8), episode(0, 8)), tmp_path / "runs" / "CartPole-v1" / variant / "0")
+    results = collect(tmp_path)
+    clip = env_clip(results, "CartPole-v1")
+    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", "ppo", "dapo"]
+    damaged = tmp_path / "runs" / "CartPole-v1" / "dapo" / "0" / file
+    damaged.write_bytes(damaged.read_bytes()[:-100] if content is None else content)
+    with pytest.warns(UserWarning, match=f"{re.escape(str(damaged))} is damaged.* This clip is left out"):
+        clip = env_clip(results, "CartPole-v1")
+    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", "ppo"]
+    with pytest.warns(UserWarning, match=re.escape(str(damaged))):
+        pack_clips(results, tmp_path / "packed")
+    assert [path.parent.parent.name for path in tmp_path.glob("packed/**/clip.json")] == ["ppo"]
+
+
+def test_a_report_is_whole_without_its_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 200)
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), seeds=1)
     run = tmp_path / "runs" / "CartPole-v1" / "dapo" / "0"
     save_played(Pair(episode(0, 8), episode(0, 8)), run)
+    (run / "clip.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"clip\.json is damaged"):
+        html = make_report(tmp_path).read_text()
+    assert "</html>" in html and "data:image/webp" not in html
+
+
+def test_a_variant_without_a_clip_is_left_out(tmp_path: Path) -> None:
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), seeds=1)
+    save_played(Pair(episode(0, 8), episode(0, 8)), tmp_path / "runs" / "CartPole-v1" / "dapo" / "0")
     clip = env_clip(collect(tmp_path), "CartPole-v1")
-    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", "dapo"], "ppo has left none"
-    (run / "clip.json").write_text(json.dumps({"episodes": 3}))
-    with pytest.raises(UsageError, match="clip\\.json is damaged"):
-        env_clip(collect(tmp_path), "CartPole-v1")
+    assert clip is not None and [panel.name for panel in clip.panels] == ["untrained", "dapo"]
 
 
 def test_names_and_texts_are_only_text(opened: Any) -> None:

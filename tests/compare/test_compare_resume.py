@@ -26,9 +26,11 @@ from sb3_grpo import DAPO, GRPO
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
+from sb3_grpo.clips.stored import load_played
 from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.pools import LocalPool
+from sb3_grpo.compare.results import is_done
 from sb3_grpo.compare.worker import is_under_way, note_progress
 
 ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
@@ -142,6 +144,42 @@ def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch:
     assert checkpoints_in(tmp_path / "checkpoints"), "or the whole run would be lost"
     train(settings, tmp_path)
     assert tidy(tmp_path)["result"]["status"] == "done" and not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "envs": ["Pendulum-v1"],
+            "variants": [{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True}}],
+        },
+    ],
+    ids=["dapo", "ppo with statistics"],
+)
+def test_a_clip_that_was_interrupted_is_made_as_it_would_have_been(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    settings = settings_of(**changes)
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "record", kill)
+        killed(settings, tmp_path / "cut", at=10**9)
+    assert is_done(tmp_path / "cut") and not (tmp_path / "cut" / "clip.json").exists()
+    training.make_clip(settings, tmp_path / "cut")
+    for name in ("clip.json", "clip.webp"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_model_that_cannot_be_read_is_why_there_is_no_clip(tmp_path: Path) -> None:
+    settings = settings_of()
+    train(settings, tmp_path)
+    (tmp_path / "model.zip").write_bytes(b"PK")
+    training.make_clip(settings, tmp_path)
+    assert "model.zip" in str(load_played(tmp_path)) and is_done(tmp_path)
 
 
 def test_a_clip_that_cannot_be_written_is_said_in_the_log(

@@ -342,6 +342,32 @@ def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
         assert all(th.equal(one, other) for one, other in zip(*parameters, strict=True))
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "log.txt"}
+
+
+def test_the_same_command_makes_the_clips_that_are_missing(
+    no_report: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: dict[str, Any] = {"seeds": 1}
+    assert compare(tmp_path, **changes) == 0
+    runs = [tmp_path / "out" / "runs" / "CartPole-v1" / variant / "0" for variant in ("ppo", "dapo")]
+    before = [contents(run) for run in runs]
+    made = results(tmp_path)
+    # As Ctrl-C leaves them before a clip, and in the middle of one
+    for name in ("clip.json", "clip.webp"):
+        (runs[0] / name).unlink()
+    (runs[1] / "clip.json").unlink()
+    assert compare(tmp_path, "--no-clip", **changes) == 0
+    assert not any((run / "clip.json").exists() for run in runs)
+    capsys.readouterr()
+    assert compare(tmp_path, **changes) == 0
+    assert "Making the clips of 2 finished runs" in capsys.readouterr().out
+    assert [contents(run) for run in runs] == before and results(tmp_path) == made
+    assert compare(tmp_path, **changes) == 0
+    assert "Making" not in capsys.readouterr().out
+
+
 def test_run_that_has_just_finished_survives_an_interrupt(tmp_path: Path) -> None:
     experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
     job = experiment.jobs()[0]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3 import PPO
 
 pytest.importorskip("rl_zoo3")
 
@@ -89,10 +90,25 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main([*COMMAND, *BEGIN]) == 0
     printed = capsys.readouterr().out.replace("\n", "")
     assert f"To go on: the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
+    assert "Clip" not in printed and not (RUN / "clip.webp").exists()
     # To a larger budget
     assert main([*COMMAND, "-n", "2000", "-i", str(CHECKPOINTS)]) == 0
     assert "Going on after" in capsys.readouterr().out
     assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
+
+
+def test_ctrl_c_saves_other_algorithms_and_makes_no_clip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PPO, "train", interrupt)
+    command = ["train", "--algo", "ppo", "--env", "CartPole-v1", "--device", "cpu", "--eval-freq", "-1"]
+    assert main([*command, "-n", "256", "-params", "n_envs:2", "n_steps:64", "batch_size:64"]) == 0
+    run = Path("logs", "ppo", "CartPole-v1_1")
+    assert (run / "CartPole-v1.zip").exists() and not (run / "clip.webp").exists()
+    assert "Clip" not in capsys.readouterr().out
 
 
 def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
