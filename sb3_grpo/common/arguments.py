@@ -300,7 +300,7 @@ def _default(algorithm: type, name: str) -> Any:
     :param name: Of an argument
     :return: Its default
     """
-    each = (inspect.signature(cls.__init__).parameters.get(name) for cls in algorithm.__mro__)
+    each = (inspect.signature(cls).parameters.get(name) for cls in algorithm.__mro__[:-1])
     return next(parameter.default for parameter in each if parameter is not None)
 
 

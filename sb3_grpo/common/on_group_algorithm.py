@@ -88,7 +88,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
     }
-    plugin_parameters = ("start_sampler",)
+    plugin_parameters: ClassVar[tuple[str, ...]] = ("start_sampler",)
     n_steps: int | None  # type: ignore[assignment]
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
