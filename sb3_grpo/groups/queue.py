@@ -317,7 +317,7 @@ class GroupQueue:
         """
         if self._n_live > 0:
             return True
-        complete = [group for group in islice(self.groups, self._n_judged, None) if group.complete]
+        complete = [group for group in islice(self.groups, self._n_judged, None) if group.can_be_judged]
         return bool(complete) and bool(live_groups(metrics(complete)).any())
 
     def _forget_members(self, group: Group) -> None:
