@@ -119,7 +119,8 @@ def train(setting: Setting) -> str:
     if setting.copies == TEXT:
         env: VecEnv = VerifierTextVecEnv(setting.n_envs, SEED, task_kwargs={"digits": 1}, max_answer_tokens=3)
         network: dict[str, Any] = {"n_layers": 1, "width": setting.width, "n_heads": 2}
-        make: Any = functools.partial(algorithm, "TokenPolicy", env, n_groups=4, group_size=8, max_sampling_rounds=2)
+        rounds = {"max_sampling_rounds": 2} if algorithm is DAPO else {}
+        make: Any = functools.partial(algorithm, "TokenPolicy", env, n_groups=4, group_size=8, **rounds)
     else:
         env = SAME_COPIES[setting.copies](setting.env, setting.n_envs, SEED)
         network = {"net_arch": [setting.width, setting.width]}
