@@ -94,7 +94,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             (can be None if you only need prediction from a trained model) has priority over any saved environment
         :param device: Device on which the code should run.
         :param custom_objects: Dictionary of objects to replace upon loading.
-        :param trusted: Whether the file comes from somebody whose programs you would run: with pickles, loading a file runs
+        :param trusted: Whether the file comes from a person whose programs you would run: with pickles, loading a file runs
             whatever it says. ``False``: only files of ``format="safe"``
         :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
         :return: new model instance with loaded parameters
