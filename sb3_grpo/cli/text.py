@@ -46,6 +46,7 @@ from sb3_grpo.text.policies import TokenPolicy
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 # Without overlong_filter: nothing would say that an answer without an end is wrong
 SETTINGS: dict[str, Any] = {
+    "max_sampling_rounds": 8,
     "batch_size": 512,
     "n_epochs": 4,
     "gamma": 1.0,
@@ -53,8 +54,6 @@ SETTINGS: dict[str, Any] = {
     "advantage_scale": "group",
     "overlong_filter": False,
 }
-# With dynamic sampling
-MAX_SAMPLING_ROUNDS = 8
 N_ENVS = 512
 WARM_START_BATCH = 32
 
@@ -264,9 +263,9 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     algorithm = ALGORITHMS[args.algo]
     settings: dict[str, Any] = {"learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
     asked_for = _preset(args, env) | parse_settings(algorithm, args.set)
-    if asked_for.get("dynamic_sampling", args.algo == "dapo"):
-        settings["max_sampling_rounds"] = MAX_SAMPLING_ROUNDS
     settings |= SETTINGS | lesson.settings | asked_for
+    if "max_sampling_rounds" not in asked_for and not settings.get("dynamic_sampling", args.algo == "dapo"):
+        del settings["max_sampling_rounds"]  # it would have no effect
     sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
     try:
         model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
