@@ -62,7 +62,7 @@ class GroupCollector:
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
         self._n_steps = 0  # of the present rollout
-        self._n_update_steps: int | None = settings.n_steps  # of each copy
+        self._n_update_steps = settings.n_steps or 0  # of each copy
         self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
         self._staggers = settings.n_steps is not None and self._can_stagger()
@@ -209,7 +209,7 @@ class GroupCollector:
             for episode in group.episodes:
                 episode.n_before = time_of.get(episode.ticket, episode.length)
         self._n_steps = 0
-        self._n_update_steps = n_steps
+        self._n_update_steps = n_steps or 0
         self.queue.begin_rollout(n_steps)
         self.feeder.fill()
 
@@ -252,7 +252,7 @@ class GroupCollector:
             return
         length = np.bincount(lengths).argmax()
         together = copies[lengths == length]
-        if length <= (self._n_update_steps or 0) or 2 * len(together) <= self.env.num_envs:
+        if length <= self._n_update_steps or 2 * len(together) <= self.env.num_envs:
             return
         self._staggers = False
         for place, copy in enumerate(together[:-1].tolist(), start=1):
