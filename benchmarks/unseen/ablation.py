@@ -18,6 +18,7 @@ from benchmarks.tables import markdown
 from benchmarks.unseen.report import (
     BEGIN,
     MOST_SEEDS,
+    bullets,
     by_task,
     caption,
     clause,
@@ -119,7 +120,7 @@ def table(runs: Runs) -> str:
 def result(runs: Runs) -> str:
     """
     :param runs: What is shown
-    :return: What the numbers say, a paragraph
+    :return: What the numbers say, a list
     """
     others = [variant for variant in runs.of if variant != DEFAULTS]
     if DEFAULTS not in runs.of or not others or not runs.common:
@@ -132,7 +133,7 @@ def result(runs: Runs) -> str:
         clause(PHRASES[first], against(scores(runs, first), scores(runs, second)), other=PHRASES[second])
         for first, second in pairs
     ]
-    return f"At equal steps, over {len(runs.common)} of {len(LISTS[runs.list])} tasks: {'; '.join(clauses)}."
+    return bullets(f"At equal steps, over {len(runs.common)} of {len(LISTS[runs.list])} tasks", clauses)
 
 
 def page(runs: Runs) -> str:

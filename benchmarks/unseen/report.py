@@ -206,7 +206,7 @@ def _tasks(n: int) -> str:
 def result(runs: Runs) -> str:
     """
     :param runs: What is shown
-    :return: What the numbers say of ours and PPO, a paragraph
+    :return: What the numbers say of ours and PPO, lists
     """
     ours = [algo for algo in OURS if algo in runs.of]
     if "ppo" not in runs.of or not ours or not runs.common:
@@ -215,15 +215,22 @@ def result(runs: Runs) -> str:
     for algo in ours:
         steps.append(clause(LABELS[algo], against(scores(runs, algo), scores(runs, "ppo"))))
         seconds.append(clause(LABELS[algo], *at_equal_seconds(runs, algo)))
-        tasks = behind(runs, algo)
-        if tasks:
-            names = ", ".join(task.env_id for task in tasks)
-            behind_on.append(
-                f"On {_tasks(len(tasks))} ({names}) {LABELS[algo]} gains less than half of PPO's gain over a random policy."
-            )
+        names = ", ".join(task.env_id for task in behind(runs, algo))
+        if names:
+            behind_on.append(f"{LABELS[algo]} on {names}")
     together = f"over {len(runs.common)} of {_tasks(len(LISTS[runs.list]))}"
-    begun = [f"**At equal steps**, {together}: {'; '.join(steps)}.", f"**At equal seconds**: {'; '.join(seconds)}."]
-    return " ".join(begun + behind_on)
+    parts = {f"At equal steps, {together}": steps, "At equal seconds": seconds}
+    parts |= {"Less than half of PPO's gain over a random policy": behind_on} if behind_on else {}
+    return "\n\n".join(bullets(head, lines) for head, lines in parts.items())
+
+
+def bullets(head: str, lines: Sequence[str]) -> str:
+    """
+    :param head: What the lines are about
+    :param lines: Without full stops
+    :return: A list in Markdown
+    """
+    return "\n".join([f"**{head}**\n", *(f"- {line}." for line in lines)])
 
 
 def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
@@ -240,10 +247,10 @@ def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
     if not all(pair.improvement.known for pair in pairs):
         text = f"of {label} and {other} there are too few seeds to say"
     first, *following = pairs
-    text += f", probability of improvement {_text(first.improvement)}, difference of the IQMs {_text(first.difference)}"
+    text += f": probability of improvement {_text(first.improvement)}, difference of the IQMs {_text(first.difference)}"
     for pair in following:
-        text += f", with the slower one's next evaluation {_text(pair.improvement)} and {_text(pair.difference)}"
-    return text
+        text += f"; with the slower one's next evaluation {_text(pair.improvement)} and {_text(pair.difference)}"
+    return text[0].upper() + text[1:]
 
 
 def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:

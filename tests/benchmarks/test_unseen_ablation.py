@@ -59,8 +59,8 @@ def test_the_defaults_against_what_is_left_without_a_part():
     assert left["IQM"].startswith("0.21 (") and left["defaults: difference of the IQMs"].startswith("0.59 (")
     assert (left["defaults: probability of improvement"], left["defaults are"]) == ("1.00 (1.00 to 1.00)", "above")
     text = ablation.page(runs)
-    assert "over 2 of 2 tasks: between GRPO and GRPO without shared starts it is undecided" in text
-    assert "GRPO is above GRPO as in the paper, probability of improvement 1.00" in text
+    assert "over 2 of 2 tasks**\n\n- Between GRPO and GRPO without shared starts it is undecided" in text
+    assert "GRPO is above GRPO as in the paper: probability of improvement 1.00" in text
     assert "GRPO with whole groups is above GRPO without the regression" in text
     assert "Not complete" not in text and "70.0 / 80.0 / 90.0" in text
     assert "--algos grpo --design unrelated --changes '{\"unrelated_starts\": true}'" in text
@@ -77,7 +77,7 @@ def test_what_is_missing_is_said():
     for part in ("defaults 3 of 6", "no regression 2 of 6", "unrelated starts 0 of 6", "GRPO-paper 0 of 6"):
         assert f"{part} runs" in text
     assert "Put together are 1 of 2 tasks, without Normal-v0." in text
-    assert "of GRPO and GRPO without the regression there are too few seeds to say" in text
+    assert "Of GRPO and GRPO without the regression there are too few seeds to say" in text
     for some in (found[:3], found[3:], [*found[:3], *without("unrelated", NORMAL, [1, 2, 3])]):
         assert "Nothing is compared yet" in ablation.page(ablation.variants(some, "A", "test"))
 

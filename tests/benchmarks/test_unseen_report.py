@@ -125,7 +125,7 @@ def test_what_is_missing_is_said_and_left_out():
     text = report.page(found, runs)
     assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
     assert "Put together are 1 of 2 tasks, without Normal-v0." in text
-    assert "over 1 of 2 tasks: of GRPO and PPO there are too few seeds to say, probability of improvement 0.58" in text
+    assert "over 1 of 2 tasks**\n\n- Of GRPO and PPO there are too few seeds to say: probability of improvement 0.58" in text
     row = cells_of(report.by_task(runs, report.mean_text), "Normal-v0")
     assert (row["PPO"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
@@ -156,19 +156,19 @@ def test_a_word_has_to_hold_with_the_next_evaluation_too():
     undecided = scores.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
     assert scores.say([above, above]) == "above" and scores.say([above, undecided]) == "undecided"
     assert report.clause("GRPO", above).startswith("GRPO is above PPO")
-    assert report.clause("GRPO", above, undecided).startswith("between GRPO and PPO it is undecided")
+    assert report.clause("GRPO", above, undecided).startswith("Between GRPO and PPO it is undecided")
 
 
 def test_the_sentence_is_made_from_the_numbers():
     ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", NORMAL, [0, 1, 2], seconds=(50, 90))]
     ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", NORMAL, [7, 8, 9])]
     runs = scores.select([*ppo, *ours], "test", "A")
-    steps, _, seconds = report.result(runs).partition("**At equal seconds**")
-    assert "over 2 of 2 tasks: GRPO is above PPO, probability of improvement 1.00 (1.00 to 1.00)" in steps
-    assert "GRPO is above PPO" in seconds
+    steps, _, seconds = report.result(runs).partition("**At equal seconds**\n\n- ")
+    assert "over 2 of 2 tasks**\n\n- GRPO is above PPO: probability of improvement 1.00 (1.00 to 1.00)" in steps
+    assert seconds.startswith("GRPO is above PPO")
     same = [row | {"algo": "dapo", "design": "A"} for row in ppo]
     text = report.result(scores.select([*ppo, *same], "test", "A"))
-    assert "between DAPO and PPO it is undecided" in text
+    assert "Between DAPO and PPO it is undecided" in text
     equal = [*rows_of("ppo", PLAIN, [50, 51, 52]), *rows_of("dapo", PLAIN, [50, 51, 52])]
     assert "DAPO and PPO are level" in report.result(scores.select(equal, "test", "A"))
 
@@ -190,7 +190,7 @@ def test_less_than_half_of_what_ppo_gains_is_marked():
     assert "†" not in cells_of(table, "Normal-v0")["GRPO"]
     found = [row for row in found if row["task"] == "Plain-v0"]
     text = report.result(scores.select(found, "test", "A"))
-    assert "On 1 task (Plain-v0) GRPO gains less than half" in text and "DAPO gains" not in text
+    assert "Less than half" in text and text.endswith("- GRPO on Plain-v0.")
 
 
 def test_seeds_one_by_one_only_if_they_are_few(monkeypatch):
