@@ -68,6 +68,16 @@ def test_an_update_grows_by_default(so_far: int, n_steps: int, loaded: bool, tmp
     assert model.num_timesteps == so_far + 16 * n_steps and model.n_steps == 128
 
 
+@pytest.mark.parametrize("given", [127, 128])
+def test_an_update_of_n_steps_that_load_was_given_stays_as_it_is(given: int, tmp_path: Path) -> None:
+    seen = Batches()
+    make_model(n_envs=16, n_epochs=1, batch_size=2048).save(tmp_path / "model")
+    model = GRPO.load(tmp_path / "model", env=make_group_env(ToyEnv, 16), n_steps=given)
+    model.num_timesteps = 10**6
+    model.learn(1, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [16 * given]
+
+
 def test_an_update_that_was_disturbed_is_as_large_as_others() -> None:
     class Disturbs(Batches):
         def _on_step(self) -> bool:
