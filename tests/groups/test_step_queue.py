@@ -148,6 +148,23 @@ def test_episodes_go_on_in_the_next_update() -> None:
         assert len(starts[seen.batches[1].episode // 4 == group].unique()) == 1
 
 
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("unrelated_starts", [False, True])
+def test_episodes_go_on_in_the_next_call_of_learn(unrelated_starts: bool, vec_env_cls: Any) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=40), 2, vec_env_cls=vec_env_cls)
+    seen = Batches()
+    model = make_model(env, n_steps=16, unrelated_starts=unrelated_starts)
+    for _ in range(3):
+        model.learn(32, callback=seen, reset_num_timesteps=False)
+    places = [observations_of(batch)[:, 1] for batch in seen.batches]
+    assert [(int(each.min()), int(each.max())) for each in places] == [(0, 15), (16, 31), (0, 39)]
+    # Begun anew where others have reset the environment
+    env.reset()
+    model.learn(32, callback=seen, reset_num_timesteps=False)
+    assert observations_of(seen.batches[-1])[:, 1].tolist() == [*range(16)] * 2
+    env.close()
+
+
 @pytest.mark.parametrize("time_limit", [False, True])
 def test_what_follows_the_last_step(time_limit: bool) -> None:
     """The next observation where an episode goes on or a time limit has cut it off, and none where it has ended."""
