@@ -292,6 +292,19 @@ def without_effect(model: Any) -> Iterator[str]:
             f"max_sampling_rounds={model.max_sampling_rounds} has no effect without dynamic sampling, which draws groups "
             "again: leave it out, or write dynamic_sampling=True."
         )
+    asked_for = model.dynamic_sampling and not _default(type(model), "dynamic_sampling")
+    if asked_for and model.max_sampling_rounds == 1 and model.n_steps is not None:
+        yield (
+            "dynamic_sampling=True has no effect with max_sampling_rounds=1 where an update takes n_steps: no rollout is "
+            "longer than that. Write max_sampling_rounds=4, or n_groups=4 for whole groups, of which dead ones are dropped."
+        )
+    if model.overlong_penalty == 0.0:
+        for name in ("overlong_max_length", "overlong_cache_length"):
+            if getattr(model, name) is not None:
+                yield (
+                    f"{name}={getattr(model, name)} has no effect with overlong_penalty=0, which it is for: leave it out, or "
+                    "give overlong_penalty (e.g. 1.0)."
+                )
 
 
 def _default(algorithm: type, name: str) -> Any:

@@ -543,7 +543,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._evaluate_log_probs()
         self.begin_groups()
         self.collector.watch(self.step_timeout)
-        self.collector.feeder.fill()
+        self.collector.begin_rollout(self._n_rollout_steps())
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
         return self.num_timesteps < self._total_timesteps

@@ -102,6 +102,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises ValueError: if it is not trusted and has pickles
         """
         check_load(cls._without_parameters(), kwargs)
+        if "n_steps" in kwargs:
+            # A number that is given is no default, also where it is the same
+            kwargs["default_n_steps"] = None
         if is_safe_model(path):
             model = cls._load_safe(path, env, device, custom_objects, **kwargs)
         elif trusted:

@@ -1,6 +1,7 @@
 """Collects groups: which episode each environment copy plays, and how far it has got."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -131,15 +132,23 @@ class GroupCollector:
         :param observations: What the policy sees next, (n_envs, \\*obs_shape) or a dict of such
         :raises ValueError: if one of them is not finite
         """
-        if not self._float_keys:
-            return
-        observations = own_observations(self.env, observations)
+        if self._float_keys:
+            observations = own_observations(self.env, observations)
+            by_key = observations if isinstance(observations, dict) else {None: observations}
+            self._check_finite(by_key, range(self.env.num_envs))
+
+    def _check_finite(self, observations: dict[Any, Any], copies: Sequence[int]) -> None:
+        """
+        :param observations: (n, \\*obs_shape) by their keys, which is ``None`` for those without one
+        :param copies: Of which environment copies
+        :raises ValueError: if one of them is not finite
+        """
         for key in self._float_keys:
-            values = observations if key is None else observations[key]
-            copy = not_finite(values)
-            if copy is not None:
+            values = observations[key]
+            row = not_finite(values)
+            if row is not None:
                 name = "the observation" if key is None else f"observation[{key!r}]"
-                raise ValueError(f"{self.where(copy)}: {name} is not finite: {values[copy]}. Correct the environment.")
+                raise ValueError(f"{self.where(copies[row])}: {name} is not finite: {values[row]}. Correct the environment.")
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         """
@@ -283,6 +292,7 @@ class GroupCollector:
 
         :param ended: Their environment copies
         :param infos: Of all copies
+        :raises ValueError: if the value of a last observation is to follow, and the observation is not finite
         """
         figures = (self.tickets[ended].tolist(), self.time[ended].tolist(), self.outcome[ended].tolist())
         for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
@@ -290,6 +300,10 @@ class GroupCollector:
                 info = infos[idx]
                 truncated = "group_cut_at" not in info and bool(info.get("TimeLimit.truncated", False))
                 self.queue.end_episode(ticket, length, outcome, truncated, info)
+                last = self.queue.member(ticket)[1].next_observation
+                if last is not None:
+                    by_key = last if isinstance(last, dict) else {None: last}
+                    self._check_finite({key: np.asarray(values)[None] for key, values in by_key.items()}, [idx])
 
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         """

@@ -1,5 +1,6 @@
 """How the members of groups reach the environment copies: start queues that are kept filled."""
 
+import operator
 from collections import deque
 from typing import Any
 
@@ -24,6 +25,7 @@ class Feeder:
     def __init__(self, env: VecEnv, groups: GroupQueue):
         self.env = env
         self.groups = groups
+        self._left_in: list[Any] = []
 
     def fill(self) -> None:
         """Top up the start queues."""
@@ -44,9 +46,16 @@ class Feeder:
         They are not if they were reset outside of it since, e.g. by an evaluation on the training environment.
 
         :param tickets: The ticket of each copy
-        :return: True if nothing has changed; False if it has, or if that cannot be known
+        :return: True if nothing has changed, as far as that can be known
         """
-        return False
+        now = self._reset_infos()
+        return len(now) == len(self._left_in) and all(map(operator.is_, now, self._left_in))
+
+    def _reset_infos(self) -> list[Any]:
+        """
+        :return: For each copy, an object that is another one after a reset
+        """
+        return [*getattr(self.env.unwrapped, "reset_infos", ())]
 
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
@@ -58,7 +67,8 @@ class Feeder:
         return False
 
     def clear(self) -> None:
-        """Take back all starts that no copy has begun."""
+        """Take back all starts that no copy has begun: the copies are left to others."""
+        self._left_in = self._reset_infos()
 
     def state_dict(self) -> dict[str, Any]:
         """

@@ -59,8 +59,8 @@ class StepQueue(GroupQueue):
         group, episode = self._members[ticket]
         episode.is_cut = "group_cut_at" in info
         super().end_episode(ticket, length, outcome, truncated, info)
-        # What was cut off could have gone on, as what a time limit cuts off
-        episode.next_observation = info["terminal_observation"] if truncated or episode.is_cut else None
+        # What was cut off could have gone on, as what a time limit cuts off. Not every VecEnv says from where: see SB3's PPO
+        episode.next_observation = info.get("terminal_observation") if truncated or episode.is_cut else None
         if not group.can_be_judged:
             return
         if live_groups(metrics([group]))[0]:

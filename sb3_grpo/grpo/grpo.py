@@ -93,7 +93,8 @@ class GRPO(OnGroupAlgorithm):
         ``loss_average`` or ``ratio_level`` than ``"step"``, ``overlong_filter``, ``overlong_penalty``, ``horizon``,
         ``upweight_live=False``)
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
-        With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer
+        With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer, if
+        ``max_sampling_rounds`` lets it
     :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
         After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
         times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps

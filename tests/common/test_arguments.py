@@ -172,6 +172,10 @@ class OwnDAPO(DAPO):
         ({"constant_length": 9.0, "loss_average": "episode"}, {"constant_length": 9.0, "loss_average": "constant"}),
         ({"kl_estimator": "k2"}, {"kl_estimator": "k2", "kl_coef": 0.04}),
         ({"max_sampling_rounds": 3}, {"max_sampling_rounds": 3, "dynamic_sampling": True}),
+        ({"dynamic_sampling": True}, {"dynamic_sampling": True, "max_sampling_rounds": 4}),
+        ({"dynamic_sampling": True, "n_steps": 64}, {"dynamic_sampling": True, "n_groups": 4}),
+        ({"overlong_max_length": 9}, {"overlong_max_length": 9, "overlong_cache_length": 3, "overlong_penalty": 1.0}),
+        ({"overlong_cache_length": 3}, {"overlong_max_length": 9, "overlong_cache_length": 3, "overlong_penalty": 1.0}),
     ],
 )
 def test_what_has_no_effect_is_said(without: dict[str, Any], enabled: dict[str, Any]) -> None:
@@ -188,6 +192,8 @@ def test_defaults_are_no_arguments_without_effect(algorithm: type[GRPO]) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         algorithm("MlpPolicy", ToyEnv(), advantage="outcome", dynamic_sampling=False)
+        if algorithm is not GRPO:
+            algorithm("MlpPolicy", ToyEnv(), max_sampling_rounds=1)  # turns it off
 
 
 @pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=presets.PRESETS)

@@ -224,6 +224,28 @@ def test_error_of_an_observation_in_a_dict_that_is_not_finite() -> None:
         model.learn(100)
 
 
+@pytest.mark.parametrize("time_limit", [False, True])
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_a_last_observation_whose_value_follows_is_finite(is_dict: bool, time_limit: bool) -> None:
+    class Broken(ToyEnv):
+        if is_dict:
+            observation_space = gym.spaces.Dict({"bad": ToyEnv.observation_space})
+
+        def observe(self) -> Any:
+            observation = super().observe() * (np.nan if self.t == 4 else 1.0)
+            return {"bad": observation} if is_dict else observation
+
+    env = make_group_env(functools.partial(Broken, time_limit=time_limit), 2)
+    settings: dict[str, Any] = {**SMALL, "n_groups": None, "n_steps": 16}
+    model = GRPO("MultiInputPolicy" if is_dict else "MlpPolicy", env, **settings)
+    if not time_limit:
+        model.learn(64)  # nothing follows
+        return
+    name = r"observation\['bad'\]" if is_dict else "the observation"
+    with pytest.raises(ValueError, match=rf"copy 0 .*step 4 of its episode: {name} is not finite: \[nan"):
+        model.learn(64)
+
+
 @pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
 def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) -> None:
     class Env(ToyEnv):

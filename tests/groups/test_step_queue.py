@@ -69,6 +69,31 @@ def test_an_update_grows_by_default(so_far: int, n_steps: int, loaded: bool, tmp
 
 
 @pytest.mark.parametrize("given", [127, 128])
+def test_an_update_of_n_steps_that_load_was_given_stays_as_it_is(given: int, tmp_path: Path) -> None:
+    seen = Batches()
+    make_model(n_envs=16, n_epochs=1, batch_size=2048).save(tmp_path / "model")
+    model = GRPO.load(tmp_path / "model", env=make_group_env(ToyEnv, 16), n_steps=given)
+    model.num_timesteps = 10**6
+    model.learn(1, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [16 * given]
+
+
+def test_an_update_that_was_disturbed_is_as_large_as_others() -> None:
+    class Disturbs(Batches):
+        def _on_step(self) -> bool:
+            if self.n_calls == 5:
+                self.training_env.reset()
+            return True
+
+    seen = Disturbs()
+    model = make_model(n_envs=16, n_epochs=1, batch_size=2048)
+    model.num_timesteps = 10**6
+    with pytest.warns(UserWarning, match="reset in the middle of a rollout"):
+        model.learn(16 * 512, callback=seen, reset_num_timesteps=False)
+    assert [len(batch.rows) for batch in seen.batches] == [16 * 512]
+
+
+@pytest.mark.parametrize("given", [127, 128])
 def test_an_update_of_n_steps_that_were_given_stays_as_it_is(given: int) -> None:
     seen = Batches()
     model = make_model(n_envs=16, n_steps=given, n_epochs=1, batch_size=2048)
@@ -121,6 +146,23 @@ def test_episodes_go_on_in_the_next_update() -> None:
     starts = observations_of(seen.batches[1])[:, 0]
     for group in range(len(seen.batches[1].lengths)):
         assert len(starts[seen.batches[1].episode // 4 == group].unique()) == 1
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("unrelated_starts", [False, True])
+def test_episodes_go_on_in_the_next_call_of_learn(unrelated_starts: bool, vec_env_cls: Any) -> None:
+    env = make_group_env(functools.partial(ToyEnv, length=40), 2, vec_env_cls=vec_env_cls)
+    seen = Batches()
+    model = make_model(env, n_steps=16, unrelated_starts=unrelated_starts)
+    for _ in range(3):
+        model.learn(32, callback=seen, reset_num_timesteps=False)
+    places = [observations_of(batch)[:, 1] for batch in seen.batches]
+    assert [(int(each.min()), int(each.max())) for each in places] == [(0, 15), (16, 31), (0, 39)]
+    # Begun anew where others have reset the environment
+    env.reset()
+    model.learn(32, callback=seen, reset_num_timesteps=False)
+    assert observations_of(seen.batches[-1])[:, 1].tolist() == [*range(16)] * 2
+    env.close()
 
 
 @pytest.mark.parametrize("time_limit", [False, True])
