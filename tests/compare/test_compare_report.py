@@ -664,6 +664,19 @@ def test_untrained_policies_that_variants_share_count_once(tmp_path):
     assert not scale(results, ENV).usable
 
 
+def test_a_lucky_untrained_policy_does_not_turn_the_order_round(tmp_path):
+    """Seed 0 balances the pole before it learns: the mean of the untrained policies is above that of every variant."""
+
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        return curve_to((60.0 if variant == "ppo" else 90.0) + seed, first=9.0 if seed else 500.0)
+
+    write_experiment(tmp_path, curve, envs=(ENV, "Acrobot-v1"), seeds=5)
+    results = collect(tmp_path)
+    assert scale(results, ENV).low > scale(results, ENV).high
+    assert normalised_scores(results)[0] == []
+    assert "ppo ended higher" not in text_of(make_report(tmp_path))
+
+
 def test_statements_about_several_environments_say_which(tmp_path):
     def curve(env: str, variant: str, seed: int) -> list[float]:
         if env == "MountainCar-v0":
