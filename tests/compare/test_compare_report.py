@@ -457,6 +457,15 @@ def test_one_variant_one_environment_one_seed(tmp_path):
     assert "Fewer than 3 seeds of dapo: an interval would not be meaningful" in text
 
 
+def test_runs_of_two_variants_that_share_no_environment(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Acrobot-v1"), seeds=3)
+    shutil.rmtree(tmp_path / "runs" / ENV / "ppo")
+    shutil.rmtree(tmp_path / "runs" / "Acrobot-v1" / "dapo")
+    text = text_of(make_report(tmp_path))
+    assert "On no environment are there runs of two variants yet" in text and "one variant only" not in text
+    assert "dapo 401 (400 to 402) on CartPole-v1, ppo 51.0 (50.0 to 52.0) on Acrobot-v1" in text
+
+
 def test_nothing_finished(tmp_path):
     with pytest.raises(UsageError, match=r"has no experiment\.json"):
         make_report(tmp_path)
