@@ -697,6 +697,8 @@ def test_presets_make_variants() -> None:
         ({"variants": [{"algo": "ppo", "preset": "gspo"}]}, "presets are for dapo and grpo, not for ppo"),
         ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
         ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
+        ({"variants": [{"name": "ж" * 150, "algo": "ppo"}]}, "it has 300 bytes, use at most 255"),
+        ({"variants": [{"algo": "grpo", "factors": {"gamma": ["9" * 250]}}]}, "it has 262 bytes, use at most 255"),
         ({"variants": "ppo"}, "variants must be a list"),
         ({"timesteps": {"Acrobot-v1": 100}}, "there is no environment 'Acrobot-v1'"),
         ({"timesteps": {"CartPole-v1": 0}}, "must be a whole number above 0, not 0"),
