@@ -50,12 +50,11 @@ class Name(Kind):
     wanted: str
 
     def check(self, name: str, value: Any) -> str:
+        where = f"{name}: the name {short_repr(value)} becomes the name of a folder"
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value) or {".", ".."} & {*value.split("/")}:
-            raise ValueError(f"{name}: the name {short_repr(value)} becomes the name of a folder: {self.wanted}")
+            raise ValueError(f"{where}: {self.wanted}")
         if (size := len(value.encode())) > _MAX_NAME:
-            raise ValueError(
-                f"{name}: the name {short_repr(value)} becomes the name of a folder: it has {size} bytes, use at most {_MAX_NAME}"
-            )
+            raise ValueError(f"{where}: it has {size} bytes, use at most {_MAX_NAME}")
         return value
 
 
