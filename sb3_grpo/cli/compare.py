@@ -17,6 +17,7 @@ from rich.text import Text
 from sb3_grpo import presets
 from sb3_grpo.cli.runs import add_save_freq
 from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say, say_table
+from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
     from sb3_grpo.compare.experiment import Experiment, Job
@@ -117,7 +118,14 @@ def _compare(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"Cannot write to {folder}: {error}") from error
     with locked:
-        return _run(args, experiment, folder)
+        try:
+            return _run(args, experiment, folder)
+        except OSError as error:
+            if (code := no_room(error)) is None:
+                raise
+            raise UsageError(
+                f"{folder}: {os.strerror(code)}. Finished runs are kept: make room, and the same command goes on"
+            ) from error
 
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:

@@ -89,7 +89,7 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     """
     _check_names(content, _KEYS, source, "key")
     for key in ("name", "envs", "variants", "timesteps"):
-        if not content.get(key):
+        if content.get(key) in (None, "", [], {}):
             raise UsageError(f"{source}: {key} is missing")
     # The RL Zoo registers environments, too
     algorithms = known_algorithms()
@@ -193,6 +193,9 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
                 f"{where}: expected the name of an algorithm, or algo: with name:, preset:, hyperparams: and factors:"
             )
         _check_names(entry, ("name", "algo", "preset", "hyperparams", "factors"), where, "key")
+        for key in ("name", "algo", "preset"):
+            if isinstance(entry.get(key, ""), list | dict | None):
+                raise _wrong_value(entry[key], f"{where}: {key}", "text")
         preset = _preset(entry, where)
         name = _safe_name(entry.get("name", entry.get("preset", entry["algo"])), where)
         fixed, factors = entry.get("hyperparams") or {}, entry.get("factors") or {}

@@ -27,8 +27,8 @@ class Scale(NamedTuple):
 
     :param low: mean return of the untrained policies
     :param high: best mean final return over the seeds of a variant
-    :param usable: whether that variant learned anything: without it, the distance between the two would be noise, and
-        everything divided by it
+    :param usable: whether a variant learned anything, and the second is above the first: otherwise the distance between the
+        two would be noise, or turn the order of the variants round
     """
 
     low: float
@@ -100,7 +100,9 @@ def scale(results: Results, env: str) -> Scale:
     untrained = rows[rows.variant == first].return_mean.to_numpy(float)
     learned = learned_p_value(untrained, finals) <= 1.0 - CONFIDENCE
     low = float(rows.groupby("seed").return_mean.mean().mean())
-    return Scale(low, max(float(scores.mean()) for scores in finals), learned)
+    high = max(float(scores.mean()) for scores in finals)
+    # Ranks know nothing of the one untrained policy that lifts the mean of all
+    return Scale(low, high, learned and high > low)
 
 
 def common_envs(results: Results) -> tuple[list[str], list[str]]:

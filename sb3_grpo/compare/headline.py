@@ -26,6 +26,8 @@ def headline(
     :return: the result in a sentence
     """
     if not findings:
+        if len({name for by_name in intervals.values() for name in by_name}) > 1:
+            return f"On no environment are there runs of two variants yet, and so nothing to compare. {_ends(intervals)}"
         only = "There is" if len(results.variants) == 1 else "So far there are runs of"
         return f"{only} one variant only, and nothing to compare it with. {_ends(intervals)}"
     overall = [finding for finding in findings if finding.env is None]

@@ -30,6 +30,8 @@ MAX_TIMESTEPS = 10**12
 MAX_EVALUATIONS = 100_000
 # In bytes, once unpacked
 _MAX_SIZE = 2**29
+# Of the name of a folder, by most file systems
+_MAX_NAME = 255
 _MAX_YAML_SIZE = 2**20
 # A few lines of YAML can stand for more than any memory holds
 _MAX_YAML_VALUES = 100_000
@@ -48,12 +50,15 @@ class Name(Kind):
     wanted: str
 
     def check(self, name: str, value: Any) -> str:
+        where = f"{name}: the name {short_repr(value)} becomes the name of a folder"
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value) or {".", ".."} & {*value.split("/")}:
-            raise ValueError(f"{name}: the name {short_repr(value)} becomes the name of a folder: {self.wanted}")
+            raise ValueError(f"{where}: {self.wanted}")
+        if (size := len(value.encode())) > _MAX_NAME:
+            raise ValueError(f"{where}: it has {size} bytes, use at most {_MAX_NAME}")
         return value
 
 
-VARIANT_NAME = Name(r"[\w+-][\w .,;=+()-]{0,199}", "use letters, digits, blanks and . , ; = + - ( )")
+VARIANT_NAME = Name(r"[\w+-][\w .,;=+()-]*", "use letters, digits, blanks and . , ; = + - ( )")
 ENV_ID = Name(r"([\w.:-]{1,100}/)?[\w.:-]{1,100}", "the id of an environment, such as CartPole-v1 or ALE/Pong-v5")
 
 # A type, a kind, a list with what each entry is, or a dictionary: with "*", what each value is

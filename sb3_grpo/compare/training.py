@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch as th
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
@@ -116,6 +118,9 @@ def _set_trained(model: BaseAlgorithm, folder: Path) -> None:
     :param folder: of the run
     """
     model.set_parameters(str(folder / "model.zip"), device=model.device)
+    if isinstance(model, DQN | QRDQN):
+        # No parameter, and what samples their actions
+        model.exploration_rate = model.exploration_schedule(0.0)
     normalizer = model.get_vec_normalize_env()
     if normalizer is not None:
         saved = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalizer.venv)

@@ -98,7 +98,9 @@ class RunProcess:
             # It had no chance to say why
             cause = f"signal {signal.Signals(-code).name} (out of memory?)" if code < 0 else f"exit code {code}"
             log = (self.folder / _LOG).read_text(errors="replace")
-            (self.folder / ERROR).write_text(f"{log}The process of this run was ended by {cause}\n")
+            # Where the disk takes no more, the others go on
+            with suppress(OSError):
+                (self.folder / ERROR).write_text(f"{log}The process of this run was ended by {cause}\n")
         return True
 
     def progress(self) -> list[float]:
@@ -146,10 +148,13 @@ def _remove_results(folder: Path) -> None:
 def failure(folder: Path) -> str | None:
     """
     :param folder: of a run that has ended
-    :return: its traceback, None if it did not fail
+    :return: its traceback, or what else it has left to read; None if it did not fail
     """
-    path = folder / ERROR
-    return path.read_text() if path.exists() and not (folder / RESULT).exists() else None
+    if (folder / RESULT).exists():
+        return None
+    # A full disk has no room for the traceback, either
+    texts = [path.read_text(errors="replace") for name in (ERROR, _LOG) if (path := folder / name).exists()]
+    return next((text for text in texts if text.strip()), "It has left no message. Is the disk full?")
 
 
 def note_progress(folder: Path, progress: "Progress") -> None:

@@ -457,6 +457,15 @@ def test_one_variant_one_environment_one_seed(tmp_path):
     assert "Fewer than 3 seeds of dapo: an interval would not be meaningful" in text
 
 
+def test_runs_of_two_variants_that_share_no_environment(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, "Acrobot-v1"), seeds=3)
+    shutil.rmtree(tmp_path / "runs" / ENV / "ppo")
+    shutil.rmtree(tmp_path / "runs" / "Acrobot-v1" / "dapo")
+    text = text_of(make_report(tmp_path))
+    assert "On no environment are there runs of two variants yet" in text and "one variant only" not in text
+    assert "dapo 401 (400 to 402) on CartPole-v1, ppo 51.0 (50.0 to 52.0) on Acrobot-v1" in text
+
+
 def test_nothing_finished(tmp_path):
     with pytest.raises(UsageError, match=r"has no experiment\.json"):
         make_report(tmp_path)
@@ -662,6 +671,19 @@ def test_untrained_policies_that_variants_share_count_once(tmp_path):
     results = collect(tmp_path)
     assert scale(results, ENV).low == pytest.approx(3.0)
     assert not scale(results, ENV).usable
+
+
+def test_a_lucky_untrained_policy_does_not_turn_the_order_round(tmp_path):
+    """Seed 0 balances the pole before it learns: the mean of the untrained policies is above that of every variant."""
+
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        return curve_to((60.0 if variant == "ppo" else 90.0) + seed, first=9.0 if seed else 500.0)
+
+    write_experiment(tmp_path, curve, envs=(ENV, "Acrobot-v1"), seeds=5)
+    results = collect(tmp_path)
+    assert scale(results, ENV).low > scale(results, ENV).high
+    assert normalised_scores(results)[0] == []
+    assert "ppo ended higher" not in text_of(make_report(tmp_path))
 
 
 def test_statements_about_several_environments_say_which(tmp_path):

@@ -154,8 +154,9 @@ def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch:
             "envs": ["Pendulum-v1"],
             "variants": [{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True}}],
         },
+        {"variants": [{"algo": "dqn", "hyperparams": {"exploration_final_eps": 0.9}}]},
     ],
-    ids=["dapo", "ppo with statistics"],
+    ids=["dapo", "ppo with statistics", "dqn"],
 )
 def test_a_clip_that_was_interrupted_is_made_as_it_would_have_been(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import signal
@@ -312,6 +313,31 @@ def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     assert [path.parent.name for path in tmp_path.rglob("error.txt")] == ["0"]
     assert not (tmp_path / "runs" / "CartPole-v1" / "ppo" / "1").exists()
+
+
+def test_a_full_disk_ends_no_other_run(tmp_path: Path) -> None:
+    """It has no room for a traceback, either."""
+    experiment = make_experiment(TINY | {"seeds": 1}, "test")
+    board = Board(experiment, tmp_path, Console())
+    said = []
+    for job, log in zip(experiment.jobs(), ["OSError: [Errno 28] No space left on device", ""], strict=True):
+        folder = job.folder(tmp_path)
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_text(log)
+        (folder / "error.txt").touch()
+        said.append(board.end(job, (job.env, job.variant.name, job.seed)))
+    assert said == ["OSError: [Errno 28] No space left on device", "It has left no message. Is the disk full?"]
+
+
+def test_a_full_disk_is_said_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def no_room_for_a_folder(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalPool, "start", no_room_for_a_folder)
+    assert compare(tmp_path) == 2
+    assert "No space left on device. Finished runs are kept: make room" in capfd.readouterr().err
 
 
 def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
@@ -671,10 +697,16 @@ def test_presets_make_variants() -> None:
         ({"variants": [{"algo": "ppo", "preset": "gspo"}]}, "presets are for dapo and grpo, not for ppo"),
         ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
         ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
+        ({"variants": [{"name": "ж" * 150, "algo": "ppo"}]}, "it has 300 bytes, use at most 255"),
+        ({"variants": [{"algo": "grpo", "factors": {"gamma": ["9" * 250]}}]}, "it has 262 bytes, use at most 255"),
         ({"variants": "ppo"}, "variants must be a list"),
         ({"timesteps": {"Acrobot-v1": 100}}, "there is no environment 'Acrobot-v1'"),
         ({"timesteps": {"CartPole-v1": 0}}, "must be a whole number above 0, not 0"),
         ({"timesteps": None}, "timesteps is missing"),
+        ({"timesteps": 0}, "timesteps must be a whole number above 0, not 0"),
+        ({"variants": [{"algo": ["grpo"], "preset": "gspo"}]}, "algo must be text, not ['grpo']"),
+        ({"variants": [{"algo": "grpo", "preset": ["gspo"]}]}, "preset must be text, not ['gspo']"),
+        ({"variants": [{"algo": "grpo", "name": None}]}, "name must be text, not None"),
         ({"n_evaluations": float("inf")}, "my.yml: n_evaluations must be a whole number above 0, not inf"),
         ({"seeds": float("nan")}, "my.yml: seeds must be a whole number above 0, not nan"),
         ({"envs": [1]}, "my.yml: each of the envs must be the id of an environment, such as CartPole-v1, not 1"),
