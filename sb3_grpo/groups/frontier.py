@@ -40,7 +40,7 @@ class Cell:
     """
     What observations that are alike have in common.
 
-    :param state: The one that was reached with the fewest steps
+    :param state: The one that was reached with the fewest steps, as far as is known
     :param n_steps: How many, from the beginning of an episode
     :param parent: The cell before it, ``None`` where the episode began
     :param n_visits: How often it was entered
