@@ -185,7 +185,7 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except (ImportError, TypeError) as error:  # TypeError: of names that begin with a dot
             raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
     register_games(name)
     try:

@@ -219,7 +219,8 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
         variants=list(variants.values()),
         seeds=sorted({*before.seeds, *now.seeds}),
         timesteps=before.timesteps | now.timesteps,
-        main_modes=before.main_modes | now.main_modes,
+        # Runs that there are keep the rule by which they were scored, also that of folders older than any rule
+        main_modes={env: mode for env, mode in now.main_modes.items() if env not in before.envs} | before.main_modes,
         hyperparams=hyperparams,
         networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in hyperparams},
     )

@@ -242,6 +242,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ("PongNoFrameSkip-v4", "PongNoFrameskip-v4"),
         ("qqqqqqq", "Known are: CartPole-v0, CartPole-v1, MountainCar-v0"),
         ("no_such_module:CartPole-v1", "cannot import no_such_module"),
+        (".here:CartPole-v1", "cannot import .here"),
     ],
 )
 def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

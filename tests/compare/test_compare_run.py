@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -666,6 +667,13 @@ def test_which_returns_count_is_written_down_before_anything_runs(tmp_path: Path
     more = make_experiment(TINY | {"envs": ["Pendulum-v1"], "variants": ["ppo"]}, "test")
     merge(experiment, more).save(tmp_path)
     assert Experiment.load(tmp_path).main_modes == {env: mode for mode, each in by_mode.items() for env in each}
+
+
+def test_runs_that_there_are_keep_the_rule_by_which_they_were_scored() -> None:
+    now = make_experiment(TINY | {"envs": ["CartPole-v1", "Acrobot-v1"], "variants": ["ppo"]}, "test")
+    for rule in ({"CartPole-v1": "stochastic"}, {}):  # {}: from before there was a rule
+        before = replace(now, envs=["CartPole-v1"], main_modes=rule)
+        assert merge(before, now).main_modes == rule | {"Acrobot-v1": "deterministic"}
 
 
 def test_presets_make_variants() -> None:
