@@ -5,7 +5,8 @@ import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ def _report(args: argparse.Namespace) -> int:
     _check_extra()
     from sb3_grpo.compare.report import make_report
 
-    say(Text("Report: ", "bold"), str(make_report(args.folder)))
+    with _no_room_is_said(args.folder):
+        say(Text("Report: ", "bold"), str(make_report(args.folder)))
     return OK
 
 
@@ -89,9 +91,10 @@ def _pack(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.packed import pack
     from sb3_grpo.compare.results import collect
 
-    results = collect(args.folder)
-    pack(results, args.target)
-    pack_clips(results, args.target)
+    with _no_room_is_said(args.target):
+        results = collect(args.folder)
+        pack(results, args.target)
+        pack_clips(results, args.target)
     size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
     say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB")
     return OK
@@ -117,15 +120,20 @@ def _compare(args: argparse.Namespace) -> int:
         raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
     except OSError as error:
         raise UsageError(f"Cannot write to {folder}: {error}") from error
-    with locked:
-        try:
-            return _run(args, experiment, folder)
-        except OSError as error:
-            if (code := no_room(error)) is None:
-                raise
-            raise UsageError(
-                f"{folder}: {os.strerror(code)}. Finished runs are kept: make room, and the same command goes on"
-            ) from error
+    with locked, _no_room_is_said(folder):
+        return _run(args, experiment, folder)
+
+
+@contextmanager
+def _no_room_is_said(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if (code := no_room(error)) is None:
+            raise
+        raise UsageError(
+            f"{folder}: {os.strerror(code)}. Finished runs are kept: make room, and give the same command again"
+        ) from error
 
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:

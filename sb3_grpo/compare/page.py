@@ -11,6 +11,7 @@ import numpy as np
 
 from sb3_grpo.compare.clips import Clip
 from sb3_grpo.compare.definition import MODE_RULE
+from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import Finding, Scale, number, seen
 from sb3_grpo.compare.headline import scored_by
@@ -150,7 +151,7 @@ def write_page(page: Page) -> "Path":
         data=markupsafe.Markup(script_json(page.data)),
     )
     path = page.results.folder / "report.html"
-    path.write_text(html, encoding="utf-8")
+    write_atomically(path, html, durable=False)
     return path
 
 

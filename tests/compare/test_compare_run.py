@@ -339,6 +339,9 @@ def test_a_full_disk_is_said_without_a_traceback(
     monkeypatch.setattr(LocalPool, "start", no_room_for_a_folder)
     assert compare(tmp_path) == 2
     assert "No space left on device. Finished runs are kept: make room" in capfd.readouterr().err
+    monkeypatch.setattr("sb3_grpo.compare.report.make_report", no_room_for_a_folder)
+    assert main(["compare", "report", str(tmp_path)]) == 2
+    assert "No space left on device. Finished runs are kept: make room" in capfd.readouterr().err
 
 
 def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
