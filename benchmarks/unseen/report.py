@@ -61,7 +61,7 @@ TITLES = {
 # Where a list has become another one's: said of its looks
 USED_UP = {
     "test": "Two were all that the rules allow. Since then the list is for development: *staggered* was found on some of its "
-    "tasks. The test is a second list, `test_2` in `benchmarks/unseen/tasks.py`. "
+    "tasks. The test is [a second list](unseen_test_2.md). "
 }
 # A comment in Markdown: a page that is made again has the same design, whatever was tried since
 BEGIN = "% Design: "
