@@ -378,8 +378,9 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
         f"*Above* or *below*: the 95% interval of the probability of improvement excludes 0.5. *Level*: it does not, and the "
         f"interval of the difference of the IQMs lies within {MARGIN}, fixed before any run on the test list. Otherwise "
         f"*undecided*. Intervals are stratified bootstraps over the seeds, not corrected for the number of comparisons. "
-        f"Everybody learns with the defaults of the class; GRPO and DAPO are of the design {runs.design} (designs that "
-        f"this list was looked at with: {len(looks)}). PPO-norm: PPO in a `VecNormalize` on the tasks where the RL Zoo "
+        f"Everybody learns with the defaults of the class, by which GRPO and DAPO normalise observations where actions are "
+        f"continuous; GRPO and DAPO are of the design {runs.design} (designs that this list was looked at with: "
+        f"{len(looks)}). PPO-norm: PPO in a `VecNormalize` on the tasks where the RL Zoo "
         f"normalises, PPO's runs elsewhere. GRPO-paper: the preset grpo-paper with our group size, epochs and "
         f"minibatches{paper}.\n"
     )
