@@ -1,4 +1,7 @@
-"""The same checks on a GPU, where there is one."""
+"""
+Whether everything is on the model's device: a GPU where there is one, and otherwise the CPU, so that these tests do not go
+out of date.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ import pytest
 import torch as th
 from digit_texts import LENGTH, Digits, growing_texts, make_policy
 from gymnasium import spaces
+from language_models import make_grpo, make_language_model
 from stable_baselines3 import PPO
 from toy_envs import TINY, SpacesEnv
 
@@ -17,8 +21,9 @@ from sb3_grpo.grpo import TokenActorCriticPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.tokens import PAD, TokenSteps
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
+DEVICE = "cuda" if th.cuda.is_available() else "cpu"
 NETWORK = {"n_layers": 1, "width": 32, "n_heads": 2}
 SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 2, "seed": 0}
 IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -26,7 +31,7 @@ VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 
 
 def make_model(name: str, algo: type[GRPO] = DAPO, **kwargs: Any) -> Any:
-    settings: dict[str, Any] = {"device": "cuda", **SETTINGS, **kwargs}
+    settings: dict[str, Any] = {"device": DEVICE, **SETTINGS, **kwargs}
     if name == "TokenPolicy":
         env: Any = VerifierTextVecEnv(8, seed=0, task="arithmetic")
         settings["policy_kwargs"] = {**NETWORK, **kwargs.get("policy_kwargs", {})}
@@ -44,7 +49,7 @@ def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> No
     model = make_model(name, GRPO, kl_coef=0.1).learn(200)
     batch = model.batch
     tensors = [batch.actions, batch.old_log_prob, batch.rows, batch.rewards, batch.mask, model._advantages(batch)]
-    assert {tensor.device.type for tensor in tensors} == {"cuda"}
+    assert {tensor.device.type for tensor in tensors} == {DEVICE}
     model.save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
     for ours, theirs in zip(model.policy.parameters(), on_cpu.policy.parameters(), strict=True):
@@ -57,55 +62,63 @@ def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
     model = make_model(name, GRPO, n_groups=None, n_steps=33).learn(900)
     batch = model.batch
     assert len(batch.going_on) > 0
-    states = model._states(batch)
+    states = model.policy.state_features(batch.next_observations)
     tensors = [batch.going_on, *states, model.value_regression.predict(states), model._advantages(batch)]
-    assert {tensor.device.type for tensor in tensors} == {"cuda"}
+    assert {tensor.device.type for tensor in tensors} == {DEVICE}
     assert all(tensor.isfinite().all() for tensor in tensors)
 
 
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path) -> None:
     kwargs = {**TINY, "normalize_observations": True}
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, device="cuda", use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS)
+    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, device=DEVICE, use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS)
     model.learn(6400).save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     np.testing.assert_allclose(
         model.predict(observations, deterministic=True)[0], on_cpu.predict(observations, deterministic=True)[0], atol=1e-4
     )
-    assert model.policy.observation_norm.norms[0].mean.device.type == "cuda"
+    assert model.policy.observation_norm.norms[0].mean.device.type == DEVICE
     assert model.policy.observation_norm.norms[0].mean.abs().sum() > 0.0
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 @pytest.mark.parametrize("kwargs", [{}, {"kl_coef": 0.1, "overlong_filter": True, "gradient_accumulation_steps": 2}])
 @pytest.mark.parametrize("name", ["MlpPolicy", "TokenPolicy"])
-def test_no_minibatch_waits_for_the_device(name: str, kwargs: dict[str, Any]) -> None:
+def test_loss_and_gradient_do_not_wait_for_the_device(name: str, kwargs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for once in each step of the optimizer, when its gradient is known, to see whether it is finite."""
+    clip_grad_norm, n_watched = th.nn.utils.clip_grad_norm_, 0
+
     class Watched(GRPO):
         def _loss(self, *args: Any) -> Any:
             th.cuda.set_sync_debug_mode("error")
             return super()._loss(*args)
 
-        def _log_update(self, *args: Any) -> None:
-            th.cuda.set_sync_debug_mode("default")
-            super()._log_update(*args)
+    def watched(*args: Any) -> th.Tensor:
+        nonlocal n_watched
+        norm = clip_grad_norm(*args)
+        th.cuda.set_sync_debug_mode("default")
+        n_watched += 1
+        return norm
 
+    monkeypatch.setattr(th.nn.utils, "clip_grad_norm_", watched)
     try:
-        # One epoch: between epochs, and at the end, it may wait
-        make_model(name, Watched, n_epochs=1, batch_size=16, **kwargs).learn(200)
+        make_model(name, Watched, batch_size=16, **kwargs).learn(200)
     finally:
         th.cuda.set_sync_debug_mode("default")
+    assert n_watched > 4
 
 
 @th.no_grad()
 def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
-    policy = make_policy().to("cuda")
+    policy = make_policy().to(DEVICE)
     reader = CachedReader(policy.read, policy.device)
     for observations in growing_texts(7, 40):
-        obs = th.as_tensor(observations, device="cuda")
+        obs = th.as_tensor(observations, device=DEVICE)
         cached = policy.action_net(reader(observations)).log_softmax(-1)
         uncached = policy.get_distribution(obs).distribution.logits
         lengths = (obs != PAD).sum(1)
-        forced = policy.get_distribution(TokenSteps(obs, th.arange(7, device="cuda"), lengths - 1)).distribution.logits
+        forced = policy.get_distribution(TokenSteps(obs, th.arange(7, device=DEVICE), lengths - 1)).distribution.logits
         th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
         th.testing.assert_close(forced, uncached, rtol=0, atol=1e-5)
 
@@ -117,14 +130,14 @@ def test_autocast_and_compile(option: str, tolerance: float) -> None:
     policy = model.policy
     assert all(parameter.isfinite().all() for parameter in policy.parameters())
     assert len(policy.generate(["3+4=", "8+5="])) == 2
-    policy, plain = make_policy(**{option: True}).to("cuda"), make_policy().to("cuda")
+    policy, plain = make_policy(**{option: True}).to(DEVICE), make_policy().to(DEVICE)
     reader = CachedReader(policy.read, policy.device)
     with th.no_grad():
         for each in (policy, plain):
             each.action_net.weight.div_(100.0)  # moderate logits, which bfloat16 rounds to about 0.01
         for observations in growing_texts(7, 12):
-            obs = th.as_tensor(observations, device="cuda")
-            steps = TokenSteps(obs, th.arange(7, device="cuda"), (obs != PAD).sum(1) - 1)
+            obs = th.as_tensor(observations, device=DEVICE)
+            steps = TokenSteps(obs, th.arange(7, device=DEVICE), (obs != PAD).sum(1) - 1)
             expected = plain.get_distribution(obs).distribution.logits
             cached = policy.action_net(reader(observations)).float().log_softmax(-1)
             trained = policy.get_distribution(steps).distribution.logits.float()
@@ -138,7 +151,7 @@ def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
     class Checked(PPO):
         def train(self) -> None:
             buffer = self.rollout_buffer
-            obs, actions = (th.as_tensor(each, device="cuda").flatten(0, 1) for each in (buffer.observations, buffer.actions))
+            obs, actions = (th.as_tensor(each, device=DEVICE).flatten(0, 1) for each in (buffer.observations, buffer.actions))
             with th.no_grad():
                 values, log_prob, _ = self.policy.evaluate_actions(obs.long(), actions.flatten())
             for ours, stored in ((log_prob, buffer.log_probs), (values, buffer.values)):
@@ -147,11 +160,11 @@ def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
 
     env = VerifierTextVecEnv(16, seed=0, task="arithmetic", truncate=False, max_answer_tokens=8)
     policy_kwargs = {**NETWORK, "optimizer_kwargs": {"fused": True}}
-    settings: Any = {"n_steps": 3, "batch_size": 48, "ent_coef": 0.1, "device": "cuda", "seed": 0}
+    settings: Any = {"n_steps": 3, "batch_size": 48, "ent_coef": 0.1, "device": DEVICE, "seed": 0}
     model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
     model.learn(3 * 3 * 16)
     assert len(differences) == 6 and max(differences) < 1e-4
-    assert {parameter.device.type for parameter in model.policy.parameters()} == {"cuda"}
+    assert {parameter.device.type for parameter in model.policy.parameters()} == {DEVICE}
 
 
 @pytest.mark.parametrize(
@@ -161,18 +174,16 @@ def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
 def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
-    from test_causal_lm import make_grpo, make_language_model
-
-    model: Any = make_grpo(make_language_model(), device="cuda", **policy_kwargs).learn(200)
+    model: Any = make_grpo(make_language_model(), device=DEVICE, **policy_kwargs).learn(200)
     policy = model.policy
     for each in (policy, model.ref_policy):
-        assert {parameter.device.type for parameter in each.parameters()} == {"cuda"}
+        assert {parameter.device.type for parameter in each.parameters()} == {DEVICE}
         assert all(parameter.isfinite().all() for parameter in each.parameters())
     reader = CachedReader(policy.read, policy.device)
     with th.inference_mode():
         for observations in growing_texts(7, 20):
             cached = policy.action_net(reader(observations)).log_softmax(-1)
-            uncached = policy.get_distribution(th.as_tensor(observations, device="cuda")).distribution.logits
+            uncached = policy.get_distribution(th.as_tensor(observations, device=DEVICE)).distribution.logits
             th.testing.assert_close(cached, uncached, rtol=0, atol=tolerance)
     losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=2)
     assert np.isfinite(losses).all()
@@ -181,15 +192,15 @@ def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_p
     model.save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu").policy
     observations = th.as_tensor(growing_texts(6, 8)[-1])
-    ours = policy.get_distribution(observations.cuda()).distribution.logits.cpu()
+    ours = policy.get_distribution(observations.to(DEVICE)).distribution.logits.cpu()
     th.testing.assert_close(on_cpu.get_distribution(observations).distribution.logits, ours, rtol=0, atol=tolerance)
 
 
 def test_generation_stops_where_texts_end() -> None:
-    policy = make_policy().to("cuda")
-    prompts = th.randint(Digits.eos_id, (50, 3), device="cuda")
+    policy = make_policy().to(DEVICE)
+    prompts = th.randint(Digits.eos_id, (50, 3), device=DEVICE)
     texts = policy.generate_tokens(prompts, LENGTH - 3)
-    assert texts.device.type == "cuda" and texts.shape == (50, LENGTH)
+    assert texts.device.type == DEVICE and texts.shape == (50, LENGTH)
     ended = 0
     for answer in texts[:, 3:].tolist():
         end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer else len(answer)
