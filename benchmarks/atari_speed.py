@@ -3,7 +3,8 @@ Steps per second and memory of training on an Atari game, against SB3's PPO with
 network: ``python -m benchmarks.atari_speed``.
 
 In turn, several times over, each in a process of its own with one thread. Steps are counted per second of the processor, which
-other work on the machine changes little, and per second of the clock. Writes ``benchmarks/results/atari_speed.json``.
+other work on the machine changes little, and per second of the clock. Writes ``benchmarks/results/atari_speed.json``, and
+with ``--device cuda`` ``atari_speed_cuda.json``.
 """
 
 import argparse
@@ -29,9 +30,10 @@ PPOS = {"n_steps": 256, "learning_rate": 2.5e-4, "clip_range": 0.1}
 SUBJECTS = ("ppo", "grpo", "dapo", "grpo, bfloat16", "dapo, bfloat16")
 
 
-def make_model(subject: str) -> Any:
+def make_model(subject: str, device: str) -> Any:
     """
     :param subject: One of ``SUBJECTS``
+    :param device: "cpu" or "cuda"
     :return: The model. PPO's process does not import this package, and has none of it in memory
     """
     algo, _, precision = subject.partition(", ")
@@ -42,7 +44,7 @@ def make_model(subject: str) -> Any:
         from stable_baselines3.common.vec_env import VecFrameStack
 
         env = VecFrameStack(make_atari_env(GAME, N_ENVS, seed=0, wrapper_kwargs={"terminal_on_life_loss": False}), 4)
-        return PPO("CnnPolicy", env, seed=0, device="cpu", **SAME, **PPOS)  # type: ignore[arg-type]
+        return PPO("CnnPolicy", env, seed=0, device=device, **SAME, **PPOS)  # type: ignore[arg-type]
     from sb3_grpo import DAPO, GRPO, make_atari_group_env
 
     return {"grpo": GRPO, "dapo": DAPO}[algo](
@@ -50,22 +52,23 @@ def make_model(subject: str) -> Any:
         make_atari_group_env(GAME, N_ENVS, seed=0),
         policy_kwargs={"use_bfloat16": True} if precision else None,
         seed=0,
-        device="cpu",
+        device=device,
         **SAME,
         **OURS,
     )
 
 
-def measure(subject: str, steps: int) -> dict[str, float]:
+def measure(subject: str, steps: int, device: str) -> dict[str, float]:
     """
     :param subject: One of ``SUBJECTS``
     :param steps: Environment steps of all copies together
+    :param device: "cpu" or "cuda"
     :return: What the training took
     """
     import torch as th
 
     th.set_num_threads(1)
-    model = make_model(subject)
+    model = make_model(subject, device)
     spent: dict[str, float] = defaultdict(float)
 
     def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,6 +88,7 @@ def measure(subject: str, steps: int) -> dict[str, float]:
     model.learn(steps)
     seconds, wall = time.process_time() - begin, time.perf_counter() - begin_wall
     n_steps = model.num_timesteps
+    on_gpu = {"peak_gpu_memory_mib": th.cuda.max_memory_allocated() / 2**20} if device == "cuda" else {}
     return {
         "steps": n_steps,
         "steps_per_cpu_second": n_steps / seconds,
@@ -93,6 +97,7 @@ def measure(subject: str, steps: int) -> dict[str, float]:
         "ms_rest_of_collect": 1e3 * (spent["collect"] - spent["env"]) / n_steps,
         "ms_train": 1e3 * spent["train"] / n_steps,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **on_gpu,
     }
 
 
@@ -102,18 +107,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=SUBJECTS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--one", choices=SUBJECTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(args.one, args.steps)))
+        print(json.dumps(measure(args.one, args.steps, args.device)))
         return
+
+    import torch as th
 
     from benchmarks.common import command, machine
 
     runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in args.subjects}
     for repeat in range(args.repeats):
         for subject in args.subjects:
-            options = ["--steps", str(args.steps), "--one", subject]
+            options = ["--steps", str(args.steps), "--device", args.device, "--one", subject]
             output = subprocess.run(
                 [sys.executable, "-m", "benchmarks.atari_speed", *options],
                 check=True,
@@ -138,7 +146,8 @@ def main() -> None:
         for subject in args.subjects
         if subject != "ppo" and "ppo" in runs
     }
-    settings = {"game": GAME, "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS}
+    device = th.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    settings = {"game": GAME, "device": device, "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS}
     result = {
         "settings": settings,
         "median": median,
@@ -147,7 +156,8 @@ def main() -> None:
         "command": command(),
         "machine": machine(),
     }
-    (RESULTS / "atari_speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    name = "atari_speed_cuda.json" if args.device == "cuda" else "atari_speed.json"
+    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(ratios, indent=1))
 
 

@@ -5,7 +5,7 @@ Each training is made twice, in two new processes, the second of which goes thro
 in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and generators. So do a
 ``ControlVecEnv`` and a ``DummyVecEnv``, and with unrelated starts a ``SubprocVecEnv`` and a ``DummyVecEnv``. With shared
 starts these two need not, and trainings with two threads of torch need not be like those with one: what came of it is written
-down.
+down. ``--device cuda`` makes those of the threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import torch as th
 from rich.progress import track
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
-from benchmarks.common import write_trust
+from benchmarks.common import RESULTS, command, machine, write_trust
 from benchmarks.resume import digest
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
@@ -110,9 +110,10 @@ def with_threads() -> list[Setting]:
     return [Setting(algo, *kind, 16, width) for algo in ("GRPO", "DAPO") for kind in kinds for width in WIDTHS]
 
 
-def train(setting: Setting) -> str:
+def train(setting: Setting, device: str = "cpu") -> str:
     """
     :param setting: What is trained
+    :param device: PyTorch's
     :return: Digest of what has been learned
     """
     algorithm = {"GRPO": GRPO, "DAPO": DAPO}[setting.algorithm]
@@ -126,20 +127,21 @@ def train(setting: Setting) -> str:
         network = {"net_arch": [setting.width, setting.width]}
         n_steps = STEPS // setting.n_envs
         make = functools.partial(algorithm, "MlpPolicy", env, n_steps=n_steps, unrelated_starts=setting.unrelated)
-    model = make(n_epochs=2, policy_kwargs=network, seed=SEED, device="cpu")
+    model = make(n_epochs=2, policy_kwargs=network, seed=SEED, device=device)
     model.learn(TOKENS if setting.copies == TEXT else 2 * STEPS)
     env.close()
     return digest(model)
 
 
-def in_new_process(wanted: list[Setting], n_threads: int = 1) -> dict[Setting, str]:
+def in_new_process(wanted: list[Setting], n_threads: int = 1, device: str = "cpu") -> dict[Setting, str]:
     """
     :param wanted: What is trained
     :param n_threads: Of torch
+    :param device: PyTorch's
     :return: The digests
     """
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.determinism", "--child", json.dumps([n_threads, wanted])],
+        [sys.executable, "-m", "benchmarks.determinism", "--child", json.dumps([n_threads, device, wanted])],
         env={**os.environ, "OMP_NUM_THREADS": str(n_threads)},
         capture_output=True,
         text=True,
@@ -149,10 +151,22 @@ def in_new_process(wanted: list[Setting], n_threads: int = 1) -> dict[Setting, s
     return dict(zip(wanted, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-def _child(n_threads: int, wanted: list[list[Any]]) -> None:
+def _child(n_threads: int, device: str, wanted: list[list[Any]]) -> None:
     th.set_num_threads(n_threads)
-    warnings.filterwarnings("ignore", "No update at")
-    print(json.dumps([train(Setting(*each)) for each in wanted]))
+    for message in ("No update at", "You are trying to run .* on the GPU"):
+        warnings.filterwarnings("ignore", message)
+    print(json.dumps([train(Setting(*each), device) for each in wanted]))
+
+
+def on_gpu() -> None:
+    """Make some of the trainings twice on a GPU, and write down which are the same."""
+    wanted = with_threads()
+    with ThreadPoolExecutor(2) as pool:
+        first, again = pool.map(lambda order: in_new_process(order, device="cuda"), (wanted, wanted[::-1]))
+    same = {" ".join(map(str, each)): first[each] == again[each] for each in wanted}
+    found = {"gpu": th.cuda.get_device_name(), "same": same, "command": command(), "machine": machine()}
+    (RESULTS / "determinism_cuda.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{sum(same.values())} of {len(same)} are the same, to the last bit.")
 
 
 def _all(passes: list[tuple[list[Setting], int]]) -> list[dict[Setting, str]]:
@@ -188,9 +202,13 @@ def main() -> None:
     """Train all of them, and write down what is not the same."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     if args.child:
         _child(*args.child)
+        return
+    if args.device == "cuda":
+        on_gpu()
         return
     wanted, threads = settings(), with_threads()
     passes = [(wanted, 1), (wanted[::-1], 1), (threads, 1), (threads, 2), (threads, 2)]
