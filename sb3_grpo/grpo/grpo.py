@@ -410,7 +410,7 @@ class GRPO(OnGroupAlgorithm):
                 continue
             stats.append(epoch)
             self._n_updates += 1
-            # Looking at the KL means to wait for the device: once per epoch
+            # Once per epoch: the mean over all minibatches is less noisy than that of one
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
