@@ -265,9 +265,13 @@ def _check_names(names: Iterable[Any], known: Iterable[str], where: str, what: s
 
 
 def _check_unique(names: list[str], where: str, advice: str = "name each once") -> None:
+    written: dict[str, str] = {}
     for name, count in Counter(names).items():
         if count > 1:
             raise UsageError(f"{where}: {name!r} is there {count} times: {advice}")
+        other = written.setdefault(name.casefold(), name)
+        if other != name:
+            raise UsageError(f"{where}: {other!r} and {name!r} would have one folder where capitals do not count: {advice}")
 
 
 def _safe_name(name: Any, where: str) -> str:

@@ -1,7 +1,6 @@
 """What a comparison runs: environments x variants of algorithms x seeds."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from sb3_grpo.compare.reading import read_experiment_json
 from sb3_grpo.compare.results import is_done, run_folder
 from sb3_grpo.console import UsageError
+from sb3_grpo.utils.files import replace_text
 
 
 class Variant(NamedTuple):
@@ -126,7 +126,7 @@ class Experiment:
         :param folder: folder of the experiment
         """
         content = asdict(self) | {"variants": [variant._asdict() for variant in self.variants]}
-        write_atomically(folder / "experiment.json", json.dumps(content, indent=2) + "\n")
+        replace_text(folder / "experiment.json", json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "Experiment":
@@ -140,21 +140,6 @@ class Experiment:
         except TypeError as error:
             path = folder / "experiment.json"
             raise UsageError(f"{path} is damaged ({error}): choose another folder with --output") from error
-
-
-def write_atomically(path: Path, text: str, durable: bool = True) -> None:
-    """
-    :param path: the file, which no reader sees half written
-    :param text: its content
-    :param durable: whether it survives a power cut if anything that is written later does
-    """
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def differences(before: Experiment, now: Experiment, folder: Path, defaults: Mapping[str, Mapping[str, Any]]) -> list[str]:

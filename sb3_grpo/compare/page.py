@@ -11,7 +11,6 @@ import numpy as np
 
 from sb3_grpo.compare.clips import Clip
 from sb3_grpo.compare.definition import MODE_RULE
-from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import Finding, Scale, number, seen
 from sb3_grpo.compare.headline import scored_by
@@ -21,6 +20,7 @@ from sb3_grpo.compare.results import Results, import_extra
 from sb3_grpo.compare.statistics import MIN_SEEDS, RESAMPLES, Band, Interval, Verdict
 from sb3_grpo.compare.stills import dash_array
 from sb3_grpo.compare.tables import Table
+from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.html import script_json, source_of
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def write_page(page: Page) -> "Path":
         data=markupsafe.Markup(script_json(page.data)),
     )
     path = page.results.folder / "report.html"
-    write_atomically(path, html, durable=False)
+    replace_text(path, html, durable=False)
     return path
 
 

@@ -233,8 +233,18 @@ def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFr
     return table
 
 
-class _BoundedLoader(yaml.SafeLoader):
-    """Merge keys (``<<: [*a, *a]``) multiply what they stand for while it is read."""
+class _StrictLoader(yaml.SafeLoader):
+    """Of a key that is there twice the last one would count. Merge keys (``<<: [*a, *a]``) multiply what they stand for."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        written = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in written:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                written.add((key.tag, key.value))
+        return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
@@ -258,7 +268,7 @@ def read_yaml(path: Path) -> Any:
         text = path.read_bytes()
         if len(text) > _MAX_YAML_SIZE:
             raise UsageError(f"{path} has more than {_MAX_YAML_SIZE // 2**20} MiB, which no description of an experiment has")
-        content = yaml.load(text, Loader=_BoundedLoader)
+        content = yaml.load(text, Loader=_StrictLoader)
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}") from error
     # What is no date and no number, and what no key can be, has errors of its own

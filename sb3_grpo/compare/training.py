@@ -24,11 +24,11 @@ from sb3_grpo.clips.stored import save_played
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
-from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder
 from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
 from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
+from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.machine import describe_machine, versions
 from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
@@ -88,7 +88,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         if normalizer is not None:
             normalizer.save(str(folder / "vecnormalize.pkl"))
         result = _result(model, settings, seconds, recorder.memory, dropped)
-        write_atomically(folder / RESULT, json.dumps(result, indent=2) + "\n")
+        replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
         # Only now: killed before, the run goes on from them
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         if settings["clips"]:
@@ -166,7 +166,7 @@ def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:
         print(f"Goes on after {newest.manifest['steps']} steps")
         algorithm: Any = type(built.model)
         built = built._replace(model=algorithm.resume(newest.path, built.model.get_env(), device=built.model.device))
-    write_atomically(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+    replace_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     return built
 
 
@@ -236,4 +236,4 @@ def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> No
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    replace_text(path, text.getvalue())

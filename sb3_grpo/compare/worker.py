@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.compare.experiment import write_atomically
 from sb3_grpo.compare.results import is_done
-from sb3_grpo.utils.files import no_room
+from sb3_grpo.utils.files import no_room, replace_text
 
 if TYPE_CHECKING:
     from sb3_grpo.compare.recorder import Progress
@@ -163,7 +162,7 @@ def note_progress(folder: Path, progress: "Progress") -> None:
     :param progress: what is shown of it. Where the disk takes no more, the training goes on
     """
     with suppress(OSError):
-        write_atomically(folder / _PROGRESS, json.dumps(progress), durable=False)
+        replace_text(folder / _PROGRESS, json.dumps(progress), durable=False)
 
 
 def _end_with_parent() -> None:

@@ -33,13 +33,14 @@ def save_location(path: str | Path, suffix: str) -> Path:
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[io.BufferedIOBase]:
+def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase]:
     """
     Write a file that takes the place of an older one at the end of the ``with`` block, and not before: after an exception,
     or when the process is killed, the old one is still there. (A process that is killed leaves an unfinished ``.part``.)
     Permissions and links stay as with ``open``.
 
     :param path: Where; a missing folder is made as SB3 does it
+    :param durable: Whether it survives a power cut if anything that is written later does
     :return: The file to write to
     """
     if path.is_symlink():
@@ -58,12 +59,25 @@ def replace_file(path: Path) -> Iterator[io.BufferedIOBase]:
             if exists:
                 part.chmod(stat.S_IMODE(path.stat().st_mode))
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def replace_text(path: Path, text: str, durable: bool = True) -> None:
+    """
+    Write a text by ``replace_file``.
+
+    :param path: Where
+    :param text: The content
+    :param durable: See ``replace_file``
+    """
+    with replace_file(path, durable) as file:
+        file.write(text.encode())
 
 
 def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> None:

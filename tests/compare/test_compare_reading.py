@@ -129,6 +129,15 @@ def test_huge_numbers_in_a_description(changes: dict[str, Any], message: str) ->
         make_experiment({"name": "tiny", **TINY, **changes}, "mine.yml")
 
 
+def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yml"
+    path.write_text("envs: [CartPole-v1]\nseeds: 3\nenvs: [Acrobot-v1]\n")
+    with pytest.raises(UsageError, match=r"(?s)twice.yml is not valid YAML: 'envs' is there twice.*line 3, column 1"):
+        read_experiment(path)
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: {1: 2, '1': 3}")
+    assert read_experiment(path)["b"] == {"x": 2}
+
+
 def test_yaml_that_stands_for_more_than_it_has(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]

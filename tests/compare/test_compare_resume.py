@@ -131,7 +131,7 @@ def test_a_run_goes_on_to_the_last_bit(
 
 def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of()
-    original = training.write_atomically
+    original = training.replace_text
 
     def write(path: Path, text: str) -> None:
         if path.name == "result.json":
@@ -139,7 +139,7 @@ def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch:
         original(path, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "write_atomically", write)
+        patch.setattr(training, "replace_text", write)
         killed(settings, tmp_path, at=10**9)
     assert checkpoints_in(tmp_path / "checkpoints"), "or the whole run would be lost"
     train(settings, tmp_path)
@@ -354,4 +354,4 @@ def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
     assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
     assert is_under_way(tmp_path / "run"), "the same command goes on with it"
     # And what is only shown is worth no run
-    note_progress(tmp_path / "no folder", recorder.Progress(1, 1.0, 1.0))
+    note_progress(tmp_path / "run" / "error.txt", recorder.Progress(1, 1.0, 1.0))

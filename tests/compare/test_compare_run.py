@@ -707,6 +707,7 @@ def test_presets_make_variants() -> None:
         ({"variants": [{"algo": "grpo", "preset": "grpo"}]}, "Unknown preset 'grpo', must be one of vpg, grpo-paper"),
         ({"variants": [{"algo": "ppo", "preset": "gspo"}]}, "presets are for dapo and grpo, not for ppo"),
         ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
+        ({"variants": ["ppo", {"name": "PPO", "algo": "ppo"}]}, "'ppo' and 'PPO' would have one folder where capitals do not"),
         ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
         ({"variants": [{"name": "ж" * 150, "algo": "ppo"}]}, "it has 300 bytes, use at most 255"),
         ({"variants": [{"algo": "grpo", "factors": {"gamma": ["9" * 250]}}]}, "it has 262 bytes, use at most 255"),
