@@ -38,6 +38,7 @@ from benchmarks.unseen.scores import (
     scores_at_equal_seconds,
     select,
     too_early,
+    with_alike,
 )
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare.figures import styles
@@ -52,6 +53,7 @@ from sb3_grpo.compare.statistics import (
 # More are not written down one by one
 MOST_SEEDS = 3
 LESS_THAN_HALF = "†"
+ALIKE = "Against PPO with observations normalised where ours are"
 TITLES = {
     "development": "Tasks that the defaults were chosen on",
     "test": "Tasks that the defaults were not chosen on",
@@ -111,6 +113,25 @@ def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
         tables[0][-1] += [say(pairs), f"{too_early(runs, algo, 'ppo')} of {len(runs.common)}"]
     columns = ["", "IQM", "PPO's IQM", "optimality gap", "difference", "probability of improvement"]
     return markdown([*columns, "against PPO", "tasks not evaluated by then"], tables[0]), markdown(columns, tables[1])
+
+
+def table_against_alike(runs: Runs) -> str:
+    """
+    :param runs: What is shown, ``ppo-alike`` among it
+    :return: Rows for each of ours: over all tasks, and over those with continuous actions
+    """
+    lines = []
+    continuous = runs._replace(common=[task for task in runs.common if task.is_continuous])
+    parts = {"all": runs, "continuous actions": continuous} if continuous.common else {"all": runs}
+    for algo in (algo for algo in OURS if algo in runs.of):
+        for where, part in parts.items():
+            first, second = scores(part, algo), scores(part, "ppo-alike")
+            pair = against(first, second)
+            middles = [_text(iqm_interval(clipped(each))) for each in (first, second)]
+            cells = [*middles, _text(pair.difference), _text(pair.improvement), pair.word]
+            lines.append([LABELS[algo], f"{where}, {len(part.common)}", *cells])
+    columns = ["", "tasks", "IQM", "PPO's IQM", "difference", "probability of improvement", "against PPO"]
+    return markdown(columns, lines)
 
 
 def _text(interval: Interval) -> str:
@@ -219,7 +240,13 @@ def result(runs: Runs) -> str:
         if names:
             behind_on.append(f"{LABELS[algo]} on {names}")
     together = f"over {len(runs.common)} of {_tasks(len(LISTS[runs.list]))}"
-    parts = {f"At equal steps, {together}": steps, "At equal seconds": seconds}
+    parts = {f"At equal steps, {together}": steps}
+    alike = with_alike(runs)
+    if alike is not None:
+        parts[ALIKE + ", at equal steps"] = [
+            clause(LABELS[algo], against(scores(alike, algo), scores(alike, "ppo-alike"))) for algo in ours
+        ]
+    parts["At equal seconds"] = seconds
     parts |= {"Less than half of PPO's gain over a random policy": behind_on} if behind_on else {}
     return "\n\n".join(bullets(head, lines) for head, lines in parts.items())
 
@@ -335,6 +362,14 @@ def page(found: Sequence[Row], runs: Runs) -> str:
             "With the slower one's next evaluation. What it had learned lies between the two tables, unless it forgets: "
             "*above*, *below* and *level* are said if they hold in both.\n",
             following + "\n",
+        ]
+    alike = with_alike(runs)
+    if runs.common and alike is not None:
+        parts += [
+            f"## {ALIKE}\n",
+            "PPO in a `VecNormalize` where actions are continuous, because there GRPO and DAPO normalise observations by "
+            "default, and as it is elsewhere. At equal steps:\n",
+            table_against_alike(alike) + "\n",
         ]
     parts += [
         "## Task by task\n",

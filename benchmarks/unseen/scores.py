@@ -138,6 +138,20 @@ def scores(runs: Runs, algo: str) -> Scores:
     return [normalise(final_returns(runs.of[algo][task.env_id]), task.low, task.high) for task in runs.common]
 
 
+def with_alike(runs: Runs) -> Runs | None:
+    """
+    :param runs: What is shown
+    :return: The same with ``ppo-alike``, PPO with observations normalised where ours are: ``ppo-norm`` where actions are
+        continuous, ``ppo`` elsewhere. Nothing as long as runs of these are missing
+    """
+    if "ppo-norm" not in runs.of or "ppo" not in runs.of:
+        return None
+    alike = {task.env_id: runs.of["ppo-norm" if task.is_continuous else "ppo"][task.env_id] for task in LISTS[runs.list]}
+    if any(len(of_task) < SEEDS[runs.list] for of_task in alike.values()):
+        return None
+    return runs._replace(of={**runs.of, "ppo-alike": alike})
+
+
 def median_seconds(runs: Sequence[Row]) -> float:
     """
     :param runs: Of an algorithm on a task

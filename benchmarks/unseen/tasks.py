@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 Wrap = Callable[[gym.Env], gym.Env]
+# Among families that have both
+CONTINUOUS = ("Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3")
 
 
 class Task(NamedTuple):
@@ -26,6 +28,11 @@ class Task(NamedTuple):
     high: float
     family: str
     normalize: bool = False
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether actions are continuous: there GRPO and DAPO normalise observations by default."""
+        return self.family in ("MuJoCo", "dm_control") or self.env_id in CONTINUOUS
 
     def make(self, **kwargs: Any) -> gym.Env:
         """

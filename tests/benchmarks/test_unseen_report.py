@@ -113,6 +113,27 @@ def test_ppo_norm_is_ppo_where_nothing_is_normalised():
     assert "ppo-norm" not in scores.select(ppo, "test", "A").of
 
 
+def test_ppo_is_also_normalised_where_ours_are():
+    """Ours normalise where actions are continuous, the RL Zoo elsewhere, too."""
+    continuous = NORMAL._replace(family="MuJoCo")
+    LISTS["test"] = (PLAIN, NORMAL._replace(env_id="Discrete-v0"), continuous)
+    found = [row for task in LISTS["test"] for row in rows_of("ppo", task, [1] * 3) + rows_of("grpo", task, [5] * 3)]
+    by_zoo = [row for task in LISTS["test"][1:] for row in rows_of("ppo-norm", task, [7] * 3)]
+    alike = scores.with_alike(scores.select([*found, *by_zoo], "test", "A"))
+    returns = {env_id: scores.final_returns(of_task)[0] for env_id, of_task in alike.of["ppo-alike"].items()}
+    assert returns == {"Plain-v0": 1, "Discrete-v0": 1, "Normal-v0": 7}
+    text = report.page([*found, *by_zoo], scores.select([*found, *by_zoo], "test", "A"))
+    assert "**Against PPO with observations normalised where ours are, at equal steps**\n\n- GRPO is above PPO" in text
+    rows = [line.split(" | ") for line in text.partition(f"## {report.ALIKE}")[2].splitlines() if line.startswith("| GRPO |")]
+    assert [(row[1], row[5].split()[0], row[6].strip(" |")) for row in rows] == [
+        ("all, 3", "0.67", "above"),
+        ("continuous actions, 1", "0.00", "below"),
+    ]
+    # Nothing is said before all runs are there
+    for some in (found, [*found, *by_zoo[:-1]]):
+        assert report.ALIKE not in report.page(some, scores.select(some, "test", "A"))
+
+
 def test_what_is_missing_is_said_and_left_out():
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
