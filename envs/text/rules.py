@@ -425,13 +425,21 @@ def _changeable(name: str) -> Any:
 
 
 class HasRules:
-    """An environment with rules, of which it shows those that can be changed."""
+    """An environment with rules, of which it shows those that can be changed, and the worked examples of its task."""
 
     rules: TextEpisodeRules
     reward_correct = _changeable("reward_correct")
     reward_wrong = _changeable("reward_wrong")
     success_score = _changeable("success_score")
     truncate = _changeable("truncate")
+
+    def worked_examples(self, n: int, seed: int = 0) -> list[tuple[str, str]]:
+        """
+        :param n: How many, all different
+        :param seed: Which ones
+        :return: Pairs of prompt and answer, see :meth:`Task.worked_examples`
+        """
+        return self.rules.task.worked_examples(n, seed)
 
 
 def _check_rewards(reward_correct: float, reward_wrong: float, success_score: float) -> None:
