@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,7 +310,7 @@ def _pair(pair: Any, where: str) -> Item:
     if not isinstance(pair, tuple | list) or not 2 <= len(pair) <= 3:
         raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
     prompt, answer, metadata = pair if len(pair) == 3 else (*pair, {})
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
+    if isinstance(answer, Real) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(prompt, str) or not isinstance(answer, str) or not isinstance(metadata, dict):
         raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")

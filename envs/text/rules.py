@@ -478,6 +478,12 @@ def _make_tokenizer(tokenizer: Any, task: Task) -> Tokenizer:
             f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
             "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
         )
+    size, end = tokenizer.vocab_size, tokenizer.eos_id
+    if not all(isinstance(each, int | np.integer) for each in (size, end)) or not 0 <= end < size:
+        raise ValueError(
+            f"tokenizer={type(tokenizer).__name__} has vocab_size={size!r} and eos_id={end!r}: no answer could end. "
+            "eos_id has to be a whole number from 0 to vocab_size - 1."
+        )
     return tokenizer
 
 

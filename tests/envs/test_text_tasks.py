@@ -266,6 +266,7 @@ def test_pairs_and_generators() -> None:
     assert isinstance(task, PairsTask)
     assert all_items(task) == [Item("a", "b"), Item("c", "7", {"hard": True})]
     assert task.alphabet() == "7abc"
+    assert [item.answer for item in all_items(make_task([("a", np.int64(7)), ("b", np.float32(0.5))]))] == ["7", "0.5"]
     squares = make_task(lambda index: (f"{index}^2", index**2), n_items=20)
     assert squares.item(12) == Item("12^2", "144") and squares.n_items == 20
     assert make_task(lambda index: (f"{index}", "")).n_items is None

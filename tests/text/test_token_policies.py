@@ -8,7 +8,7 @@ from digit_texts import LENGTH, Digits, growing_texts, make_policy
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 
-from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.envs import Item, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO, MlpPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
@@ -203,6 +203,9 @@ def test_errors() -> None:
         (("1+1=", "2"), r"got a single pair: write pretrain\(\[\('1\+1=', '2'\)\]\)"),
         ([""], "nothing to learn from an empty text"),
         ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
+        (iter([]), r"at least one text or pair \(prompt, answer\), got \[\]"),
+        ([("1+1=", 2)], r"are texts, got 2 of type int"),
+        ([Item("1+1=", "2")], r"a text or a pair \(prompt, answer\), got Item"),
         ([("1" * 8, "2" * 4)], "room for 12 tokens.* have 13"),
     ]:
         with pytest.raises(ValueError, match=match):
