@@ -226,12 +226,14 @@ class PairsTask(Task):
         pairs = []
         try:
             # str.splitlines() would also split at characters that JSON has in its texts
-            with open(path, encoding="utf-8") as lines:
+            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a mark
                 for number, line in enumerate(lines, start=1):
                     if line.strip():
                         pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
         if not pairs:
             raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
         return cls(pairs)
