@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,12 +226,14 @@ class PairsTask(Task):
         pairs = []
         try:
             # str.splitlines() would also split at characters that JSON has in its texts
-            with open(path, encoding="utf-8") as lines:
+            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a mark
                 for number, line in enumerate(lines, start=1):
                     if line.strip():
                         pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
         if not pairs:
             raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
         return cls(pairs)
@@ -309,7 +312,7 @@ def _pair(pair: Any, where: str) -> Item:
     if not isinstance(pair, tuple | list) or not 2 <= len(pair) <= 3:
         raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
     prompt, answer, metadata = pair if len(pair) == 3 else (*pair, {})
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
+    if isinstance(answer, Real) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(prompt, str) or not isinstance(answer, str) or not isinstance(metadata, dict):
         raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")

@@ -31,6 +31,11 @@ class HardPrompts(StartSampler, BaseCallback):
 
     def __init__(self, n_items: int, floor: float = 0.05, rate: float = 0.05):
         super().__init__()
+        if isinstance(n_items, bool) or not isinstance(n_items, int | np.integer):
+            raise ValueError(
+                f"HardPrompts counts the answers to each of n_items prompts, got n_items={n_items!r}: write their number. "
+                "For a task without an end (task.n_items is None) leave HardPrompts out."
+            )
         if n_items < 1 or floor <= 0.0 or not 0.0 < rate <= 1.0:
             raise ValueError(
                 "HardPrompts needs at least one item, a floor above 0 and a rate from above 0 to 1, "

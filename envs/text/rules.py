@@ -425,13 +425,21 @@ def _changeable(name: str) -> Any:
 
 
 class HasRules:
-    """An environment with rules, of which it shows those that can be changed."""
+    """An environment with rules, of which it shows those that can be changed, and the worked examples of its task."""
 
     rules: TextEpisodeRules
     reward_correct = _changeable("reward_correct")
     reward_wrong = _changeable("reward_wrong")
     success_score = _changeable("success_score")
     truncate = _changeable("truncate")
+
+    def worked_examples(self, n: int, seed: int = 0) -> list[tuple[str, str]]:
+        """
+        :param n: How many, all different
+        :param seed: Which ones
+        :return: Pairs of prompt and answer, see :meth:`Task.worked_examples`
+        """
+        return self.rules.task.worked_examples(n, seed)
 
 
 def _check_rewards(reward_correct: float, reward_wrong: float, success_score: float) -> None:
@@ -469,6 +477,12 @@ def _make_tokenizer(tokenizer: Any, task: Task) -> Tokenizer:
         raise TypeError(
             f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
             "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
+        )
+    size, end = tokenizer.vocab_size, tokenizer.eos_id
+    if not all(isinstance(each, int | np.integer) for each in (size, end)) or not 0 <= end < size:
+        raise ValueError(
+            f"tokenizer={type(tokenizer).__name__} has vocab_size={size!r} and eos_id={end!r}: no answer could end. "
+            "eos_id has to be a whole number from 0 to vocab_size - 1."
         )
     return tokenizer
 

@@ -199,4 +199,8 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         super().set_attr(attr_name, value, indices)
 
     def _own_methods(self) -> dict[str, Callable[..., Any]]:
-        return {**super()._own_methods(), "get_state": self._get_state, "render": self._transcript}
+        def worked_examples(idx: int, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
+            return self.worked_examples(*args, **kwargs)
+
+        shown = {"get_state": self._get_state, "render": self._transcript}
+        return {**super()._own_methods(), **shown, "worked_examples": worked_examples}

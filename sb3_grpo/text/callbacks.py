@@ -26,9 +26,14 @@ class WarmStart(BaseCallback):
 
     def _on_training_start(self) -> None:
         policy: Any = self.model.policy
+        if not hasattr(policy, "pretrain"):
+            raise ValueError(
+                f"WarmStart is for policies of texts, such as TokenPolicy, and that of this model is {type(policy).__name__}: "
+                "leave the callback out."
+            )
         if self.model._n_updates == 0 and getattr(self.model, "resumption", None) is None:
-            task = self.training_env.get_attr("rules", indices=0)[0].task
-            examples = task.worked_examples(self.n_examples, seed=self.seed)
+            # Made where the environment is: a task need not be able to leave its process
+            examples = self.training_env.env_method("worked_examples", self.n_examples, seed=self.seed, indices=0)[0]
             policy.pretrain(examples, n_epochs=self.n_epochs, batch_size=self.batch_size)
 
     def _on_step(self) -> bool:

@@ -193,6 +193,8 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :param end: Whether to append the token that ends it
         :return: Its tokens
         """
+        if not isinstance(text, str):
+            raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
         tokenizer = self.observation_space.tokenizer
         tokens = [*tokenizer.encode(text), *([tokenizer.eos_id] if end else [])]
         if not 0 < len(tokens) <= self.network_kwargs["context"]:

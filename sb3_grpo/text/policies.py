@@ -94,7 +94,10 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
         :return: action, value and log probability of the action
         """
         hidden = self._hidden(obs) if th.is_grad_enabled() else self._read_new_tokens(obs)
-        actions, log_prob = self._sample(hidden, deterministic)
+        if self._has_own_distribution:
+            actions, log_prob = self._sample_uncached(obs, deterministic)
+        else:
+            actions, log_prob = self._sample(hidden, deterministic)
         return actions, self.value_net(hidden), log_prob
 
     def _read_new_tokens(self, obs: th.Tensor) -> th.Tensor:
@@ -134,7 +137,8 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
             and entropy of the action distribution.
         """
         hidden = self._hidden(obs)  # type: ignore[arg-type]
-        distribution = self._get_action_dist_from_latent(hidden)
+        own = self._has_own_distribution
+        distribution = self.get_distribution(obs) if own else self._get_action_dist_from_latent(hidden)
         return self.value_net(hidden), distribution.log_prob(actions), distribution.entropy()
 
     def predict_values(self, obs: PyTorchObs) -> th.Tensor:

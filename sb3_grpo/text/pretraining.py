@@ -33,14 +33,15 @@ class PretrainingMixin(TokenNetworkMixin):
         :return: The mean loss per token, in nats, over the minibatches of each epoch
         :raises ValueError: if an epoch ends with a loss or weights that are not finite. The policy is as it was before
         """
-        if not texts or isinstance(texts, str):
-            raise ValueError(f"pretrain() needs a list of at least one text or pair (prompt, answer), got {texts!r}.")
-        if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(each, str) for each in texts):
-            raise ValueError(f"pretrain() needs a list of examples, got a single pair: write pretrain([{texts!r}]).")
+        examples: Any = texts if isinstance(texts, str | tuple) else list(texts)
+        if not examples or isinstance(examples, str):
+            raise ValueError(f"pretrain() needs a list of at least one text or pair (prompt, answer), got {examples!r}.")
+        if isinstance(examples, tuple) and len(examples) == 2 and all(isinstance(each, str) for each in examples):
+            raise ValueError(f"pretrain() needs a list of examples, got a single pair: write pretrain([{examples!r}]).")
         for name, value in (("n_epochs", n_epochs), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        tokens, n_given = zip(*(self._encode_example(example) for example in texts), strict=True)
+        tokens, n_given = zip(*(self._encode_example(example) for example in examples), strict=True)
         padded = padded_tokens(list(tokens), max(len(each) for each in tokens), th.device("cpu"))
         # Which tokens are learned is known on the host: there is no need to ask the device
         learned = (th.arange(padded.shape[1]) >= th.as_tensor(n_given)[:, None]) & (padded != PAD)
@@ -105,8 +106,8 @@ class PretrainingMixin(TokenNetworkMixin):
             if len(tokens) < 2:
                 raise ValueError("There is nothing to learn from an empty text.")
             return tokens, 1
-        if len(example) != 2:
-            raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r}.")
+        if not isinstance(example, tuple | list) or len(example) != 2:
+            raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r:.200}.")
         given, learned = self._encode(example[0]), self._encode(example[1], end=True)
         if len(given) + len(learned) > self.network_kwargs["context"]:
             raise ValueError(

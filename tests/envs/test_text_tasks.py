@@ -266,6 +266,7 @@ def test_pairs_and_generators() -> None:
     assert isinstance(task, PairsTask)
     assert all_items(task) == [Item("a", "b"), Item("c", "7", {"hard": True})]
     assert task.alphabet() == "7abc"
+    assert [item.answer for item in all_items(make_task([("a", np.int64(7)), ("b", np.float32(0.5))]))] == ["7", "0.5"]
     squares = make_task(lambda index: (f"{index}^2", index**2), n_items=20)
     assert squares.item(12) == Item("12^2", "144") and squares.n_items == 20
     assert make_task(lambda index: (f"{index}", "")).n_items is None
@@ -325,6 +326,11 @@ def test_jsonl(tmp_path: Path) -> None:
     # Ends of lines to Python, not to JSON
     path.write_text('{"prompt": "a\u2028b\x85c", "answer": "d"}\r\n{"prompt": "e", "answer": "f"}', encoding="utf-8")
     assert all_items(make_task(path)) == [Item("a\u2028b\x85c", "d"), Item("e", "f")]
+    path.write_text('{"prompt": "ü", "answer": "u"}', encoding="utf-8-sig")
+    assert make_task(path).item(0) == Item("ü", "u")
+    path.write_text('{"prompt": "ü", "answer": "u"}', encoding="latin-1")
+    with pytest.raises(ValueError, match=r"questions.jsonl is not in UTF-8 .*save it with that encoding"):
+        make_task(path)
     path.write_text('{"question": "1+1", "solution": "2"}\n')
     assert make_task(path, prompt_key="question", answer_key="solution").item(0) == Item("1+1", "2")
 

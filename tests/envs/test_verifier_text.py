@@ -3,6 +3,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -154,12 +155,18 @@ def test_wrong_actions_are_named(action: Any) -> None:
         VerifierTextEnv().step(0)
 
 
+def no_end(eos_id: Any) -> Any:
+    return SimpleNamespace(vocab_size=3, eos_id=eos_id, encode=list, decode=str)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
         ({"task": "arithmetics"}, ValueError, "did you mean 'arithmetic'"),
         ({"verifier": "maths"}, ValueError, "verifier='maths' has to be"),
         ({"tokenizer": object()}, TypeError, "tokenizer=object has no vocab_size, eos_id"),
+        ({"tokenizer": no_end(None)}, ValueError, "eos_id=None: no answer"),
+        ({"tokenizer": no_end(3)}, ValueError, "from 0 to vocab_size - 1"),
         ({"tokenizer": "missing.json"}, FileNotFoundError, "no file 'missing.json'"),
         ({"max_answer_tokens": 0}, ValueError, "max_answer_tokens=0 has to be"),
         ({"max_prompt_tokens": 1.5}, ValueError, "max_prompt_tokens=1.5 has to be"),

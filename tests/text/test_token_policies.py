@@ -8,7 +8,7 @@ from digit_texts import LENGTH, Digits, growing_texts, make_policy
 from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 
-from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.envs import Item, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO, MlpPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
@@ -203,6 +203,9 @@ def test_errors() -> None:
         (("1+1=", "2"), r"got a single pair: write pretrain\(\[\('1\+1=', '2'\)\]\)"),
         ([""], "nothing to learn from an empty text"),
         ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
+        (iter([]), r"at least one text or pair \(prompt, answer\), got \[\]"),
+        ([("1+1=", 2)], r"are texts, got 2 of type int"),
+        ([Item("1+1=", "2")], r"a text or a pair \(prompt, answer\), got Item"),
         ([("1" * 8, "2" * 4)], "room for 12 tokens.* have 13"),
     ]:
         with pytest.raises(ValueError, match=match):
@@ -278,15 +281,23 @@ def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
     th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
 
 
-class NoRepeats(TokenPolicy):
+class WithoutRepeats:
     """Never writes the same token twice in a row: its distribution depends on more than the last hidden state."""
 
     def get_distribution(self, obs: Any) -> Any:
-        distribution: Any = super().get_distribution(obs)
+        distribution: Any = super().get_distribution(obs)  # type: ignore[misc]
         steps = obs if isinstance(obs, TokenSteps) else TokenSteps(obs, th.arange(len(obs)), (obs != PAD).sum(1) - 1)
         newest = steps.texts[steps.text, steps.last]
         logits = distribution.distribution.logits.scatter(1, newest[:, None], -1e9)
         return distribution.proba_distribution(logits)
+
+
+class NoRepeats(WithoutRepeats, TokenPolicy):
+    """One without a critic."""
+
+
+class NoRepeatsCritic(WithoutRepeats, TokenActorCriticPolicy):
+    """One with a critic."""
 
 
 def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
@@ -309,6 +320,20 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
 
     model: Any = GRPO(NoRepeats, VerifierTextVecEnv(8, seed=0), group_size=4, n_groups=2, device="cpu", seed=0).learn(50)
     assert model.rollout_buffer.log_probs.min() > -100.0, "what was sampled is possible"
+
+
+def test_a_subclass_with_a_critic_and_its_own_distribution_is_sampled_and_trained_with_it() -> None:
+    policy = make_policy(NoRepeatsCritic)
+    observations = th.full((500, LENGTH), PAD)
+    observations[:, 0], observations[:, 1] = 3, th.arange(500) % 10
+    expected = policy.get_distribution(observations)
+    with th.no_grad():
+        actions, values, log_prob = policy(observations)
+    assert (actions != observations[:, 1]).all() and values.shape == (500, 1)
+    th.testing.assert_close(log_prob, expected.log_prob(actions), rtol=0, atol=1e-5)
+    values_again, again, entropy = policy.evaluate_actions(observations, actions)
+    th.testing.assert_close((values_again, again), (values, log_prob), rtol=0, atol=1e-5)
+    th.testing.assert_close(entropy, expected.entropy(), rtol=0, atol=1e-5)
 
 
 def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
