@@ -21,8 +21,10 @@ _KERNEL_VARIANCE = 2.0
 _BANDWIDTH = 1 / 6
 # Standardised entries of a state beyond are cut off: their squares would be out of all proportion
 _MAX_DEVIATION = 5.0
-# States with more numbers are projected to this many: the work grows with the square
-_MAX_NUMBERS = 512
+# Of states with more numbers no squares are taken: the work grows with the square of the columns
+_MAX_SQUARED = 512
+# States with more numbers are projected to this many
+_MAX_NUMBERS = 1024
 # Images with more entries are made smaller; several in one observation have equal shares of it
 MAX_PIXELS = 1024
 # ... to this many rows and columns
@@ -97,14 +99,11 @@ def _moments(inputs: th.Tensor) -> Moments:
     return Moments(inputs.mean(0, dtype=th.float64), inputs.std(0, correction=0).double())
 
 
-def _columns(
-    inputs: th.Tensor, moments: Moments, generator: th.Generator, most: int = _MAX_NUMBERS
-) -> tuple[Callable[[slice], th.Tensor], int, int]:
+def _columns(inputs: th.Tensor, moments: Moments, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
     :param inputs: (N, d) states
     :param moments: of these, or of more of their kind
     :param generator: draws the projection of large states
-    :param most: how many columns are not projected
     :return: function from rows to their standardised entries (M, c); c; how many entries are not constant
     """
     mean, std = moments
@@ -115,11 +114,11 @@ def _columns(
     def standardise(rows: slice) -> th.Tensor:
         return ((inputs[rows].double() - mean) * scale).clamp(-_MAX_DEVIATION, _MAX_DEVIATION).float()
 
-    if n_columns <= most:
+    if n_columns <= _MAX_NUMBERS:
         return standardise, n_columns, n_varying
-    projection = th.randn(n_columns, most, generator=generator).to(inputs.device)
+    projection = th.randn(n_columns, _MAX_NUMBERS, generator=generator).to(inputs.device)
     projection /= math.sqrt(n_varying)
-    return lambda rows: standardise(rows) @ projection, most, most
+    return lambda rows: standardise(rows) @ projection, _MAX_NUMBERS, _MAX_NUMBERS
 
 
 def _features_of_numbers(
@@ -129,8 +128,9 @@ def _features_of_numbers(
     :param numbers: (N, d) states
     :param moments: of these, or of more of their kind
     :param generator: draws the random features
-    :return: function from rows to x, x^2 and random Fourier features; how many columns these have
+    :return: function from rows to x, where there are few also x^2, and random Fourier features; how many columns these have
     """
+    with_squares = numbers.shape[1] <= _MAX_SQUARED
     columns, n_columns, n_varying = _columns(numbers, moments, generator)
     frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(numbers.device)
     phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(numbers.device)
@@ -141,9 +141,9 @@ def _features_of_numbers(
     def features(rows: slice) -> list[th.Tensor]:
         x = columns(rows)
         linear = x / math.sqrt(n_varying)
-        return [linear, linear * x, amplitude * th.cos(x @ frequencies + phases)]
+        return [linear, *([linear * x] if with_squares else []), amplitude * th.cos(x @ frequencies + phases)]
 
-    return features, 2 * n_columns + N_RANDOM_FEATURES
+    return features, (2 if with_squares else 1) * n_columns + N_RANDOM_FEATURES
 
 
 def _features_of_pictures(
@@ -155,7 +155,7 @@ def _features_of_pictures(
     :param generator: draws the projection of images with more channels than there may be entries
     :return: function from rows to x; how many columns it has
     """
-    columns, n_columns, n_varying = _columns(pictures, moments, generator, MAX_PIXELS)
+    columns, n_columns, n_varying = _columns(pictures, moments, generator)
     return lambda rows: [columns(rows) / math.sqrt(n_varying)], n_columns
 
 
@@ -178,11 +178,12 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
     ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, back in the units of the returns.
 
     The features of a state of numbers x, standardised over the batch, at time t are a constant, x, x^2, t, t^2, t^3, and
-    random Fourier features of x ([RFF], approximately a Gaussian kernel). These, and the projection of states with more than
-    512 entries, are the same at every call. In units of the variance of the returns, the noise has variance 1, the x together
-    1, the x^2 together about 3, the random features together 2, each power of t 1, and the constant is free. So with few
-    steps the values stay nearer to the mean. The standardised entries of pictures have variance 1 together, and no squares
-    and no random features: hundreds of entries are enough to remember single episodes by.
+    random Fourier features of x ([RFF], approximately a Gaussian kernel). With more than 512 numbers there are no x^2. The
+    random features, and the projection of states with more than 1,024 numbers, are the same at every call. In units of the
+    variance of the returns, the noise has variance 1, the x together 1, the x^2 together about 3, the random features together
+    2, each power of t 1, and the constant is free. So with few steps the values stay nearer to the mean. The standardised
+    entries of pictures have variance 1 together, and no squares and no random features: hundreds of entries are enough to
+    remember single episodes by.
 
     A step takes part in the fit of its own value, and so does the rest of its episode, whose returns have much of their
     noise in common: where a whole episode was lucky, part of its luck is taken for the value of its states.

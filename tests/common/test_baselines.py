@@ -111,6 +111,20 @@ def test_large_states() -> None:
     assert unexplained(returns, regression_values(large, time, returns)) < 0.1
 
 
+def test_boards_as_numbers() -> None:
+    """Hundreds of entries that are one or zero, and most of them zero: each has its own share of the value."""
+    generator = th.Generator().manual_seed(0)
+    boards = (th.rand(8000, 700, generator=generator) < 0.05).float()
+    shares = th.randn(700, dtype=th.float64, generator=generator)
+    truth = boards.double() @ shares
+    regression = ValueRegression()
+    nothing = StateFeatures(boards[:0], boards[:0, :0])
+    seen, unseen = (StateFeatures(part, part[:, :0]) for part in boards.split(6000))
+    no_end = th.full((6000,), -1)
+    regression.fit(seen, truth[:6000], nothing, no_end, th.ones(6000, dtype=th.float64))
+    assert unexplained(truth[6000:], regression.predict(unseen)) < 0.2
+
+
 def test_values_are_linear_in_pictures_only() -> None:
     x, time = states(2000)
     nothing, squares = x[:, :0], x.square().sum(1)
