@@ -26,6 +26,7 @@ from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
+from sb3_grpo.zoo.search_space import needs_whole_groups
 from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
@@ -318,6 +319,8 @@ class GroupExperimentManager(ExperimentManager):
         """
         # For the search space; and for others, to see whether this worker is still alive
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
+        trial.set_user_attr("horizon", self._hyperparams.get("horizon"))
+        trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         trial.set_user_attr("worker", this_worker())
         give_up_orphans(trial.study)
         self._trial.envs = []

@@ -213,7 +213,8 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, nor
     assert (older["n_steps"], older["n_groups"]) == (converted["n_steps"], converted["n_groups"])
     assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
     # Whatever the entry says
-    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4}
+    whole = {"loss_average": "episode", "overlong_filter": True}
+    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole
     model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
     assert (model.n_steps is None, model.n_groups is None) == (unit != "n_steps", unit == "n_steps")
 
@@ -234,6 +235,16 @@ def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.Capture
     assert train("-n", "200", "--trial-id", "0", algo=algo) == 2
     errors = capsys.readouterr().err
     assert "No trial 5 of study 'study'" in errors and "--storage and --study-name" in errors
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+def test_trials_of_an_entry_with_whole_episodes_have_whole_groups(algo: str) -> None:
+    study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
+    drawn = {"group_size_pow": 1, "advantage": "gae", "unit": "n_steps", "n_steps_pow": 5, "n_groups_pow": 1}
+    optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(drawn)
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", "horizon:20", algo=algo) == 0
+    trial = optuna.load_study(study_name="study", storage=study[1]).trials[0]
+    assert trial.state == TrialState.COMPLETE and trial.user_attrs["n_groups"] == 2
 
 
 def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
