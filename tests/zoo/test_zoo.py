@@ -188,6 +188,14 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
     assert "so 0.0 in the table: logs/dapo: CartPole-v1" in capsys.readouterr().err
 
 
+def test_plots_of_an_environment_with_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("logs", "grpo", "MinAtar-Breakout-v1_1")
+    run.mkdir(parents=True)
+    np.savez(run / "evaluations.npz", timesteps=np.arange(1, 4), results=np.ones((3, 2)), ep_lengths=np.ones((3, 2)))
+    assert main(["plot", "all_plots", "-a", "grpo", "-e", "MinAtar/Breakout-v1", "-f", "logs", "--no-display"]) == 0
+    assert "MinAtar-Breakout-v1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
 @pytest.mark.parametrize(
     ("advantage", "unit", "normalized"), [("gae", "n_steps", True), ("gae", "n_groups", False), ("outcome", "n_groups", False)]
@@ -443,6 +451,18 @@ def test_atari_without_its_extra(
         ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
+        ("train", ["-conf", "short.yml"], "The entry of dapo for CartPole-v1 in short.yml has no n_timesteps"),
+        ("train", ["-params", "learning_rate:'lin_abc'"], "learning_rate: 'lin_abc' is no schedule; write lin_0.001"),
+        ("train", ["-params", "clip_range_high:'linear'"], "clip_range_high: 'linear' is no schedule"),
+        ("train", ["-params", "clip_range:None"], "Invalid value for clip_range: None"),
+        ("train", ["-f", "short.yml"], "A file or folder cannot be written or read: [Errno 20] Not a directory"),
+        (
+            "train",
+            ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere/x.log"],
+            "--storage nowhere/x.log: [Errno 2]",
+        ),
+        ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "--storage nowhere: Could not parse"),
+        ("train", ["--optimize", "--n-evaluations", "0"], "--n-evaluations 0: the score of a trial needs one"),
         ("enjoy", [], "There is no such trained agent in the folder"),
         ("enjoy", [], "TRUST_REMOTE_CODE"),
         ("enjoy", ["-f", "nowhere"], "The nowhere/dapo folder was not found. Agents are in"),
@@ -452,9 +472,31 @@ def test_mistakes_are_named_without_a_traceback(
     command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("spoiled.yml").write_text("Acrobot-v1: [1")
+    Path("short.yml").write_text("CartPole-v1: {n_envs: 1, policy: MlpPolicy}")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("package", "options"), [("wandb", ["--track"]), ("tensorboard", ["-tb", "tb"])])
+def test_loggers_that_are_not_installed(
+    package: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("stable_baselines3.common.logger.SummaryWriter", None)
+    assert train(*options, "-n", "100", "-params", "n_envs:1", algo="ppo") == 2
+    assert "install" in capsys.readouterr().err
+
+
+def test_ctrl_c_outside_of_the_training_has_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(_COMMANDS, "enjoy", interrupted)
+    assert main(["enjoy"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
 
 
 def test_errors_of_others_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
