@@ -483,7 +483,7 @@ def test_loggers_that_are_not_installed(
     package: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("stable_baselines3.common.logger.SummaryWriter", None)
+    monkeypatch.setattr("stable_baselines3.common.utils.SummaryWriter", None)
     assert train(*options, "-n", "100", "-params", "n_envs:1", algo="ppo") == 2
     assert "install" in capsys.readouterr().err
 
