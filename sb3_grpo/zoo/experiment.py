@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.clips.recording import leave_clip
+from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
@@ -34,6 +35,9 @@ from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
 
+
+# Of the model. What else an entry has makes the environments
+_ARGUMENTS = ARGUMENTS.keys() - {"n_envs"} | {"preset"}
 
 # Which may be written as text: lin_0.001
 _SCHEDULES = ("learning_rate", "clip_range", "clip_range_high", "clip_range_vf", "delta_std")
@@ -174,6 +178,13 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(
                 f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
                 "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
+            )
+        # A run that something else began: its environments are made by -params, but not the model
+        ignored = sorted(_ARGUMENTS & (self.custom_hyperparams or {}).keys()) if self._checkpoint is not None else []
+        if ignored:
+            raise UsageError(
+                f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out "
+                f"-params {' '.join(ignored)}"
             )
         self._interrupted = False
         self._reasons: Counter[str] = Counter()

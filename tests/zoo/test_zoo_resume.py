@@ -128,6 +128,10 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         capsys.readouterr()
         assert main([*COMMAND, *arguments]) == 2
         assert message in capsys.readouterr().err
+    # Nor one that something else than the RL Zoo has begun
+    (RUN / "CartPole-v1" / "config.yml").rename("config.yml")
+    assert main([*COMMAND, "-i", str(CHECKPOINTS), "-params", "n_envs:4", "gamma:0.9"]) == 2
+    assert "Leave out -params gamma" in capsys.readouterr().err
     # A model that is in no checkpoint is trained on as before, with other hyperparameters
     model = str(next(RUN.glob("rl_model_*_steps.zip")))
     options: list[Any] = ["-i", model, "-n", "100", *BEGIN[4:], "gamma:0.9"]
