@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import shutil
 import signal
 import threading
@@ -71,23 +72,34 @@ def make_output(args: argparse.Namespace, name: str) -> Path:
     :param name: what a folder of this run is called, if the user has not chosen one
     :return: the folder for the results, without a model in it
     """
-    output: Path = args.output or _new_run(Path("runs") / args.algo, name)
-    if (output / CHECKPOINTS).exists():
-        raise UsageError(f"{output} has a run that is not complete: go on with --resume {output}, or choose another --output")
-    if (output / MODEL).exists():
-        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
+    folder = Path("runs") / args.algo
     try:
+        if args.output is None:
+            return _new_run(folder, name)
+        output: Path = args.output
+        has_checkpoints, has_model = (output / CHECKPOINTS).exists(), (output / MODEL).exists()
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"Cannot make the folder {output}: {error}") from error
+        raise UsageError(f"Cannot make the folder {args.output or folder}: {error}") from error
+    if has_checkpoints:
+        quoted = shlex.quote(str(output))
+        raise UsageError(f"{output} has a run that is not complete: go on with --resume {quoted}, or choose another --output")
+    if has_model:
+        raise UsageError(f"{output} has a model of an earlier run: choose another folder with --output")
     return output
 
 
 def _new_run(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     number = 1
-    while (folder / f"{name}_{number}").exists():
-        number += 1
-    return folder / f"{name}_{number}"
+    while True:
+        path = folder / f"{name}_{number}"
+        try:
+            # Of runs that begin at the same moment each gets a folder of its own
+            path.mkdir()
+            return path
+        except FileExistsError:
+            number += 1
 
 
 def add_saving(parser: argparse.ArgumentParser) -> None:
@@ -257,7 +269,7 @@ def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str,
     report(args.output, outcome, rows, unit)
     if outcome.is_complete:
         return OK
-    say(f"To go on: python -m sb3_grpo {args.command} --resume {args.output}")
+    say(f"To go on: python -m sb3_grpo {args.command} --resume {shlex.quote(str(args.output))}")
     if outcome.error is not None:
         raise outcome.error
     return INTERRUPTED
@@ -292,7 +304,10 @@ def begin_config(path: Path, args: argparse.Namespace, settings: dict[str, Any],
         "training": None,
         **sections,
     }
-    _write_config(path, config)
+    try:
+        _write_config(path, config)
+    except OSError as error:
+        raise UsageError(f"Cannot write to {path.parent}: {error}") from error
 
 
 def end_config(path: Path, outcome: Outcome, training: dict[str, Any], **sections: Any) -> None:

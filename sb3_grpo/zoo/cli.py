@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import rl_zoo3.utils
 import yaml
 from huggingface_sb3 import EnvironmentName
@@ -22,8 +23,9 @@ from rl_zoo3 import ALGOS
 from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
-from sb3_grpo.console import OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
+from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
 from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.files import no_room
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 from sb3_grpo.zoo.going_on import as_model
 from sb3_grpo.zoo.plots import plot
@@ -58,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _program_arguments([f"{PROGRAM} {name}", *_import_modules(arguments)]),
         ):
             _COMMANDS[name]()
+    except KeyboardInterrupt:
+        say(Text("Interrupted", "bold yellow"), stderr=True)
+        return INTERRUPTED
     except Exception as error:
         message = str(error) if isinstance(error, UsageError) else _mistake(error, arguments)
         if message is None:
@@ -76,8 +81,17 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     said = str(error)
     if isinstance(error, ValueError | StartNotSupportedError) and is_own_error(error):
         return said
-    if isinstance(error, ValueError) and re.search("not found in gym registry|^Hyperparameters not found for", said):
+    refused = "not found in gym registry|^Hyperparameters not found for|^Invalid value for"
+    if isinstance(error, ValueError) and re.search(refused, said):
         return said
+    if isinstance(error, ValueError) and re.match("(Observation|Action) spaces do not match", said):
+        return f"The agent was trained on another environment than --env, or with other wrappers. {said}"
+    if isinstance(error, gym.error.DependencyNotInstalled):
+        return said
+    if isinstance(error, ImportError) and re.search("install W&B|tensorboard is not installed", said):
+        return said
+    if isinstance(error, PermissionError | FileExistsError | NotADirectoryError) or no_room(error) is not None:
+        return f"A file or folder cannot be written or read: {said}"
     if isinstance(error, AssertionError) and "trained_agent must be a valid path" in said:
         return f"--trained-agent: {said}"
     not_a_value = isinstance(error, NameError | SyntaxError | TypeError | ValueError)

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import shlex
 import shutil
 import threading
 from collections import Counter
@@ -13,12 +14,14 @@ import gymnasium as gym
 import optuna
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
+from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback, ProgressBarCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.clips.recording import leave_clip
+from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
@@ -26,12 +29,15 @@ from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.zoo.going_on import CHECKPOINTS, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
+from sb3_grpo.zoo.search_space import needs_whole_groups
 from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
 # What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
-
-
+# Of the model. What else an entry has makes the environments
+_ARGUMENTS = ARGUMENTS.keys() - {"n_envs"} | {"preset"}
+# Which may be written as text: lin_0.001
+_SCHEDULES = ("learning_rate", "clip_range", "clip_range_high", "clip_range_vf", "delta_std")
 # Where its episodes begin: far from the training's seeds
 CLIP_SEED = 2**31
 
@@ -148,10 +154,19 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"--conf-file {self.config}: that is neither a file that ends in .yml, .yaml or .py nor a module")
         if self.n_timesteps < 1 and self.n_timesteps != -1:
             raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
+        if self.optimize_hyperparameters and self.n_evaluations is not None and self.n_evaluations < 1:
+            raise UsageError(f"--n-evaluations {self.n_evaluations}: the score of a trial needs one evaluation at least")
         # The RL Zoo makes calls of it
         self._steps_between = self.save_freq if self.save_freq > 0 else None
-        is_ours = issubclass(ALGOS[algo], OnGroupAlgorithm) and not self.optimize_hyperparameters
-        self._checkpoint = checkpoint_of(self.trained_agent) if is_ours else None
+        if self.optimize_hyperparameters and self.trained_agent:
+            raise UsageError(f"-i {self.trained_agent} and --optimize exclude each other: the trials of a search begin anew")
+        self._checkpoint = checkpoint_of(self.trained_agent)
+        begun_by = ALGOS[algo].__name__ if self._checkpoint is None else self._checkpoint.manifest["algorithm"]
+        if begun_by != ALGOS[algo].__name__:
+            raise UsageError(
+                f"-i {self.trained_agent}: that is a checkpoint of {begun_by}, and not of {algo}: write --algo "
+                f"{begun_by.lower()}"
+            )
         self._entry = None if self._checkpoint is None else entry_of(self._checkpoint, self.env_name)
         if self._checkpoint is not None:
             self.seed = args.seed = self._checkpoint.manifest["seed"]
@@ -159,6 +174,13 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(
                 f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
                 "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
+            )
+        # A run that something else began: its environments are made by -params, but not the model
+        ignored = sorted(_ARGUMENTS & (self.custom_hyperparams or {}).keys()) if self._checkpoint is not None else []
+        if ignored:
+            raise UsageError(
+                f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out "
+                f"-params {' '.join(ignored)}"
             )
         self._interrupted = False
         self._reasons: Counter[str] = Counter()
@@ -178,6 +200,8 @@ class GroupExperimentManager(ExperimentManager):
                 raise UsageError(
                     f"No trial {self.trial_id} of study {self.study_name!r} in {self.storage} that can be used for {self.algo}"
                 ) from error
+            except (FileNotFoundError, SQLAlchemyError) as error:
+                raise UsageError(f"--storage {self.storage}: {error}") from error
             # Not left to the RL Zoo, for which trial 0 is no trial
             self.custom_hyperparams = of_trial | (self.custom_hyperparams or {})
             self.trial_id = None
@@ -191,6 +215,9 @@ class GroupExperimentManager(ExperimentManager):
             hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
         else:
             hyperparams, saved = ({**self._entry, **(self.custom_hyperparams or {})} for _ in range(2))
+        for name in ("n_timesteps", "policy"):
+            if name not in hyperparams:
+                raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id} in {self.config} has no {name}")
         env_kwargs = {**hyperparams.get("env_kwargs", self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
@@ -218,6 +245,10 @@ class GroupExperimentManager(ExperimentManager):
 
     @staticmethod
     def _preprocess_schedules(hyperparams: dict[str, Any]) -> dict[str, Any]:
+        for name in _SCHEDULES:
+            value = hyperparams.get(name)
+            if isinstance(value, str) and not _is_schedule(value):
+                raise UsageError(f"{name}: {value!r} is no schedule; write lin_0.001 for one that falls from 0.001 to 0")
         high = hyperparams.get("clip_range_high")
         if isinstance(high, str):
             hyperparams["clip_range_high"] = linear_schedule(high.removeprefix("lin_"))
@@ -273,7 +304,8 @@ class GroupExperimentManager(ExperimentManager):
         super().save_trained_model(model)
         if isinstance(model, OnGroupAlgorithm):
             if self._interrupted:
-                say(f"To go on: the same command with -i {self._checkpoints}, without -params and --conf-file")
+                folder = shlex.quote(str(self._checkpoints))
+                say(f"To go on: the same command with -i {folder}, without -params and --conf-file")
             else:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
         if self.leaves_clip and not self._interrupted:
@@ -318,6 +350,8 @@ class GroupExperimentManager(ExperimentManager):
         """
         # For the search space; and for others, to see whether this worker is still alive
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
+        trial.set_user_attr("horizon", self._hyperparams.get("horizon"))
+        trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         trial.set_user_attr("worker", this_worker())
         give_up_orphans(trial.study)
         self._trial.envs = []
@@ -365,6 +399,14 @@ def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | 
     # Around the other wrappers. A model can do so itself only where the copies are in its own process
     env = env if env_wrapper is None else env_wrapper(env)
     return env if isinstance(env, StartQueue) else StartQueue(env)
+
+
+def _is_schedule(text: str) -> bool:
+    kind, _, initial = text.partition("_")
+    try:
+        return bool(kind) and float(initial) >= 0.0
+    except ValueError:
+        return False
 
 
 def _is_configuration(name: str) -> bool:

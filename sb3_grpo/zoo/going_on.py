@@ -52,7 +52,7 @@ def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:
     :param env_name: its environment, as in file names
     :return: the hyperparameters that the RL Zoo has written down for the run; ``None`` if it is no run of the RL Zoo
     """
-    path = checkpoint.path.parents[1] / env_name / "config.yml"
+    path = checkpoint.path.resolve().parents[1] / env_name / "config.yml"
     # As the RL Zoo reads it. A checkpoint is pickled, too
     return dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)) if path.is_file() else None
 

@@ -29,7 +29,7 @@ def plot() -> None:
         parser.print_help()
         return
     options, arguments = parser.parse_known_args(sys.argv[1:])
-    arguments = [argument.replace("/", "-") if argument.startswith("ALE/") else argument for argument in arguments]
+    arguments = _as_in_file_names(arguments)
     if options.tool == "all_plots":
         arguments = _check_evaluations(arguments)
     sys.argv = [f"{sys.argv[0]} {options.tool}", *arguments]
@@ -51,6 +51,19 @@ def plot() -> None:
         getattr(rl_zoo3.plots, options.tool)()
     finally:
         pyplot.show = show
+
+
+def _as_in_file_names(arguments: list[str]) -> list[str]:
+    """
+    :param arguments: of a plot tool
+    :return: the same with ids of environments as folders are called: ``MinAtar-Breakout-v1``
+    """
+    done, is_env = [], False
+    for argument in arguments:
+        if argument.startswith("-"):
+            is_env = argument.partition("=")[0] in ("-e", "--env")
+        done.append(argument.replace("/", "-") if is_env else argument)
+    return done
 
 
 def _save_figures(folder: Path) -> None:

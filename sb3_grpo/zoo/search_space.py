@@ -1,10 +1,15 @@
 """What ``--optimize-hyperparameters`` tries for GRPO and DAPO, and how a trial becomes keyword arguments."""
 
+import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 from rl_zoo3 import linear_schedule
 from torch import nn
+
+from sb3_grpo import GRPO
+from sb3_grpo.common.arguments import judges_whole_episodes
 
 _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
 # What an update is sized in
@@ -13,11 +18,24 @@ _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
 # Policies that bring a network of their own
 _TEXT_POLICIES = ("TokenPolicy", "CausalLMPolicy")
+# What updates of n_steps take, in place of the entry's
+_PER_STEP = {"loss_average": "step", "overlong_filter": False}
+
+
+def needs_whole_groups(entry: dict[str, Any]) -> bool:
+    """
+    :param entry: hyperparameters that are not searched
+    :return: whether they go with ``n_groups`` only, such as ``horizon``
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(GRPO).parameters.items()}
+    return judges_whole_episodes(SimpleNamespace(**(defaults | entry | _PER_STEP | {"advantage": "gae"}))) is not None
 
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
-    :param trial: the trial; its user attribute ``policy`` is the name of the policy
+    :param trial: the trial; its user attribute ``policy`` is the name of the policy,
+        ``whole_groups`` whether the entry needs these,
+        ``horizon`` what the entry has
     :return: what was drawn for both algorithms, as Optuna keeps it
     """
     drawn = {
@@ -43,7 +61,8 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     drawn["advantage"] = trial.suggest_categorical("advantage", advantages)
     if drawn["advantage"] == "gae":
         drawn["one_minus_gae_lambda"] = trial.suggest_float("one_minus_gae_lambda", 0.01, 0.3, log=True)
-        drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
+        if not trial.user_attrs.get("whole_groups"):
+            drawn["unit"] = trial.suggest_categorical("unit", _UNITS)
     if _takes_steps(drawn):
         drawn["n_steps_pow"] = trial.suggest_int("n_steps_pow", 3, 11)
     else:
@@ -70,6 +89,8 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         # None: not what the entry says, if it is in the other unit
         power = kwargs.pop(f"{name}_pow", None)
         kwargs[name] = None if power is None else 2**power
+    if kwargs["n_steps"] is not None:
+        kwargs |= _PER_STEP
     for name in ("gamma", "gae_lambda"):
         if f"one_minus_{name}" in kwargs:
             kwargs[name] = 1.0 - kwargs.pop(f"one_minus_{name}")
@@ -124,6 +145,7 @@ def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :return: keyword arguments of DAPO
     """
     drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}
-    if not _takes_steps(drawn):
+    # Pieces of episodes are not cut off by a time limit
+    if not _takes_steps(drawn) and trial.user_attrs.get("horizon") is None:
         drawn["overlong_filter"] = trial.suggest_categorical("overlong_filter", [False, True])
     return _with_schedule(trial, convert_params(drawn))

@@ -1,3 +1,4 @@
+import argparse
 import json
 import os
 import re
@@ -5,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli.main import main
+from sb3_grpo.cli.runs import make_output
 from sb3_grpo.cli.train import EpisodeReturns
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.console import ProgressLines, is_own_error
@@ -203,16 +206,16 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
 
     record = EpisodeReturns._on_step
     monkeypatch.setattr(EpisodeReturns, "_on_step", interrupt)
-    assert train(*SHORT, "--output", "out") == 130
-    model = DAPO.load("out/model.zip", env=gym.make("CartPole-v1"))
+    assert train(*SHORT, "--output", "an out") == 130
+    model = DAPO.load("an out/model.zip", env=gym.make("CartPole-v1"))
     assert 800 < model.num_timesteps < 1500
     assert 0 <= int(model.predict(np.zeros(4, np.float32))[0]) <= 1
-    config = json.loads(Path("out/config.json").read_text())
+    config = json.loads(Path("an out/config.json").read_text())
     assert config["training"]["interrupted"] and config["evaluation"] is None
-    assert Path("out/curve.png").exists()
+    assert Path("an out/curve.png").exists()
     printed = capsys.readouterr().out
     assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
-    assert "To go on: python -m sb3_grpo train --resume out" in printed
+    assert "To go on: python -m sb3_grpo train --resume 'an out'" in printed
 
 
 def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +227,19 @@ def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.Monk
     assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
     config = json.loads(Path("out/config.json").read_text())
     assert config["evaluation"] is None and not config["training"]["interrupted"]
+
+
+def test_runs_that_begin_at_the_same_moment_have_folders_of_their_own() -> None:
+    args = argparse.Namespace(algo="dapo", output=None)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: make_output(args, "CartPole-v1"), range(200)))
+    assert len(set(folders)) == 200
+
+
+def test_a_folder_that_takes_no_files(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out/config.json").mkdir(parents=True)
+    assert train(*SHORT, "--output", "out") == 2
+    assert "Cannot write to out: [Errno 21] Is a directory" in capsys.readouterr().err
 
 
 def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,10 +139,11 @@ def test_a_full_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         (["text", "--resume", "out"], "not a run of text, but of train"),
         (["train", "--resume", "out"], "has no checkpoints: the run is complete"),
         ([*TRAIN, "--output", "part"], "go on with --resume part"),
+        ([*TRAIN, "--output", "a part"], "go on with --resume 'a part'"),
     ],
 )
 def test_what_cannot_go_on(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("out", "part/checkpoints"):
+    for name in ("out", "part/checkpoints", "a part/checkpoints"):
         Path(name).mkdir(parents=True)
     Path("out/config.json").write_text(json.dumps({"arguments": {"command": "train"}}))
     assert main(arguments) == 2

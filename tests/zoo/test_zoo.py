@@ -188,6 +188,14 @@ def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[s
     assert "so 0.0 in the table: logs/dapo: CartPole-v1" in capsys.readouterr().err
 
 
+def test_plots_of_an_environment_with_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("logs", "grpo", "MinAtar-Breakout-v1_1")
+    run.mkdir(parents=True)
+    np.savez(run / "evaluations.npz", timesteps=np.arange(1, 4), results=np.ones((3, 2)), ep_lengths=np.ones((3, 2)))
+    assert main(["plot", "all_plots", "-a", "grpo", "-e", "MinAtar/Breakout-v1", "-f", "logs", "--no-display"]) == 0
+    assert "MinAtar-Breakout-v1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
 @pytest.mark.parametrize(
     ("advantage", "unit", "normalized"), [("gae", "n_steps", True), ("gae", "n_groups", False), ("outcome", "n_groups", False)]
@@ -213,7 +221,8 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, nor
     assert (older["n_steps"], older["n_groups"]) == (converted["n_steps"], converted["n_groups"])
     assert ("gae_lambda" in converted) == (advantage == "gae") == ("gae_lambda" in trial.user_attrs)
     # Whatever the entry says
-    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4}
+    whole = {"loss_average": "episode", "overlong_filter": True}
+    entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole
     model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
     assert (model.n_steps is None, model.n_groups is None) == (unit != "n_steps", unit == "n_steps")
 
@@ -234,6 +243,16 @@ def test_first_trial_of_a_study_can_be_trained(algo: str, capsys: pytest.Capture
     assert train("-n", "200", "--trial-id", "0", algo=algo) == 2
     errors = capsys.readouterr().err
     assert "No trial 5 of study 'study'" in errors and "--storage and --study-name" in errors
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+def test_trials_of_an_entry_with_whole_episodes_have_whole_groups(algo: str) -> None:
+    study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
+    drawn = {"group_size_pow": 1, "advantage": "gae", "unit": "n_steps", "n_steps_pow": 5, "n_groups_pow": 1}
+    optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(drawn)
+    assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", "horizon:20", algo=algo) == 0
+    trial = optuna.load_study(study_name="study", storage=study[1]).trials[0]
+    assert trial.state == TrialState.COMPLETE and trial.user_attrs["n_groups"] == 2
 
 
 def test_trial_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,6 +451,18 @@ def test_atari_without_its_extra(
         ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
+        ("train", ["-conf", "short.yml"], "The entry of dapo for CartPole-v1 in short.yml has no n_timesteps"),
+        ("train", ["-params", "learning_rate:'lin_abc'"], "learning_rate: 'lin_abc' is no schedule; write lin_0.001"),
+        ("train", ["-params", "clip_range_high:'linear'"], "clip_range_high: 'linear' is no schedule"),
+        ("train", ["-params", "clip_range:None"], "Invalid value for clip_range: None"),
+        ("train", ["-f", "short.yml"], "A file or folder cannot be written or read: [Errno 20] Not a directory"),
+        (
+            "train",
+            ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere/x.log"],
+            "--storage nowhere/x.log: [Errno 2]",
+        ),
+        ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "--storage nowhere: Could not parse"),
+        ("train", ["--optimize", "--n-evaluations", "0"], "--n-evaluations 0: the score of a trial needs one"),
         ("enjoy", [], "There is no such trained agent in the folder"),
         ("enjoy", [], "TRUST_REMOTE_CODE"),
         ("enjoy", ["-f", "nowhere"], "The nowhere/dapo folder was not found. Agents are in"),
@@ -441,9 +472,31 @@ def test_mistakes_are_named_without_a_traceback(
     command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("spoiled.yml").write_text("Acrobot-v1: [1")
+    Path("short.yml").write_text("CartPole-v1: {n_envs: 1, policy: MlpPolicy}")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("package", "options"), [("wandb", ["--track"]), ("tensorboard", ["-tb", "tb"])])
+def test_loggers_that_are_not_installed(
+    package: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("stable_baselines3.common.utils.SummaryWriter", None)
+    assert train(*options, "-n", "100", "-params", "n_envs:1", algo="ppo") == 2
+    assert "install" in capsys.readouterr().err
+
+
+def test_ctrl_c_outside_of_the_training_has_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(_COMMANDS, "enjoy", interrupted)
+    assert main(["enjoy"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
 
 
 def test_errors_of_others_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,11 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     printed = capsys.readouterr().out.replace("\n", "")
     assert f"To go on: the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
     assert "Clip" not in printed and not (RUN / "clip.webp").exists()
-    # To a larger budget
-    assert main([*COMMAND, "-n", "2000", "-i", str(CHECKPOINTS)]) == 0
+    # To a larger budget, and from within the folder
+    logs = Path("logs").absolute()
+    monkeypatch.chdir(CHECKPOINTS)
+    assert main([*COMMAND, "-n", "2000", "-f", str(logs), "-i", "."]) == 0
+    monkeypatch.chdir(logs.parent)
     assert "Going on after" in capsys.readouterr().out
     assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
 
@@ -117,11 +120,18 @@ def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     for arguments, message in (
         (["-i", "empty"], "-i empty: There is no checkpoint in empty to go on from"),
         (["-i", str(CHECKPOINTS), "-params", "gamma:0.9"], "Leave out -params, --conf-file and --trial-id"),
-        (["-i", str(CHECKPOINTS), "--algo", "grpo"], "is a checkpoint of DAPO: write DAPO.resume"),
+        (["-i", str(CHECKPOINTS), "--algo", "grpo"], "a checkpoint of DAPO, and not of grpo: write --algo dapo"),
+        (["-i", str(CHECKPOINTS), "--algo", "ppo"], "a checkpoint of DAPO, and not of ppo: write --algo dapo"),
+        (["-i", str(CHECKPOINTS), "--env", "Acrobot-v1"], "was trained on another environment than --env"),
+        (["-i", str(CHECKPOINTS), "--optimize"], "and --optimize exclude each other"),
     ):
         capsys.readouterr()
         assert main([*COMMAND, *arguments]) == 2
         assert message in capsys.readouterr().err
+    # Nor one that something else than the RL Zoo has begun
+    (RUN / "CartPole-v1" / "config.yml").rename("config.yml")
+    assert main([*COMMAND, "-i", str(CHECKPOINTS), "-params", "n_envs:4", "gamma:0.9"]) == 2
+    assert "Leave out -params gamma" in capsys.readouterr().err
     # A model that is in no checkpoint is trained on as before, with other hyperparameters
     model = str(next(RUN.glob("rl_model_*_steps.zip")))
     options: list[Any] = ["-i", model, "-n", "100", *BEGIN[4:], "gamma:0.9"]
