@@ -128,9 +128,12 @@ def table_against_alike(runs: Runs) -> str:
             first, second = scores(part, algo), scores(part, "ppo-alike")
             pair = against(first, second)
             middles = [_text(iqm_interval(clipped(each))) for each in (first, second)]
+            last, following = pairs = at_equal_seconds(part, algo, "ppo-alike")
             cells = [*middles, _text(pair.difference), _text(pair.improvement), pair.word]
+            cells += [_text(last.improvement), _text(following.improvement), say(pairs)]
             lines.append([LABELS[algo], f"{where}, {len(part.common)}", *cells])
     columns = ["", "tasks", "IQM", "PPO's IQM", "difference", "probability of improvement", "against PPO"]
+    columns += ["at equal seconds: probability of improvement", "with the slower one's next evaluation", "against PPO"]
     return markdown(columns, lines)
 
 
@@ -240,13 +243,15 @@ def result(runs: Runs) -> str:
         if names:
             behind_on.append(f"{LABELS[algo]} on {names}")
     together = f"over {len(runs.common)} of {_tasks(len(LISTS[runs.list]))}"
-    parts = {f"At equal steps, {together}": steps}
+    parts = {f"At equal steps, {together}": steps, "At equal seconds": seconds}
     alike = with_alike(runs)
     if alike is not None:
         parts[ALIKE + ", at equal steps"] = [
             clause(LABELS[algo], against(scores(alike, algo), scores(alike, "ppo-alike"))) for algo in ours
         ]
-    parts["At equal seconds"] = seconds
+        parts[ALIKE + ", at equal seconds"] = [
+            clause(LABELS[algo], *at_equal_seconds(alike, algo, "ppo-alike")) for algo in ours
+        ]
     parts |= {"Less than half of PPO's gain over a random policy": behind_on} if behind_on else {}
     return "\n\n".join(bullets(head, lines) for head, lines in parts.items())
 
@@ -368,7 +373,7 @@ def page(found: Sequence[Row], runs: Runs) -> str:
         parts += [
             f"## {ALIKE}\n",
             "PPO in a `VecNormalize` where actions are continuous, because there GRPO and DAPO normalise observations by "
-            "default, and as it is elsewhere. At equal steps:\n",
+            "default, and as it is elsewhere. At equal steps, and at equal seconds:\n",
             table_against_alike(alike) + "\n",
         ]
     parts += [

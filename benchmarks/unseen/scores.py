@@ -251,13 +251,14 @@ def against(first: Scores, second: Scores) -> Pair:
     return Pair(*(Interval(*(float(part[i]) for part in band)) for i in range(2)))
 
 
-def at_equal_seconds(runs: Runs, algo: str) -> list[Pair]:
+def at_equal_seconds(runs: Runs, algo: str, other: str = "ppo") -> list[Pair]:
     """
     :param runs: What is shown
     :param algo: One of them
-    :return: It and PPO, with the last evaluation of the slower one and with its next one
+    :param other: Another
+    :return: The two, with the last evaluation of the slower one and with its next one
     """
-    return [against(*scores_at_equal_seconds(runs, algo, "ppo", read)) for read in (last_by, first_after)]
+    return [against(*scores_at_equal_seconds(runs, algo, other, read)) for read in (last_by, first_after)]
 
 
 def say(pairs: Sequence[Pair]) -> str:
