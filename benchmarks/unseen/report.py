@@ -115,26 +115,26 @@ def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
     return markdown([*columns, "against PPO", "tasks not evaluated by then"], tables[0]), markdown(columns, tables[1])
 
 
-def table_against_alike(runs: Runs) -> str:
+def tables_against_alike(runs: Runs) -> tuple[str, str]:
     """
     :param runs: What is shown, ``ppo-alike`` among it
-    :return: Rows for each of ours: over all tasks, and over those with continuous actions
+    :return: Rows for each of ours, over all tasks and over those with continuous actions: at equal steps, and at equal seconds
     """
-    lines = []
+    steps, seconds = [], []
     continuous = runs._replace(common=[task for task in runs.common if task.is_continuous])
     parts = {"all": runs, "continuous actions": continuous} if continuous.common else {"all": runs}
     for algo in (algo for algo in OURS if algo in runs.of):
         for where, part in parts.items():
+            head = [LABELS[algo], f"{where}, {len(part.common)}"]
             first, second = scores(part, algo), scores(part, "ppo-alike")
             pair = against(first, second)
             middles = [_text(iqm_interval(clipped(each))) for each in (first, second)]
-            last, following = pairs = at_equal_seconds(part, algo, "ppo-alike")
-            cells = [*middles, _text(pair.difference), _text(pair.improvement), pair.word]
-            cells += [_text(last.improvement), _text(following.improvement), say(pairs)]
-            lines.append([LABELS[algo], f"{where}, {len(part.common)}", *cells])
+            steps.append([*head, *middles, _text(pair.difference), _text(pair.improvement), pair.word])
+            pairs = at_equal_seconds(part, algo, "ppo-alike")
+            seconds.append([*head, *(_text(each.improvement) for each in pairs), say(pairs)])
     columns = ["", "tasks", "IQM", "PPO's IQM", "difference", "probability of improvement", "against PPO"]
-    columns += ["at equal seconds: probability of improvement", "with the slower one's next evaluation", "against PPO"]
-    return markdown(columns, lines)
+    at_seconds = ["", "tasks", "probability of improvement", "with the slower one's next evaluation", "against PPO"]
+    return markdown(columns, steps), markdown(at_seconds, seconds)
 
 
 def _text(interval: Interval) -> str:
@@ -370,11 +370,14 @@ def page(found: Sequence[Row], runs: Runs) -> str:
         ]
     alike = with_alike(runs)
     if runs.common and alike is not None:
+        at_steps, at_seconds = tables_against_alike(alike)
         parts += [
             f"## {ALIKE}\n",
             "PPO in a `VecNormalize` where actions are continuous, because there GRPO and DAPO normalise observations by "
-            "default, and as it is elsewhere. At equal steps, and at equal seconds:\n",
-            table_against_alike(alike) + "\n",
+            "default, and as it is elsewhere. At equal steps:\n",
+            at_steps + "\n",
+            "At equal seconds:\n",
+            at_seconds + "\n",
         ]
     parts += [
         "## Task by task\n",

@@ -125,7 +125,7 @@ def test_ppo_is_also_normalised_where_ours_are():
     text = report.page([*found, *by_zoo], scores.select([*found, *by_zoo], "test", "A"))
     assert "**Against PPO with observations normalised where ours are, at equal steps**\n\n- GRPO is above PPO" in text
     rows = [line.split(" | ") for line in text.partition(f"## {report.ALIKE}")[2].splitlines() if line.startswith("| GRPO |")]
-    assert [(row[1], row[5].split()[0], row[6].strip(" |")) for row in rows] == [
+    assert [(row[1], row[5].split()[0], row[6].strip(" |")) for row in rows[:2]] == [
         ("all, 3", "0.67", "above"),
         ("continuous actions, 1", "0.00", "below"),
     ]
