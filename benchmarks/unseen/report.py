@@ -374,7 +374,7 @@ def page(found: Sequence[Row], runs: Runs) -> str:
         parts += [
             f"## {ALIKE}\n",
             "PPO in a `VecNormalize` where actions are continuous, because there GRPO and DAPO normalise observations by "
-            "default, and as it is elsewhere. At equal steps:\n",
+            "default, and as it is elsewhere. It scales rewards, too. At equal steps:\n",
             at_steps + "\n",
             "At equal seconds:\n",
             at_seconds + "\n",

@@ -33,9 +33,8 @@ def needs_whole_groups(entry: dict[str, Any]) -> bool:
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
-    :param trial: the trial; its user attribute ``policy`` is the name of the policy,
-        ``whole_groups`` whether the entry needs these,
-        ``horizon`` what the entry has
+    :param trial: the trial; of its user attributes, ``policy`` is the name of the policy, and ``whole_groups`` says whether the
+        entry needs these
     :return: what was drawn for both algorithms, as Optuna keeps it
     """
     drawn = {
