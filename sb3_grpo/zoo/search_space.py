@@ -33,8 +33,8 @@ def needs_whole_groups(entry: dict[str, Any]) -> bool:
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
-    :param trial: the trial; of its user attributes, ``policy`` is the name of the policy, and ``whole_groups`` says whether the
-        entry needs these
+    :param trial: the trial; of its user attributes, ``policy`` is the name of the policy, and ``whole_groups`` says whether
+        the entry needs these
     :return: what was drawn for both algorithms, as Optuna keeps it
     """
     drawn = {
