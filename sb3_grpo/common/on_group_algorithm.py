@@ -648,8 +648,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
         :return: Whether an episode has ended
         """
-        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
-        if self._vec_normalize_env is not None:
+        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other. Where it
+        # scales no rewards, they may be those of a wrapper outside of it
+        if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)

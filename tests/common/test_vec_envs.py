@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecCheckNan,
+    VecEnvWrapper,
     VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
@@ -214,6 +215,27 @@ def test_vec_extract_dict_obs() -> None:
     env = VecExtractDictObs(DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2), "a")
     model = GRPO("MlpPolicy", env, **SMALL).learn(50)
     assert model.observation_space == space["a"]
+
+
+def test_vec_extract_dict_obs_outside_of_vec_normalize() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (3,))})
+    inner = DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2)
+    model = GRPO("MlpPolicy", VecExtractDictObs(VecNormalize(inner), "a"), **SMALL).learn(50)
+    assert model.observation_space == space["a"]
+
+
+def test_rewards_of_a_wrapper_outside_of_vec_normalize() -> None:
+    class Shaped(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = self.venv.step_wait()
+            return observations, rewards + 100.0, dones, infos
+
+    env = Shaped(VecNormalize(make_group_env(ToyEnv, 2), norm_reward=False))
+    model = GRPO("MlpPolicy", env, **SMALL).learn(50)
+    assert (model.batch.rewards[model.batch.mask] >= 100.0).all()
 
 
 def test_success_rate() -> None:
