@@ -349,7 +349,10 @@ class GRPO(OnGroupAlgorithm):
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         self.value_regression = ValueRegression()
-        self.reference = Reference(self.policy, self._make_policy, self.kl_estimator) if self.kl_coef > 0.0 else None
+        self.reference = self._make_reference() if self.kl_coef > 0.0 else None
+
+    def _make_reference(self) -> Reference:
+        return Reference(self.policy, self._make_policy, self.kl_estimator)
 
     @property
     def ref_policy(self) -> ActorPolicy | None:
@@ -357,10 +360,14 @@ class GRPO(OnGroupAlgorithm):
         return None if self.reference is None else self.reference.policy
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        result = super()._setup_learn(*args, **kwargs)
+        if self.reference is None and self.kl_coef > 0.0:
+            # Given since the model was made
+            self.reference = self._make_reference()
         if self.reference is not None:
             self.reference.estimator = self.kl_estimator
             self.reference.begin_training(self.policy, self._n_updates)
-        return super()._setup_learn(*args, **kwargs)
+        return result
 
     def train(self) -> None:
         """

@@ -247,6 +247,16 @@ def test_load_with_another_kl_coef(tmp_path: Path) -> None:
     switched_off.learn(40)
 
 
+def test_kl_coef_given_after_the_model_was_made() -> None:
+    model = make_model().learn(40)
+    before = probabilities(model.policy)
+    model.kl_coef = 0.1
+    model.learn(40)
+    assert th.equal(probabilities(model.ref_policy), before)
+    assert model.logger.name_to_value["train/kl_coef"] == 0.1
+    assert "ref_policy" in model.get_parameters()
+
+
 def test_dapo_and_grpo_load_each_other(tmp_path: Path) -> None:
     make_model(DAPO).save(tmp_path / "model")
     loaded = GRPO.load(tmp_path / "model", env=make_env())
