@@ -337,9 +337,14 @@ class GRPO(OnGroupAlgorithm):
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
-                self.n_steps = self.default_n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
+                self.n_steps = self.default_n_steps = self._steps_per_copy()
             else:
                 self.n_groups = GROUPS_PER_UPDATE
+        elif self.n_steps is not None and self.n_steps == self.default_n_steps:
+            self.n_steps = self.default_n_steps = self._steps_per_copy()  # of a loaded model, perhaps with other copies
+
+    def _steps_per_copy(self) -> int:
+        return max(1, STEPS_PER_UPDATE // self.n_envs)
 
     def _setup_model(self) -> None:
         if self.n_groups is not None and self.n_steps == 0:
