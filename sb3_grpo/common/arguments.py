@@ -306,6 +306,13 @@ def without_effect(model: Any) -> Iterator[str]:
                     f"{name}={getattr(model, name)} has no effect with overlong_penalty=0, which it is for: leave it out, or "
                     "give overlong_penalty (e.g. 1.0)."
                 )
+    for name in ("forward", "evaluate_actions"):
+        policy = model.policy_class
+        if getattr(policy, name) is not getattr(ActorPolicy, name) and model.policy.distribution_follows_from_latent:
+            yield (
+                f"{policy.__name__}.{name} has no effect in training, where actions and their probabilities are those of "
+                "get_distribution: override that."
+            )
 
 
 def _default(algorithm: type, name: str) -> Any:
