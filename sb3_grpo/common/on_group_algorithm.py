@@ -657,8 +657,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.num_timesteps += collector.add_step(new_obs, rewards, dones)
         collector.check_rewards(rewards)
         ended = dones.nonzero()[0].tolist()
+        whole = collector.whole_episodes(dones, infos) if ended else dones
+        if any(infos):
+            # Also where no episode ends: a wrapper outside of Monitor may go on with the next one
+            self._update_info_buffer(infos, whole)
         if ended:
-            self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
             collector.end_episodes(ended, infos)
             collector.begin_episodes(ended, new_obs)
             if self.use_sde:

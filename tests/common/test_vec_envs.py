@@ -1,6 +1,7 @@
 import functools
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -247,6 +248,26 @@ def test_success_rate() -> None:
     model = GRPO("MlpPolicy", DummyVecEnv([lambda: Monitor(Success())] * 2), **SMALL).learn(60)
     assert list(model.ep_success_buffer) == [True] * len(model.ep_success_buffer)
     assert len(model.ep_success_buffer) == len(model.ep_info_buffer) > 5
+
+
+def test_episodes_that_a_wrapper_outside_of_monitor_goes_on_from() -> None:
+    """They are reported when they end, as PPO does."""
+
+    class Ten(gym.Wrapper):
+        def reset(self, **kwargs: Any) -> Any:
+            self.n_left = 10
+            return self.env.reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self.n_left -= terminated
+            if terminated and self.n_left:
+                observation, _ = self.env.reset()
+            return observation, reward, terminated and not self.n_left, truncated, info
+
+    env = DummyVecEnv([lambda: Ten(Monitor(ToyEnv(length=4)))] * 2)
+    model = GRPO("MlpPolicy", env, n_steps=32, n_epochs=1, device="cpu", seed=0, policy_kwargs=TINY).learn(64)
+    assert [info["l"] for info in model.ep_info_buffer] == [4] * 16
 
 
 @pytest.mark.parametrize("use_sde", [False, True])
