@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
@@ -305,6 +306,13 @@ def without_effect(model: Any) -> Iterator[str]:
                     f"{name}={getattr(model, name)} has no effect with overlong_penalty=0, which it is for: leave it out, or "
                     "give overlong_penalty (e.g. 1.0)."
                 )
+    for name in ("forward", "evaluate_actions"):
+        policy = model.policy_class
+        if getattr(policy, name) is not getattr(ActorPolicy, name) and model.policy.distribution_follows_from_latent:
+            yield (
+                f"{policy.__name__}.{name} has no effect in training, where actions and their probabilities are those of "
+                "get_distribution: override that."
+            )
 
 
 def _default(algorithm: type, name: str) -> Any:
@@ -353,6 +361,16 @@ def _about_the_space(model: Any) -> Iterator[str]:
             f'advantage="gae" needs the states as numbers, and {policy.__name__} reads texts: '
             'use advantage="outcome" or advantage="return_to_go".'
         )
+    # A model that was loaded to predict does what it has learned to do
+    if model.env is not None:
+        observations = model.observation_space
+        parts = [*observations.spaces.values()] if isinstance(observations, spaces.Dict) else [observations]
+        for kind, space in (("actions", model.action_space), *(("observations", part) for part in parts)):
+            if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+                yield (
+                    f"The {kind} are {space}, and Stable-Baselines3 counts from 0, whatever start says: let the environment, "
+                    f"or a wrapper, have {kind} that start at 0."
+                )
 
 
 def _about_starts(model: Any) -> Iterator[str]:

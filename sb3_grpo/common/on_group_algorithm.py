@@ -648,16 +648,20 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
         :return: Whether an episode has ended
         """
-        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other
-        if self._vec_normalize_env is not None:
+        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other. Where it
+        # scales no rewards, they may be those of a wrapper outside of it
+        if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
         rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
         self.num_timesteps += collector.add_step(new_obs, rewards, dones)
         collector.check_rewards(rewards)
         ended = dones.nonzero()[0].tolist()
+        whole = collector.whole_episodes(dones, infos) if ended else dones
+        if any(infos):
+            # Also where no episode ends: a wrapper outside of Monitor may go on with the next one
+            self._update_info_buffer(infos, whole)
         if ended:
-            self._update_info_buffer(infos, collector.whole_episodes(dones, infos))
             collector.end_episodes(ended, infos)
             collector.begin_episodes(ended, new_obs)
             if self.use_sde:

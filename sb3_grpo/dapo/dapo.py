@@ -2,6 +2,7 @@ from typing import Any, TypeVar
 
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
+from sb3_grpo.common.losses import WeightFunction
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.grpo.grpo import GRPO
 
@@ -41,7 +42,7 @@ class DAPO(GRPO):
         learning_rate: float | Schedule = 1e-3,
         *,
         clip_range_high: float | Schedule | None = 0.28,
-        loss_average: str = "step",
+        loss_average: str | WeightFunction = "step",
         dynamic_sampling: bool = True,
         max_sampling_rounds: int | None = 4,
         **kwargs: Any,

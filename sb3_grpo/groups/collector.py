@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import (
     SubprocVecEnv,
     VecEnv,
     VecEnvWrapper,
+    VecExtractDictObs,
     VecMonitor,
     VecNormalize,
     VecTransposeImage,
@@ -381,6 +382,7 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
     :param observations: Their latest ones, (n_envs, \\*obs_shape) or a dict of such
     :return: The same as the environments gave them, before VecNormalize and VecTransposeImage
     """
+    extracted = None
     while isinstance(env, VecEnvWrapper):
         if isinstance(env, VecNormalize):
             observations = env.get_original_obs()
@@ -390,8 +392,11 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
                 observations = {**observations, **images}
             else:
                 observations = np.moveaxis(observations, 1, -1)
+        elif isinstance(env, VecExtractDictObs):
+            extracted = env.key
         env = env.venv
-    return observations
+    # VecNormalize inside of it has all keys
+    return observations if extracted is None or not isinstance(observations, dict) else observations[extracted]
 
 
 def observation_of(observations: Any, copy: int) -> Any:

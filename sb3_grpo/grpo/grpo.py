@@ -337,9 +337,14 @@ class GRPO(OnGroupAlgorithm):
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
-                self.n_steps = self.default_n_steps = max(1, STEPS_PER_UPDATE // self.n_envs)
+                self.n_steps = self.default_n_steps = self._steps_per_copy()
             else:
                 self.n_groups = GROUPS_PER_UPDATE
+        elif self.n_steps is not None and self.n_steps == self.default_n_steps:
+            self.n_steps = self.default_n_steps = self._steps_per_copy()  # of a loaded model, perhaps with other copies
+
+    def _steps_per_copy(self) -> int:
+        return max(1, STEPS_PER_UPDATE // self.n_envs)
 
     def _setup_model(self) -> None:
         if self.n_groups is not None and self.n_steps == 0:
@@ -349,7 +354,10 @@ class GRPO(OnGroupAlgorithm):
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
         self.value_regression = ValueRegression()
-        self.reference = Reference(self.policy, self._make_policy, self.kl_estimator) if self.kl_coef > 0.0 else None
+        self.reference = self._make_reference() if self.kl_coef > 0.0 else None
+
+    def _make_reference(self) -> Reference:
+        return Reference(self.policy, self._make_policy, self.kl_estimator)
 
     @property
     def ref_policy(self) -> ActorPolicy | None:
@@ -357,10 +365,14 @@ class GRPO(OnGroupAlgorithm):
         return None if self.reference is None else self.reference.policy
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        result = super()._setup_learn(*args, **kwargs)
+        if self.reference is None and self.kl_coef > 0.0:
+            # Given since the model was made
+            self.reference = self._make_reference()
         if self.reference is not None:
             self.reference.estimator = self.kl_estimator
             self.reference.begin_training(self.policy, self._n_updates)
-        return super()._setup_learn(*args, **kwargs)
+        return result
 
     def train(self) -> None:
         """

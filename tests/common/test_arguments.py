@@ -20,6 +20,7 @@ from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
 from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.console import OK, USAGE_ERROR, known_settings
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -185,6 +186,24 @@ def test_what_has_no_effect_is_said(without: dict[str, Any], enabled: dict[str, 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         GRPO("MlpPolicy", ToyEnv(), **enabled)
+
+
+def test_methods_of_a_policy_that_training_does_not_call() -> None:
+    """PPO acts by forward. Here a distribution is needed that the KL divergence can be computed from."""
+
+    class Always1(ActorPolicy):
+        def forward(self, obs: Any, deterministic: bool = False) -> Any:
+            return th.ones(len(obs)), None, th.zeros(len(obs))
+
+    class Masked(Always1):
+        def get_distribution(self, obs: Any) -> Any:
+            return super().get_distribution(obs)
+
+    with pytest.warns(UserWarning, match=r"Always1.forward has no effect in training, .* get_distribution: override that"):
+        GRPO(Always1, ToyEnv(), policy_kwargs=TINY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GRPO(Masked, ToyEnv(), policy_kwargs=TINY)
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, DAPO, OwnDAPO])

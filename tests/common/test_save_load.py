@@ -247,6 +247,25 @@ def test_load_with_another_kl_coef(tmp_path: Path) -> None:
     switched_off.learn(40)
 
 
+def test_kl_coef_given_after_the_model_was_made() -> None:
+    model = make_model().learn(40)
+    before = probabilities(model.policy)
+    model.kl_coef = 0.1
+    model.learn(40)
+    assert th.equal(probabilities(model.ref_policy), before)
+    assert model.logger.name_to_value["train/kl_coef"] == 0.1
+    assert "ref_policy" in model.get_parameters()
+
+
+def test_default_update_of_a_loaded_model_with_other_copies(tmp_path: Path) -> None:
+    """It is 2048 steps of all copies together."""
+    model, given = make_model(n_groups=None), make_model(n_groups=None, n_steps=1024)
+    assert model.n_steps == given.n_steps == 1024
+    for name, each, expected in (("default", model, 256), ("given", given, 1024)):
+        each.save(tmp_path / name)
+        assert GRPO.load(tmp_path / name, env=make_env(8)).n_steps == expected
+
+
 def test_dapo_and_grpo_load_each_other(tmp_path: Path) -> None:
     make_model(DAPO).save(tmp_path / "model")
     loaded = GRPO.load(tmp_path / "model", env=make_env())

@@ -75,6 +75,14 @@ def test_action_spaces(observation: str, action: str, algo: type[GRPO]) -> None:
     check_space(OBSERVATION_SPACES[observation], ACTION_SPACES[action], algo=algo)
 
 
+@pytest.mark.parametrize("space", [spaces.Discrete(3, start=2), spaces.MultiDiscrete([2, 3], start=[0, -1])])
+def test_spaces_that_do_not_start_at_0(space: spaces.Space) -> None:
+    """SB3 would send actions from 0, which mean something else."""
+    for observation, action in ((VECTOR, space), (space, spaces.Discrete(2)), (spaces.Dict({"a": space}), spaces.Discrete(2))):
+        with pytest.raises(ValueError, match=r"start=.* counts from 0"):
+            make_model(observation, action)
+
+
 def check_space(observation_space: spaces.Space, action_space: spaces.Space, **kwargs: Any) -> None:
     """The environment itself checks that actions are in their space."""
     model = make_model(observation_space, action_space, **kwargs)

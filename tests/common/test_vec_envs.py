@@ -1,6 +1,7 @@
 import functools
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -13,6 +14,7 @@ from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecCheckNan,
+    VecEnvWrapper,
     VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
@@ -216,6 +218,27 @@ def test_vec_extract_dict_obs() -> None:
     assert model.observation_space == space["a"]
 
 
+def test_vec_extract_dict_obs_outside_of_vec_normalize() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (3,))})
+    inner = DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2)
+    model = GRPO("MlpPolicy", VecExtractDictObs(VecNormalize(inner), "a"), **SMALL).learn(50)
+    assert model.observation_space == space["a"]
+
+
+def test_rewards_of_a_wrapper_outside_of_vec_normalize() -> None:
+    class Shaped(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = self.venv.step_wait()
+            return observations, rewards + 100.0, dones, infos
+
+    env = Shaped(VecNormalize(make_group_env(ToyEnv, 2), norm_reward=False))
+    model = GRPO("MlpPolicy", env, **SMALL).learn(50)
+    assert (model.batch.rewards[model.batch.mask] >= 100.0).all()
+
+
 def test_success_rate() -> None:
     class Success(ToyEnv):
         def step(self, action: Any) -> Any:
@@ -225,6 +248,26 @@ def test_success_rate() -> None:
     model = GRPO("MlpPolicy", DummyVecEnv([lambda: Monitor(Success())] * 2), **SMALL).learn(60)
     assert list(model.ep_success_buffer) == [True] * len(model.ep_success_buffer)
     assert len(model.ep_success_buffer) == len(model.ep_info_buffer) > 5
+
+
+def test_episodes_that_a_wrapper_outside_of_monitor_goes_on_from() -> None:
+    """They are reported when they end, as PPO does."""
+
+    class Ten(gym.Wrapper):
+        def reset(self, **kwargs: Any) -> Any:
+            self.n_left = 10
+            return self.env.reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self.n_left -= terminated
+            if terminated and self.n_left:
+                observation, _ = self.env.reset()
+            return observation, reward, terminated and not self.n_left, truncated, info
+
+    env = DummyVecEnv([lambda: Ten(Monitor(ToyEnv(length=4)))] * 2)
+    model = GRPO("MlpPolicy", env, n_steps=32, n_epochs=1, device="cpu", seed=0, policy_kwargs=TINY).learn(64)
+    assert [info["l"] for info in model.ep_info_buffer] == [4] * 16
 
 
 @pytest.mark.parametrize("use_sde", [False, True])
