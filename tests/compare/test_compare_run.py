@@ -617,6 +617,18 @@ def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
     assert "the networks on CartPole-v1 differ" in printed.out and "ppo: 64-64 Tanh; small: 8 Tanh" in printed.out
 
 
+def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
+    # YAML's aliases (*name) are one object; A2C puts its optimizer into the policy_kwargs that it gets
+    shared = {"policy_kwargs": {"net_arch": [8]}}
+    variants = [{"algo": algo, "hyperparams": shared} for algo in ("a2c", "ppo")]
+    experiment = make_experiment(TINY | {"variants": variants}, "test")
+    cli_compare._check(experiment)
+    assert [hyperparams for _, _, hyperparams in experiment.variants] == [{"policy_kwargs": {"net_arch": [8]}}] * 2
+    assert "RMSprop" not in experiment.hyperparams["CartPole-v1"]["ppo"]["policy_kwargs"]
+    experiment.save(tmp_path)
+    assert Experiment.load(tmp_path).variants == experiment.variants
+
+
 def test_factors_make_variants() -> None:
     variants = [
         {
