@@ -629,6 +629,17 @@ def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
     assert Experiment.load(tmp_path).variants == experiment.variants
 
 
+def test_numbers_that_yaml_takes_for_text_are_numbers_at_any_depth() -> None:
+    hyperparams = yaml.safe_load(
+        "{policy_kwargs: {optimizer_kwargs: {eps: 1e-5, betas: [9e-1, 0.99]}}, learning_rate: lin_1e-3}"
+    )
+    experiment = make_experiment(TINY | {"variants": [{"algo": "ppo", "hyperparams": hyperparams}]}, "test")
+    assert experiment.variants[0].hyperparams == {
+        "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5, "betas": [0.9, 0.99]}},
+        "learning_rate": "lin_1e-3",
+    }
+
+
 def test_factors_make_variants() -> None:
     variants = [
         {
