@@ -223,7 +223,9 @@ def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFr
     import pandas as pd
 
     try:
-        table = pd.read_csv(io.BytesIO(_bytes(path)), **options)
+        # A variant may be called 1.0 or NA
+        texts: dict[str, Any] = {"dtype": dict.fromkeys(_TEXTS, str), "keep_default_na": False, "na_values": [""]}
+        table = pd.read_csv(io.BytesIO(_bytes(path)), **texts, **options)
         for column in table.columns.intersection(list(columns)).difference(_TEXTS):
             table[column] = pd.to_numeric(table[column])
     except pd.errors.EmptyDataError:

@@ -10,6 +10,7 @@ import pandas as pd
 from compare_data import curve_to, write_experiment
 
 from sb3_grpo.cli.main import main
+from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
 
@@ -33,6 +34,15 @@ def test_the_report_is_the_same(folder: Path, tmp_path: Path) -> None:
     for table in ("runs", "evaluations", "diagnostics"):
         ours, theirs = (getattr(collect(each), table).fillna("") for each in (folder, tmp_path / "again"))
         pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=0, atol=0)
+
+
+def test_names_that_look_like_something_else(tmp_path: Path) -> None:
+    variants = {"NA": "ppo", "1.0": "dapo", "True": "grpo"}
+    folder = write_experiment(tmp_path / "full", lambda env, variant, seed: curve_to(100.0), variants=variants, seeds=2)
+    pack(collect(folder), tmp_path / "packed")
+    results = collect(tmp_path / "packed")
+    for name in variants:
+        assert results.final_scores("CartPole-v1", name, "deterministic").tolist() == [100.0, 100.0]
 
 
 def test_packed_results_are_not_continued(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
