@@ -13,6 +13,7 @@ from sb3_grpo.cli.main import main
 from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
+from sb3_grpo.console import UsageError
 
 
 @pytest.fixture
@@ -67,3 +68,11 @@ def test_runs_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["compare", "pack", str(folder), str(folder)]) == 2
     assert "holds the runs themselves" in " ".join(capsys.readouterr().err.split())
     make_report(folder)
+
+
+def test_packed_results_are_not_packed_onto_themselves(folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    before = {path: path.read_bytes() for path in (tmp_path / "packed").iterdir()}
+    with pytest.raises(UsageError, match=r"packed is what is to be packed: choose another folder"):
+        pack(collect(tmp_path / "packed"), tmp_path / "packed")
+    assert {path: path.read_bytes() for path in (tmp_path / "packed").iterdir()} == before
