@@ -366,7 +366,7 @@ def _run_row(run: Path) -> dict[str, Any]:
         lost = damage(run)
         return read_result(run / "result.json") | ({"status": "done"} if lost is None else {"status": "failed", "error": lost})
     if (run / "error.txt").is_file():
-        lines = (run / "error.txt").read_text().strip().splitlines()
+        lines = (run / "error.txt").read_text("utf-8", errors="replace").strip().splitlines()
         return {"status": "failed", "error": lines[-1] if lines else "no message"}
     return {"status": "missing"}
 

@@ -473,7 +473,7 @@ def test_nothing_finished(tmp_path):
     run = tmp_path / "runs" / ENV / "ppo" / "0"
     for path in tmp_path.glob("runs/*/*/*/result.json"):
         path.unlink()
-    (run / "error.txt").write_text("ValueError: no such network\n")
+    (run / "error.txt").write_bytes(b"ValueError: no such network \xff\n")
     with pytest.raises(UsageError, match=r"no finished run yet.*1 failed.*ppo, seed 0.*no such network"):
         make_report(tmp_path)
 
