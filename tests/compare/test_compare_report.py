@@ -565,6 +565,17 @@ def test_three_seeds_are_said_once_run_by_run_and_how_many_it_takes(tmp_path):
     assert "grpo ended above ppo in 8 of 9 pairs" in text
 
 
+def test_a_variant_with_few_seeds_takes_no_claim_from_the_others(tmp_path):
+    variants = {"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}
+    finals = {"ppo": 100.0, "grpo": 200.0, "dapo": 400.0}
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(finals[variant] + seed), variants=variants, seeds=8)
+    for seed in range(1, 8):
+        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
+    text = text_of(make_report(tmp_path))
+    assert "On CartPole-v1, grpo ended higher than ppo; for 2 of 3 pairs the seeds are too few." in text
+    assert "With 1 seed of a variant nothing is claimed of 2 of 3 pairs on single environments: chance alone" in text
+
+
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     other = "Pendulum-v1"
     write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
