@@ -398,7 +398,13 @@ def _notes(results: Results) -> list[str]:
                         f"and the figures derived from them use the {len(grid)} steps at which all runs were evaluated."
                     )
     for (env, variant), run in results.runs[results.runs.status == "done"].groupby(["env", "variant"], sort=False):
-        budget, steps = results.experiment["timesteps"][env], int(run.steps.max())
+        budget, least, steps = results.experiment["timesteps"][env], int(run.steps.min()), int(run.steps.max())
+        # A callback of the entry may end the training
+        if least < budget:
+            notes.append(
+                f"{env}, {variant}: a run ended after {least:,} steps of a budget of {budget:,}. From there on its curve has "
+                "the returns of its end."
+            )
         if steps > (1.0 + _OVERSHOOT) * budget:
             notes.append(
                 f"{env}, {variant}: with its last rollout a run made {steps:,} steps, {steps / budget - 1.0:.0%} more than "

@@ -441,6 +441,16 @@ def test_steps_beyond_the_budget_are_told(tmp_path):
     assert [row[table.columns.index("Steps made")] for row in table.rows] == ["10,007", "10,007"]
 
 
+def test_a_run_that_ended_early_is_told(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    path = tmp_path / "runs" / ENV / "dapo" / "1" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 2_600}))
+    assert collect(tmp_path).notes == [
+        "CartPole-v1, dapo: a run ended after 2,600 steps of a budget of 10,000. From there on its curve has "
+        "the returns of its end."
+    ]
+
+
 def test_runs_of_different_versions_are_told(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
     for seed in range(3):
