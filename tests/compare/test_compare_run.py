@@ -223,6 +223,14 @@ def test_parameter_that_an_earlier_version_did_not_have(
     assert compare(finished) == 0 and results(finished) == before
 
 
+def test_an_experiment_that_only_a_newer_version_can_go_on_with(tmp_path: Path) -> None:
+    make_experiment(TINY, "test").save(tmp_path)
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"curriculum": "hard"}))
+    with pytest.raises(UsageError, match=r"curriculum.*damaged, or a newer version of this package has written it"):
+        Experiment.load(tmp_path)
+
+
 @pytest.mark.slow
 def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     changes = {"variants": ["ppo"], "seeds": 2, "timesteps": 3000}
