@@ -390,7 +390,7 @@ def _notes(results: Results) -> list[str]:
         for mode in results.modes:
             rows = results._evaluations(env, mode)
             grid = results.grid(env, mode)
-            planned = results.experiment.get("n_evaluations", len(grid) - 1) + 1
+            planned = results.experiment["n_evaluations"] + 1
             for (variant, seed), run in rows.groupby(["variant", "seed"]):
                 if (count := run.target_steps.nunique()) != planned:
                     notes.append(
