@@ -1,6 +1,7 @@
 """A model and its environments as the RL Zoo builds them, and what can be said of it before it learns."""
 
 import argparse
+import copy
 import io
 import random
 import tempfile
@@ -107,7 +108,8 @@ def build(settings: dict[str, Any]) -> Iterator[Built]:
             logs,
             n_timesteps=settings["timesteps"],
             eval_freq=-1,
-            hyperparams=dict(variant["hyperparams"]),
+            # Algorithms put their own into dictionaries that they get
+            hyperparams=copy.deepcopy(variant["hyperparams"]),
             seed=settings["seed"],
             verbose=0,
             device=settings["device"],

@@ -208,7 +208,7 @@ def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
         for levels in itertools.product(*factors.values()):
             chosen = dict(zip(factors, levels, strict=True))
             label = ", ".join([name, *(f"{key}={_label(value)}" for key, value in chosen.items())])
-            hyperparams = {str(key): _number(value) for key, value in {**preset, **fixed, **chosen}.items()}
+            hyperparams = {str(key): _numbers(value) for key, value in {**preset, **fixed, **chosen}.items()}
             if "n_envs" in hyperparams:
                 hyperparams["n_envs"] = _whole_number(hyperparams["n_envs"], f"{where}: n_envs", MAX_ENVS)
             yield Variant(_safe_name(label, where), str(entry["algo"]), hyperparams)
@@ -235,6 +235,13 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
+
+
+def _numbers(value: Any) -> Any:
+    """``_number`` of a value, and of what is in it."""
+    if isinstance(value, dict):
+        return {key: _numbers(each) for key, each in value.items()}
+    return [_numbers(each) for each in value] if isinstance(value, list) else _number(value)
 
 
 def _check_variant(variant: Variant, envs: list[str], algorithms: Mapping[str, type], source: str) -> None:

@@ -139,7 +139,10 @@ class Experiment:
             return cls(**content | {"variants": [Variant(**variant) for variant in content["variants"]]})
         except TypeError as error:
             path = folder / "experiment.json"
-            raise UsageError(f"{path} is damaged ({error}): choose another folder with --output") from error
+            raise UsageError(
+                f"{path} cannot be gone on with ({error}): it is damaged, or a newer version of this package has written it. "
+                "Choose another folder with --output"
+            ) from error
 
 
 def differences(before: Experiment, now: Experiment, folder: Path, defaults: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -152,8 +152,10 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
         least = min(counts)
         chance = max(finding.comparison.smallest_p for finding in few)
         total = sum(finding.env is not None for finding in findings)
-        # Over several environments together the same seeds may be enough
-        where = " on a single environment" if len(few) < len(findings) else ""
+        n_few = sum(finding.env is not None for finding in few)
+        # Over several environments together the same seeds may be enough, and other variants may have more
+        where = " on a single environment" if n_few == total else f" of {_pairs(n_few, total)} on single environments"
+        where = "" if len(few) == len(findings) else where
         claim = "A claim" if total == 1 else f"A claim on any of the {total} pairs on single environments"
         said.append(
             f"With {least} seed{'s' if least > 1 else ''} of {'each' if len(counts) == 1 else 'a'} variant nothing is claimed"

@@ -36,10 +36,12 @@ def pack(results: "Results", target: Path) -> None:
 
     :param results: of a comparison
     :param target: folder to write to
-    :raises UsageError: if it holds runs
+    :raises UsageError: if it holds runs, or these results
     """
     if (target / "runs").is_dir():
         raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
+    if target.resolve() == results.folder.resolve():
+        raise UsageError(f"{target} is what is to be packed: choose another folder")
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(results.folder / "experiment.json", target / "experiment.json")
     for name, file in _TABLES.items():

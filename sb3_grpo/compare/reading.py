@@ -156,7 +156,8 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
     """
     path = folder / "experiment.json"
     content = _read(path, _EXPERIMENT)
-    missing = [key for key in ("name", "envs", "variants", "seeds", "timesteps") if not content.get(key)]
+    needed = ("name", "envs", "variants", "seeds", "timesteps", "n_evaluations", "n_eval_episodes", "n_final_episodes")
+    missing = [key for key in needed if not content.get(key)]
     missing += [env for env in content.get("envs", ()) if env not in content.get("timesteps", ())]
     for variant in content.get("variants", ()):
         missing += [key for key in ("name", "algo", "hyperparams") if key not in variant]
@@ -223,7 +224,9 @@ def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFr
     import pandas as pd
 
     try:
-        table = pd.read_csv(io.BytesIO(_bytes(path)), **options)
+        # A variant may be called 1.0 or NA
+        texts: dict[str, Any] = {"dtype": dict.fromkeys(_TEXTS, str), "keep_default_na": False, "na_values": [""]}
+        table = pd.read_csv(io.BytesIO(_bytes(path)), **texts, **options)
         for column in table.columns.intersection(list(columns)).difference(_TEXTS):
             table[column] = pd.to_numeric(table[column])
     except pd.errors.EmptyDataError:

@@ -366,7 +366,7 @@ def _run_row(run: Path) -> dict[str, Any]:
         lost = damage(run)
         return read_result(run / "result.json") | ({"status": "done"} if lost is None else {"status": "failed", "error": lost})
     if (run / "error.txt").is_file():
-        lines = (run / "error.txt").read_text().strip().splitlines()
+        lines = (run / "error.txt").read_text("utf-8", errors="replace").strip().splitlines()
         return {"status": "failed", "error": lines[-1] if lines else "no message"}
     return {"status": "missing"}
 
@@ -390,7 +390,7 @@ def _notes(results: Results) -> list[str]:
         for mode in results.modes:
             rows = results._evaluations(env, mode)
             grid = results.grid(env, mode)
-            planned = results.experiment.get("n_evaluations", len(grid) - 1) + 1
+            planned = results.experiment["n_evaluations"] + 1
             for (variant, seed), run in rows.groupby(["variant", "seed"]):
                 if (count := run.target_steps.nunique()) != planned:
                     notes.append(
@@ -398,7 +398,13 @@ def _notes(results: Results) -> list[str]:
                         f"and the figures derived from them use the {len(grid)} steps at which all runs were evaluated."
                     )
     for (env, variant), run in results.runs[results.runs.status == "done"].groupby(["env", "variant"], sort=False):
-        budget, steps = results.experiment["timesteps"][env], int(run.steps.max())
+        budget, least, steps = results.experiment["timesteps"][env], int(run.steps.min()), int(run.steps.max())
+        # A callback of the entry may end the training
+        if least < budget:
+            notes.append(
+                f"{env}, {variant}: a run ended after {least:,} steps of a budget of {budget:,}. From there on its curve has "
+                "the returns of its end."
+            )
         if steps > (1.0 + _OVERSHOOT) * budget:
             notes.append(
                 f"{env}, {variant}: with its last rollout a run made {steps:,} steps, {steps / budget - 1.0:.0%} more than "

@@ -71,6 +71,14 @@ def test_a_tampered_experiment_is_an_error(changes: dict[str, Any], message: str
         collect(folder)
 
 
+@pytest.mark.parametrize("key", ["seeds", "n_evaluations", "n_eval_episodes", "n_final_episodes"])
+def test_an_experiment_that_has_lost_a_key(key: str, folder: Path) -> None:
+    path = folder / "experiment.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
+    with pytest.raises(UsageError, match=f"there is no {key}"):
+        collect(folder)
+
+
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{", "", "[" * 100_000, '{"steps": ' + "9" * 5000 + "}", "\xff"])
 @pytest.mark.parametrize("name", ["result.json", "config.json", "experiment.json"])
 def test_files_that_are_something_else(name: str, text: str, folder: Path) -> None:

@@ -441,6 +441,16 @@ def test_steps_beyond_the_budget_are_told(tmp_path):
     assert [row[table.columns.index("Steps made")] for row in table.rows] == ["10,007", "10,007"]
 
 
+def test_a_run_that_ended_early_is_told(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
+    path = tmp_path / "runs" / ENV / "dapo" / "1" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 2_600}))
+    assert collect(tmp_path).notes == [
+        "CartPole-v1, dapo: a run ended after 2,600 steps of a budget of 10,000. From there on its curve has "
+        "the returns of its end."
+    ]
+
+
 def test_runs_of_different_versions_are_told(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=3)
     for seed in range(3):
@@ -473,7 +483,7 @@ def test_nothing_finished(tmp_path):
     run = tmp_path / "runs" / ENV / "ppo" / "0"
     for path in tmp_path.glob("runs/*/*/*/result.json"):
         path.unlink()
-    (run / "error.txt").write_text("ValueError: no such network\n")
+    (run / "error.txt").write_bytes(b"ValueError: no such network \xff\n")
     with pytest.raises(UsageError, match=r"no finished run yet.*1 failed.*ppo, seed 0.*no such network"):
         make_report(tmp_path)
 
@@ -563,6 +573,17 @@ def test_three_seeds_are_said_once_run_by_run_and_how_many_it_takes(tmp_path):
     assert "Variant Seed 0 Seed 1 Seed 2 ppo 100 101 102 grpo 102 103 104 dapo 400 401 402" in text
     assert "seen: dapo ended above grpo in 9 of 9 pairs of runs" in text
     assert "grpo ended above ppo in 8 of 9 pairs" in text
+
+
+def test_a_variant_with_few_seeds_takes_no_claim_from_the_others(tmp_path):
+    variants = {"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}
+    finals = {"ppo": 100.0, "grpo": 200.0, "dapo": 400.0}
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(finals[variant] + seed), variants=variants, seeds=8)
+    for seed in range(1, 8):
+        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
+    text = text_of(make_report(tmp_path))
+    assert "On CartPole-v1, grpo ended higher than ppo; for 2 of 3 pairs the seeds are too few." in text
+    assert "With 1 seed of a variant nothing is claimed of 2 of 3 pairs on single environments: chance alone" in text
 
 
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):

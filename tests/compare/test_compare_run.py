@@ -223,6 +223,14 @@ def test_parameter_that_an_earlier_version_did_not_have(
     assert compare(finished) == 0 and results(finished) == before
 
 
+def test_an_experiment_that_only_a_newer_version_can_go_on_with(tmp_path: Path) -> None:
+    make_experiment(TINY, "test").save(tmp_path)
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"curriculum": "hard"}))
+    with pytest.raises(UsageError, match=r"curriculum.*damaged, or a newer version of this package has written it"):
+        Experiment.load(tmp_path)
+
+
 @pytest.mark.slow
 def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
     changes = {"variants": ["ppo"], "seeds": 2, "timesteps": 3000}
@@ -615,6 +623,29 @@ def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
     cli_compare._check(make_experiment(TINY | {"variants": ["ppo", small]}, "test"))
     printed = capfd.readouterr()
     assert "the networks on CartPole-v1 differ" in printed.out and "ppo: 64-64 Tanh; small: 8 Tanh" in printed.out
+
+
+def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
+    # YAML's aliases (*name) are one object; A2C puts its optimizer into the policy_kwargs that it gets
+    shared = {"policy_kwargs": {"net_arch": [8]}}
+    variants = [{"algo": algo, "hyperparams": shared} for algo in ("a2c", "ppo")]
+    experiment = make_experiment(TINY | {"variants": variants}, "test")
+    cli_compare._check(experiment)
+    assert [hyperparams for _, _, hyperparams in experiment.variants] == [{"policy_kwargs": {"net_arch": [8]}}] * 2
+    assert "RMSprop" not in experiment.hyperparams["CartPole-v1"]["ppo"]["policy_kwargs"]
+    experiment.save(tmp_path)
+    assert Experiment.load(tmp_path).variants == experiment.variants
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers_at_any_depth() -> None:
+    hyperparams = yaml.safe_load(
+        "{policy_kwargs: {optimizer_kwargs: {eps: 1e-5, betas: [9e-1, 0.99]}}, learning_rate: lin_1e-3}"
+    )
+    experiment = make_experiment(TINY | {"variants": [{"algo": "ppo", "hyperparams": hyperparams}]}, "test")
+    assert experiment.variants[0].hyperparams == {
+        "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5, "betas": [0.9, 0.99]}},
+        "learning_rate": "lin_1e-3",
+    }
 
 
 def test_factors_make_variants() -> None:

@@ -10,8 +10,10 @@ import pandas as pd
 from compare_data import curve_to, write_experiment
 
 from sb3_grpo.cli.main import main
+from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import collect
+from sb3_grpo.console import UsageError
 
 
 @pytest.fixture
@@ -33,6 +35,15 @@ def test_the_report_is_the_same(folder: Path, tmp_path: Path) -> None:
     for table in ("runs", "evaluations", "diagnostics"):
         ours, theirs = (getattr(collect(each), table).fillna("") for each in (folder, tmp_path / "again"))
         pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=0, atol=0)
+
+
+def test_names_that_look_like_something_else(tmp_path: Path) -> None:
+    variants = {"NA": "ppo", "1.0": "dapo", "True": "grpo"}
+    folder = write_experiment(tmp_path / "full", lambda env, variant, seed: curve_to(100.0), variants=variants, seeds=2)
+    pack(collect(folder), tmp_path / "packed")
+    results = collect(tmp_path / "packed")
+    for name in variants:
+        assert results.final_scores("CartPole-v1", name, "deterministic").tolist() == [100.0, 100.0]
 
 
 def test_packed_results_are_not_continued(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,3 +68,11 @@ def test_runs_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[st
     assert main(["compare", "pack", str(folder), str(folder)]) == 2
     assert "holds the runs themselves" in " ".join(capsys.readouterr().err.split())
     make_report(folder)
+
+
+def test_packed_results_are_not_packed_onto_themselves(folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    before = {path: path.read_bytes() for path in (tmp_path / "packed").iterdir()}
+    with pytest.raises(UsageError, match=r"packed is what is to be packed: choose another folder"):
+        pack(collect(tmp_path / "packed"), tmp_path / "packed")
+    assert {path: path.read_bytes() for path in (tmp_path / "packed").iterdir()} == before
