@@ -56,8 +56,7 @@ class TrainingCheckpoint(BaseCallback):
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise ValueError(f"also[{name!r}] must have state_dict() and load_state_dict(state), got {short_repr(each)}.")
         self.seconds = 0.0  # of writing, in all
-        self._next_steps = 0
-        self._next_time = 0.0
+        self._next_steps, self._next_time = 0, 0.0
 
     def _on_training_start(self) -> None:
         model: Any = self.model
@@ -74,6 +73,7 @@ class TrainingCheckpoint(BaseCallback):
             )
         remove_unfinished(self.folder)
         prepare_env(self.training_env)
+        self._next_steps, self._next_time = 0, 0.0  # not those of a training before this one
         if resumed is not None:
             for name, each in self.also.items():
                 if name in resumed.also:

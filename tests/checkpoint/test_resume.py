@@ -141,6 +141,14 @@ def test_a_second_training_of_a_model(tmp_path: Path) -> None:
         assert digest(resumed) == digest(model)
 
 
+def test_one_callback_for_two_trainings(tmp_path: Path) -> None:
+    callback = TrainingCheckpoint(tmp_path / "checkpoints", save_freq=100)
+    model = GRPO("MlpPolicy", cart_pole(), **STEPS).learn(300, callback=callback)
+    (tmp_path / "checkpoints").rename(tmp_path / "first")
+    model.learn(200, callback=callback)
+    assert checkpoints_in(tmp_path / "checkpoints")
+
+
 def test_a_resumed_training_writes_on_and_is_resumed(tmp_path: Path) -> None:
     expected = digest(train(tmp_path))
     for path in checkpoints_in(tmp_path)[3:]:
