@@ -15,6 +15,7 @@ import numpy as np
 from sb3_grpo.compare.packed import Configs, is_packed, unpack
 from sb3_grpo.compare.reading import MODES, read_config, read_experiment_json, read_result, read_table
 from sb3_grpo.console import UsageError, missing_extra
+from sb3_grpo.utils.files import replace_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -315,7 +316,7 @@ def collect(folder: Path) -> Results:
     else:
         configs, tables = _read_runs(folder, experiment)
         for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index=False)
+            replace_text(folder / f"{name}.csv", table.to_csv(index=False), durable=False)
     results = Results(folder, experiment, configs, **tables)
     _require_finished(results)
     results.notes += _notes(results)

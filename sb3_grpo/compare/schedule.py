@@ -2,8 +2,7 @@
 
 import csv
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -105,6 +104,15 @@ class Board:
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
 
+    def expected_seconds(self, job: Job) -> float:
+        """
+        :param job: a run
+        :return: how long it takes if it is as fast as the others of its variant have been; infinite if there are none yet
+        """
+        row = self._rows[job.env, job.variant.name]
+        speed = row.speed(2)
+        return inf if speed is None else row.timesteps / speed
+
     def end(self, job: Job, key: Key) -> str | None:
         """
         :param job: a run that has ended
@@ -199,7 +207,7 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
     shown = -inf
     try:
         with board.shown():
-            for running, ended in _give_out(jobs, experiment, folder, pool):
+            for running, ended in _give_out(jobs, experiment, folder, pool, board.expected_seconds):
                 for job, key in ended:
                     n_failed += board.end(job, key) is not None
                 if (now := time.monotonic()) - shown >= _SHOW:
@@ -230,27 +238,30 @@ def make_clips(jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: 
     :param pool: makes them on this machine, where the models are
     """
     try:
-        for _ in _give_out(jobs, experiment, folder, pool):
+        for _ in _give_out(jobs, experiment, folder, pool, lambda job: inf):
             pass
     finally:
         pool.close()
 
 
 def _give_out(
-    jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: Pool
+    jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: Pool, expected_seconds: Callable[[Job], float]
 ) -> Iterator[tuple[dict[Key, Job], list[tuple[Job, Key]]]]:
     """
     :param jobs: what is to be made
     :param experiment: the experiment
     :param folder: its folder
     :param pool: makes them
+    :param expected_seconds: how long one takes, as far as is known by then
     :return: again and again until all have ended: those that take place, and those that have just ended
     """
-    waiting = deque(jobs)
+    waiting = list(jobs)
     running: dict[Key, Job] = {}
     while waiting or running:
         while waiting and len(running) < pool.capacity:
-            job = waiting.popleft()
+            # Of a seed the longest first: otherwise the last of them is waited for by idle workers
+            job = max((job for job in waiting if job.seed == waiting[0].seed), key=expected_seconds)
+            waiting.remove(job)
             key = (job.env, job.variant.name, job.seed)
             pool.start(key, experiment.settings(job), job.folder(folder))
             running[key] = job

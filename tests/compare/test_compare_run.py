@@ -299,6 +299,37 @@ def test_failed_run_is_shown_and_tried_again(tmp_path: Path, no_report: None, ca
     assert len(results(tmp_path)) == 2 and not (folder / "error.txt").exists()
 
 
+def test_of_a_seed_the_longest_runs_are_the_first(tmp_path: Path) -> None:
+    """From the second seed on: how long they take is known from the first."""
+    seconds = {"grpo": 1.0, "ppo": 9.0, "dapo": 2.0}
+    experiment = make_experiment(TINY | {"variants": [*seconds], "seeds": 3}, "test")
+    order: list[tuple[str, int]] = []
+
+    class OneAtATime:
+        capacity = 1
+
+        def start(self, key: Any, settings: dict[str, Any], folder: Path) -> None:
+            order.append(key[1:])
+            self.key = key
+
+        def take_ended(self) -> list[Any]:
+            return [self.key]
+
+        def progress(self) -> dict[Any, list[float]]:
+            return {}
+
+        def close(self) -> None:
+            pass
+
+    class Known(Board):
+        def end(self, job: Any, key: Any) -> None:
+            self._rows[key[:2]].ended.append([400, seconds[key[1]], seconds[key[1]]])
+
+    run_jobs(experiment, tmp_path, OneAtATime(), Known(experiment, tmp_path, Console()))
+    later = ["ppo", "dapo", "grpo"]
+    assert order == [(name, 0) for name in seconds] + [(name, seed) for seed in (1, 2) for name in later]
+
+
 def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
     """What happens to a run that is killed, and to one that takes place when somebody presses Ctrl-C."""
     experiment = make_experiment(TINY | {"timesteps": 10_000_000, "variants": ["ppo"]}, "test")
