@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.pages import COMPARISONS, PAGES, READINGS, RESULTS, unseen_lists
-from benchmarks.tables import markdown
+from benchmarks.tables import markdown, steps_text
 from benchmarks.unseen.report import LABELS, design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
@@ -126,13 +126,9 @@ def table(ours: Sequence[Line], theirs: Sequence[Line]) -> str:
     cells, last = [], ""
     for line in shown:
         returns = [line.returns.get(algorithm, "") for algorithm in algorithms]
-        cells.append(["" if line.task == last else line.task, line.who, _steps_text(line.steps), *returns])
+        cells.append(["" if line.task == last else line.task, line.who, steps_text(line.steps), *returns])
         last = line.task
     return markdown(["task", "", "steps", *algorithms], cells) if shown else ""
-
-
-def _steps_text(steps: int) -> str:
-    return f"{steps // 1000}k" if steps < 1_000_000 else f"{steps / 1_000_000:g}M"
 
 
 def tables() -> list[tuple[str, str]]:

@@ -74,7 +74,15 @@ def short_table(results: Results) -> str:
         [name.upper(), *(_iqm_text(results.final_scores(env, name, results.main_mode(env))) for env in results.envs)]
         for name in results.variants
     ]
-    return markdown(["", *(f"{env}, {budgets[env] / 1000:.0f}k" for env in results.envs)], rows)
+    return markdown(["", *(f"{env}, {steps_text(budgets[env])}" for env in results.envs)], rows)
+
+
+def steps_text(steps: int) -> str:
+    """
+    :param steps: how many
+    :return: the same in thousands or millions
+    """
+    return f"{steps // 1000}k" if steps < 1_000_000 else f"{steps / 1_000_000:g}M"
 
 
 def equal_time_table(results: Results) -> str:
