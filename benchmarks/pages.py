@@ -29,7 +29,7 @@ COMPARISONS = {
     "lunarlander_defaults": "LunarLander with the defaults",
     "box2d": "Box2D with continuous actions",
     "mujoco": "MuJoCo",
-    "published_budgets": "As long as others train",
+    "published_budgets": "At the budgets of published results",
     "kungfu_master": "KungFuMaster",
     "pong_short": "Pong",
     "shared_starts": "What a shared start is worth",
