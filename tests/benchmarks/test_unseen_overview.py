@@ -21,7 +21,7 @@ def test_each_peer_has_a_row_and_says_which_runs_are_missing(monkeypatch, tmp_pa
     monkeypatch.setitem(LISTS, "test", (PLAIN,))
     monkeypatch.setitem(SEEDS, "test", 3)
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
-    monkeypatch.setattr(overview, "TASKS", {"test": "two lists"})
+    monkeypatch.setattr(overview, "TASKS", {"test": "a list"})
     monkeypatch.setattr(overview, "PAGES", tmp_path)
     (tmp_path / "unseen_test.md").write_text(f"{report.BEGIN}A\n")
     # GRPO ends above PPO, and has ended before PPO has learned anything; DAPO takes longer and ends below
@@ -33,7 +33,7 @@ def test_each_peer_has_a_row_and_says_which_runs_are_missing(monkeypatch, tmp_pa
     ]
     monkeypatch.setattr(overview, "rows", lambda: found)
     _, _, ppo, trpo = ([cell.strip() for cell in line.strip("|").split("|")] for line in overview.table().splitlines())
-    assert ppo[:2] == ["two lists", "PPO"]
+    assert ppo[:2] == ["a list", "PPO"]
     assert [cell.split()[0] for cell in ppo[2:]] == ["1.00", "0.00", "1.00", "0.00"]
     assert trpo[:2] == ["", "TRPO, 2 of 3 seeds"]
 
