@@ -41,6 +41,13 @@ class Item:
     answer: str
     metadata: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.prompt, str) and isinstance(self.answer, str)):
+            raise TypeError(
+                f"An Item has two texts, prompt and answer (empty where there is none), got {self.prompt!r:.200} and "
+                f"{self.answer!r:.200}"
+            )
+
 
 class Scorer(NamedTuple):
     """

@@ -150,6 +150,8 @@ class TextEpisodeRules:
         on_verifier_error: str | None = None,
     ):
         self.task = make_task(task, **(task_kwargs or {}))
+        if self.task.n_items is not None and self.task.n_items < 1:
+            raise ValueError(f"{type(self.task).__name__} has n_items={self.task.n_items}: a task has at least one item")
         self.tokenizer = _make_tokenizer(tokenizer, self.task)
         scorer, trusted = _make_scorer(verifier, self.task)
         self._payload = scorer.payload
@@ -208,7 +210,7 @@ class TextEpisodeRules:
                     "answer is cut off: give the environment the limits that you need."
                 )
             return default
-        items = list(items)
+        items = [_checked(item, self.task) for item in items]
         prompt_tokens = self._most_tokens([item.prompt for item in items])
         answers = [item.answer for item in items if self.task.has_reference(item)]
         without = [item.prompt for item in items if not self.task.has_reference(item)]
@@ -241,7 +243,7 @@ class TextEpisodeRules:
         found = self._kept.get(index)
         if found is not None:
             return found
-        item = self.task.item(index)
+        item = _checked(self.task.item(index), self.task)
         tokens = self.tokenizer.encode(item.prompt)
         if not 1 <= len(tokens) <= self.max_prompt_tokens:
             raise ValueError(
@@ -451,6 +453,14 @@ def _check_rewards(reward_correct: float, reward_wrong: float, success_score: fl
         raise ValueError(f"reward_correct={reward_correct} has to be greater than reward_wrong={reward_wrong}")
     if not 0.0 < success_score <= 1.0:
         raise ValueError(f"success_score={success_score} has to be above 0 and at most 1, like the scores of right answers")
+
+
+def _checked(item: Any, task: Task) -> Item:
+    if not isinstance(item, Item):
+        raise TypeError(
+            f"The items of {type(task).__name__} have to be of the class Item, Item(prompt, answer), got {item!r:.200}"
+        )
+    return item
 
 
 def _with_room(n_tokens: int) -> int:

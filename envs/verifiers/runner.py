@@ -5,6 +5,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -54,6 +55,11 @@ def make_math_verifier() -> Verifier:
     except ImportError as error:
         raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
 
+    # A last letter may be a variable: neither "x + m" without its m nor "5 m" in place of "5 cm"
+    latex = math_verify.LatexExtractionConfig()
+    latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
+    extraction = [latex, math_verify.ExprExtractionConfig()]
+
     # Defined in here, they are sent to their process by value: without what the import of this package takes. It imports
     # math_verify with them, before the time of the first answer begins
     def with_signs(formula: str) -> str:
@@ -86,8 +92,8 @@ def make_math_verifier() -> Verifier:
             return float(answer.strip() == right or (found is not None and same_text(found, expected)))
         # Answer and comparison together take less than the default limit of the environment: too hard an answer is no
         # mistake of the verifier. The reference twice: a second may pass by chance, and without it there is no score
-        gold = math_verify.parse(with_signs(right), parsing_timeout=1) or math_verify.parse(
-            with_signs(right), parsing_timeout=1
+        gold = math_verify.parse(with_signs(right), extraction, parsing_timeout=1) or math_verify.parse(
+            with_signs(right), extraction, parsing_timeout=1
         )
         if not gold:
             raise ValueError(
@@ -98,7 +104,7 @@ def make_math_verifier() -> Verifier:
             return 1.0
         if found is None or not may_equal(found, expected):
             return 0.0
-        target = math_verify.parse(with_signs(found), parsing_timeout=1)
+        target = math_verify.parse(with_signs(found), extraction, parsing_timeout=1)
         return float(math_verify.verify(gold, target, timeout_seconds=2))
 
     return verify_math

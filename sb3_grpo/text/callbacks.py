@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 class WarmStart(BaseCallback):
     """
     Before the first step, let a policy for texts learn from worked examples of its task (``policy.pretrain``).
-    A model that has learned already, because its training is continued or resumed, is left alone.
+    A model whose training is continued or resumed is left alone.
 
     :param n_examples: how many examples
     :param n_epochs: how many times each of them is seen
@@ -31,7 +31,9 @@ class WarmStart(BaseCallback):
                 f"WarmStart is for policies of texts, such as TokenPolicy, and that of this model is {type(policy).__name__}: "
                 "leave the callback out."
             )
-        if self.model._n_updates == 0 and getattr(self.model, "resumption", None) is None:
+        # Where all groups were dead, there are steps and no updates
+        is_new = self.model.num_timesteps == 0 and self.model._n_updates == 0
+        if is_new and getattr(self.model, "resumption", None) is None:
             # Made where the environment is: a task need not be able to leave its process
             examples = self.training_env.env_method("worked_examples", self.n_examples, seed=self.seed, indices=0)[0]
             policy.pretrain(examples, n_epochs=self.n_epochs, batch_size=self.batch_size)

@@ -48,7 +48,9 @@ class GenerationMixin(TokenNetworkMixin):
             longest = max(len(tokens) for tokens in batch)
             n_new = min(room - longest, room if max_new_tokens is None else max_new_tokens)
             texts = self.generate_tokens(padded_tokens(batch, longest, self.device), n_new, deterministic).cpu().numpy()
-            answers += [tokenizer.decode(row[len(tokens) :]) for row, tokens in zip(texts, batch, strict=True)]
+            # Padding is no token: a tokenizer need not know it
+            written = [row[len(tokens) :] for row, tokens in zip(texts, batch, strict=True)]
+            answers += [tokenizer.decode(row[row != PAD]) for row in written]
         return answers
 
     @th.inference_mode()

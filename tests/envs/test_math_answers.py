@@ -57,6 +57,8 @@ RIGHT = {
     r"90^\circ": (r"90^\circ", r"$90^\circ$"),
     "Paris": ("Paris", "paris", r"\text{Paris}", "The answer is Paris.", r"\boxed{Paris}"),
     "A": ("A", r"\boxed{A}", "The answer is A."),
+    "5 cm": ("5 cm", "5cm"),
+    "x + m": ("x + m", "m + x"),
 }
 WRONG = {
     "42": (
@@ -226,6 +228,10 @@ WRONG = {
     r"90^\circ": ("90", r"91^\circ", r"90^\circ\pm1", "90%"),
     "Paris": ("Pairs", "Paris or London", "not Paris", "Paris, London", "aPris", "", "P a r i s", "Par", "Paris?"),
     "A": ("B", "A or B", "not A", "AB", "A, B", r"\{A,B\}", "A?"),
+    # math-verify would take last letters for units, and leave them out
+    "5 cm": ("5 m", "5 c", r"\boxed{5 m}"),
+    "x + m": ("x", "x + "),
+    r"2\pi m": (r"2\pi",),
 }
 CASES = [(answer, reference, 1.0) for reference, answers in RIGHT.items() for answer in answers]
 CASES += [(answer, reference, 0.0) for reference, answers in WRONG.items() for answer in answers]

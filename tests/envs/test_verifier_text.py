@@ -155,6 +155,16 @@ def test_wrong_actions_are_named(action: Any) -> None:
         VerifierTextEnv().step(0)
 
 
+class Returns(Task):
+    """Its item is what it is given, or made from that."""
+
+    def __init__(self, item: Any, n_items: int | None = 2):
+        self._item, self.n_items = item, n_items
+
+    def item(self, index: int) -> Any:
+        return self._item() if callable(self._item) else self._item
+
+
 def no_end(eos_id: Any) -> Any:
     return SimpleNamespace(vocab_size=3, eos_id=eos_id, encode=list, decode=str)
 
@@ -163,6 +173,9 @@ def no_end(eos_id: Any) -> Any:
     ("kwargs", "error", "message"),
     [
         ({"task": "arithmetics"}, ValueError, "did you mean 'arithmetic'"),
+        ({"task": Returns(("a", "b"))}, TypeError, r"Returns have to be of the class Item.*got \('a', 'b'\)"),
+        ({"task": Returns(lambda: Item("a", 7))}, TypeError, "An Item has two texts.*got 'a' and 7"),
+        ({"task": Returns(Item("a", "b"), n_items=0)}, ValueError, "Returns has n_items=0"),
         ({"verifier": "maths"}, ValueError, "verifier='maths' has to be"),
         ({"tokenizer": object()}, TypeError, "tokenizer=object has no vocab_size, eos_id"),
         ({"tokenizer": no_end(None)}, ValueError, "eos_id=None: no answer"),

@@ -183,6 +183,16 @@ def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None
     env.close()
 
 
+def test_a_warm_start_is_made_once_where_all_groups_are_dead() -> None:
+    env = VerifierTextVecEnv(4, task=[("a", "b")], verifier=lambda answer, reference: 0.0)
+    model = DAPO("TokenPolicy", env, group_size=2, n_groups=2, max_sampling_rounds=1, device="cpu", seed=0)
+    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1))
+    before = model.policy.parameters_to_vector()
+    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1), reset_num_timesteps=False)
+    assert model._n_updates == 0 and (model.policy.parameters_to_vector() == before).all()
+    env.close()
+
+
 def test_a_warm_start_is_for_texts() -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu")
     with pytest.raises(ValueError, match=r"WarmStart is for policies of texts.*leave the callback out"):

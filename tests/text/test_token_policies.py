@@ -110,6 +110,22 @@ def test_generated_texts_end_where_they_end() -> None:
     assert n_ended > 20
 
 
+class NoPadding(Digits):
+    """It knows its tokens and nothing else."""
+
+    def decode(self, ids: Any) -> str:
+        assert all(0 <= token < self.vocab_size for token in ids)
+        return super().decode(ids)
+
+
+def test_tokenizers_need_not_know_the_padding() -> None:
+    space = TokenSpace(LENGTH, NoPadding())
+    policy = TokenPolicy(space, spaces.Discrete(Digits.vocab_size), lambda _: 1e-3, width=16)
+    with th.no_grad():
+        policy.action_net.bias[3] = 100.0  # never an end
+    assert policy.generate(["1", "12345"], max_new_tokens=2) == ["33", "33"]
+
+
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
     policy = make_policy()
     losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
