@@ -187,4 +187,14 @@ class SampledNoise(NestedGenerator):
         return [float(self.action_space.sample())] * 4
 
 
+class RandomActions(gym.ActionWrapper):
+    """Some actions are sampled from a space that belongs to a wrapper."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), np.float32(-1), np.float32(1)))
+
+    def action(self, action: Any) -> Any:
+        return action if self.np_random.random() < 0.5 else self.action_space.sample()
+
+
 BROKEN = [ForgottenField, RandomPosition, PassedOver, ForgottenGoal]

@@ -21,6 +21,11 @@ class ClampedProgressBarCallback(ProgressBarCallback):
         self.pbar.update(min(self.num_timesteps - self._n_before, self.pbar.total) - self.pbar.n)
         return True
 
+    def _on_training_end(self) -> None:
+        # The RL Zoo calls it in any case, also where an error came before the training began
+        if hasattr(self, "pbar"):
+            super()._on_training_end()
+
 
 def __getattr__(name: str) -> Any:
     # Configuration files of version 0.1 name them

@@ -140,6 +140,18 @@ class GroupRecorder(UpdateRecorder):
         self.batch: GroupBatch = model.batch
         self.n_epochs = 0
         super().__init__(model, model, "_train_epoch")
+        self._refuse_step = model._refuse_step
+        vars(model)["_refuse_step"] = self._refused
+
+    def close(self) -> None:
+        super().close()
+        vars(self.model).pop("_refuse_step", None)
+
+    def _refused(self, *args: Any) -> None:
+        # The optimizer takes no step for it
+        if not self._is_over() and self.coming:
+            self.coming.popleft()
+        self._refuse_step(*args)
 
     def hear(self, *args: Any) -> None:
         _, parts, self.advantages, self.weights, self.clip_low, self.clip_high = args

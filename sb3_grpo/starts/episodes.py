@@ -96,6 +96,7 @@ def load_episode(env: "StartQueue", state: EpisodeState, info: dict[str, Any]) -
     if isinstance(state.reached, Replay):
         play_replay(env.env, state.reached, state.observation)
     else:
+        env.reset_if_new()
         restore(env.env, state.reached, compare=True)
     vars(env).update(state.attributes)
     if env._recorded:

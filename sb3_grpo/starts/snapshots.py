@@ -201,8 +201,10 @@ def _seed_spaces(env: gym.Env, seed: int) -> None:
     """Many environments and wrappers sample from spaces, whose generators reset(seed) does not reach. Gymnasium's do not."""
     samples_from_spaces = package_of(type(env.unwrapped)) == "stable_baselines3"  # SB3's environments for tests
     if samples_from_spaces or not all(is_known(type(layer)) for layer in layers_of(env)):
-        env.unwrapped.observation_space.seed(seed)
-        env.unwrapped.action_space.seed(seed)
+        # Wrappers may have others than the base environment, and sample from them
+        spaces = (space for layer in layers_of(env) for space in (layer.observation_space, layer.action_space))
+        for space in {id(space): space for space in spaces}.values():
+            space.seed(seed)
 
 
 def _renew_noise(env: gym.Env, noise_seed: int) -> None:

@@ -126,6 +126,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._horizon: int | None = None
         self._ordinary_seeds = OrdinarySeeds()
         self._continued = False
+        self._is_new = True
         _separate_spaces(env.unwrapped)
         self._replayed = self._recorded = needs_replay(env)
         if self._recorded:
@@ -265,10 +266,19 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             if self._recorded:
                 self._record_ordinary_reset(seed, options)
             observation, info = self.env.reset(**reset_arguments(seed, options))
+        self._is_new = False
         self._last = (observation, 0.0, False, False, info)
         return observation, info
 
+    def reset_if_new(self) -> None:
+        """Before a state is restored: some environments make their generators in ``reset``."""
+        if self._is_new:
+            self._is_new = False
+            self.env.reset()
+
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
+        if isinstance(queued.start, SnapshotStart):
+            self.reset_if_new()
         if queued.probe is not None and isinstance(queued.start, SnapshotStart):
             self.start_trace = play_probe(self.env, queued.start, queued.probe)
             if isinstance(self.start_trace, str):

@@ -27,7 +27,7 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
-from sb3_grpo.zoo.going_on import CHECKPOINTS, callback_states, checkpoint_of, entry_of
+from sb3_grpo.zoo.going_on import CHECKPOINTS, best_model_of, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
 from sb3_grpo.zoo.search_space import needs_whole_groups
 from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
@@ -283,6 +283,10 @@ class GroupExperimentManager(ExperimentManager):
         algorithm: Any = ALGOS[self.algo]
         model = algorithm.resume(self._checkpoint.path, env, device=self.device)
         model.verbose, model.tensorboard_log = self.verbose, self.tensorboard_log
+        best = best_model_of(self._checkpoint)
+        if self._entry is not None and best.is_file():
+            # Until there is a better one: scores go on as well
+            shutil.copy(best, self.save_path)
         print(f"Going on after {model.num_timesteps} steps, from {self._checkpoint.path}")
         return model
 

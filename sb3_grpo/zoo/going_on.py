@@ -57,6 +57,14 @@ def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:
     return dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)) if path.is_file() else None
 
 
+def best_model_of(checkpoint: Checkpoint) -> Path:
+    """
+    :param checkpoint: of a run of the RL Zoo
+    :return: where the run has kept the model that did best in an evaluation, if there was one
+    """
+    return checkpoint.path.resolve().parents[1] / "best_model.zip"
+
+
 def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
     """
     :param callbacks: of a training

@@ -62,6 +62,21 @@ def sampling() -> VecEnv:
     return make_group_env(Sampling, n_envs=3, seed=0, env_kwargs={"length": None})
 
 
+class LateGenerator(Sampling):
+    """It makes its generator in ``reset``."""
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        self.rng = np.random.default_rng(seed)
+        return super().reset(seed=seed, **kwargs)
+
+    def observe(self) -> Any:
+        return np.array([self.start, self.rng.normal()])
+
+
+def late_generator() -> VecEnv:
+    return make_group_env(LateGenerator, n_envs=3, seed=0, env_kwargs={"length": None})
+
+
 def plain() -> VecEnv:
     return DummyVecEnv([ToyEnv] * 2)
 
@@ -91,6 +106,7 @@ def test_in_new_processes() -> None:
         (unknown, GROUPS),
         (unknown, STEPS),
         (sampling, STEPS),
+        (late_generator, STEPS),
         (lambda: VecNormalize(pendulum()), STEPS),
     ],
     ids=[
@@ -103,6 +119,7 @@ def test_in_new_processes() -> None:
         "unknown groups",
         "unknown",
         "spaces",
+        "late generator",
         "VecNormalize",
     ],
 )

@@ -239,3 +239,22 @@ def test_what_cannot_be_recorded_is_said() -> None:
         RecordUpdate(update=0)
     with pytest.raises(ValueError, match="not of A2C"):
         A2C("MlpPolicy", "CartPole-v1", device="cpu").learn(1, callback=RecordUpdate())
+
+
+def test_a_refused_step_of_the_optimizer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, callback = MODELS["grpo"](), RecordUpdate()
+    losses: list[th.Tensor] = []
+
+    def first_is_nan(*args: Any, **kwargs: Any) -> tuple[th.Tensor, Any]:
+        loss, stats = type(model)._loss(model, *args, **kwargs)
+        if th.is_grad_enabled():
+            losses.append(loss)
+        return (loss * np.nan if len(losses) == 1 else loss), stats
+
+    monkeypatch.setattr(model, "_loss", first_is_nan)
+    with pytest.warns(UserWarning, match="was refused"):
+        model.learn(40, callback=callback)
+    record = callback.record
+    assert record is not None and not record["stopped_early"]
+    assert [(each["epoch"], each["minibatch"]) for each in record["optimizer_steps"]] == [(1, 2), (2, 1), (2, 2)]
+    assert "_refuse_step" not in vars(model)

@@ -12,6 +12,7 @@ from broken_envs import (
     LeftOver,
     NestedGenerator,
     PassedOver,
+    RandomActions,
     SampledNoise,
     SuspendedGenerator,
     SystemGenerator,
@@ -66,7 +67,7 @@ def test_broken_set_state_is_found(env: type[gym.Env]) -> None:
     assert not found["seeds"] and found["snapshots"]
 
 
-@pytest.mark.parametrize("env", [WindyWalk, NestedGenerator, ClosureGenerator, SampledNoise])
+@pytest.mark.parametrize("env", [WindyWalk, NestedGenerator, ClosureGenerator, SampledNoise, RandomActions])
 def test_environments_that_are_right(env: type[gym.Env]) -> None:
     assert inexact(env) == {"seeds": [], "snapshots": [], "noise": []}
 

@@ -24,6 +24,7 @@ from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import UsageError
+from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.zoo.cli import _COMMANDS, main
 from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
@@ -476,6 +477,12 @@ def test_mistakes_are_named_without_a_traceback(
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_progress_bar_hides_no_error() -> None:
+    wrapper = "env_wrapper:'gymnasium.wrappers.NormalizeObservation'"
+    with pytest.raises(EnvironmentFault, match="NormalizeObservation changes with everything it has seen"):
+        main(["train", "--algo", "dapo", "--env", "CartPole-v1", "-P", "-params", wrapper])
 
 
 @pytest.mark.parametrize(("package", "options"), [("wandb", ["--track"]), ("tensorboard", ["-tb", "tb"])])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import PPO
+from stable_baselines3.common import callbacks
 
 pytest.importorskip("rl_zoo3")
 
@@ -71,6 +72,17 @@ def test_a_training_goes_on_to_the_last_bit(vec_env: str, monkeypatch: pytest.Mo
     newest = checkpoints_in(RUN.with_name("CartPole-v1_2") / "checkpoints")[-1]
     assert main([*COMMAND, *copies, "-i", str(newest / "model.zip")]) == 0
     assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
+
+
+def test_the_best_model_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse_and_worse(model: Any, *arguments: Any, **named: Any) -> tuple[list[float], list[int]]:
+        return [-model.num_timesteps] * 2, [1, 1]
+
+    monkeypatch.setattr(callbacks, "evaluate_policy", worse_and_worse)
+    killed(monkeypatch, *BEGIN)
+    best = (RUN / "best_model.zip").read_bytes()
+    assert main([*COMMAND, "-i", str(CHECKPOINTS)]) == 0
+    assert (RUN.with_name("CartPole-v1_2") / "best_model.zip").read_bytes() == best
 
 
 @pytest.mark.slow
