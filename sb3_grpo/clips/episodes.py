@@ -122,7 +122,9 @@ class _Camera(gym.Wrapper):
         """
         :return: a small picture of what is to be seen now
         """
-        frame = self.env.render()
+        frame: Any = None
+        with suppress(NotImplementedError):
+            frame = self.env.render()
         if isinstance(frame, np.ndarray) and (frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype.kind not in "iu"):
             raise NoClipError(
                 f"render() returns {frame.dtype} of shape {frame.shape} with render_mode rgb_array, which is uint8 of shape "

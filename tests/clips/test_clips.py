@@ -270,6 +270,10 @@ class NoMode(Blind):
         super().__init__()
 
 
+class NoRender(Blind):
+    render = gym.Env.render
+
+
 class Grey(Blind):
     def render(self) -> Any:
         return np.zeros((36, 36), np.uint8)
@@ -292,6 +296,7 @@ class Broken(Blind):
     [
         (Blind, r"draws no pictures \(its render modes: ansi\)"),
         (NoMode, "render_mode"),
+        (NoRender, "^the environment draws no pictures"),
         (Grey, r"returns uint8 of shape \(36, 36\) with render_mode rgb_array"),
         (Fractions, r"returns float32 of shape \(36, 36, 3\) with"),
         (Broken, "OSError: no GL in the driver$"),
