@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.tables import equal_time_table, long_table, pairs_at_the_end, short_table, stability_table
 from benchmarks.unseen.tasks import LISTS
 from sb3_grpo.compare.figures import Style, styles
+from sb3_grpo.compare.ready import ready_path
 from sb3_grpo.compare.results import Results, collect
 from sb3_grpo.compare.statistics import iqm_curve
 
@@ -31,6 +32,7 @@ COMPARISONS = {
     "mujoco": "MuJoCo",
     "published_budgets": "At the budgets of published results",
     "kungfu_master": "KungFuMaster",
+    "lunch": "Atari over lunch",
     "pong_short": "Pong",
     "shared_starts": "What a shared start is worth",
 }
@@ -108,13 +110,17 @@ def write_page(name: str, title: str) -> None:
     draw_curves(results, results.envs, results.variants, IMAGES / f"{name}.svg")
     shows, _, to_know = (READINGS / f"{name}.md").read_text(encoding="utf-8").partition("\n---\n")
     n_seeds, kind = len(results.experiment["seeds"]), kind_of_evaluation(results)
+    table = short_table(results)
+    has_intervals = " to " in table  # two runs have none
     parts = [
         f"# {title}\n",
         f"![Learning curves](../images/{name}.svg){{.picture}}\n",
-        f"*{n_seeds} seeds: IQM of {kind} evaluations while training, and its 95% bootstrap interval.*\n",
+        f"*{n_seeds} seeds: IQM of {kind} evaluations while training"
+        f"{', and its 95% bootstrap interval' if has_intervals else ''}.*\n",
         shows.strip() + "\n",
-        short_table(results) + "\n",
-        f"*Mean return of {kind} episodes after training: IQM over the seeds and its 95% interval.*\n",
+        table + "\n",
+        f"*Mean return of {kind} episodes after training: IQM over the seeds"
+        f"{' and its 95% interval' if has_intervals else ''}.*\n",
         fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),
     ]
     if len(results.variants) > 1:
@@ -125,8 +131,9 @@ def write_page(name: str, title: str) -> None:
         parts.append(f"## What to know\n\n{to_know.strip()}\n")
     versions = {config["versions"]["sb3_grpo"] for config in results.configs.values()}
     machine = results.experiment["machine"]
+    config = f"--config benchmarks/experiments/{name}.yml" if ready_path(name) is None else f"--preset {name}"
     parts.append(
-        f"## How it was made\n\n`python -m sb3_grpo compare --config benchmarks/experiments/{name}.yml`, sb3-grpo "
+        f"## How it was made\n\n`python -m sb3_grpo compare {config}`, sb3-grpo "
         f"{', '.join(sorted(versions))}, {machine.get('cpu', 'an unknown processor')}. All evaluations, logged values and "
         f"configurations: `benchmarks/results/{name}`; the full report: "
         f"`python -m sb3_grpo compare report benchmarks/results/{name}`.\n"
