@@ -64,8 +64,11 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
             axes.axis("off")
         grid[0, 0].set_ylabel("return")
         handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center" if n_rows > 1 else "upper center", ncols=4, frameon=False)
-        figure.tight_layout(rect=(0, 0, 1, 0.93 if n_rows == 1 else 0.95))
+        # One axes alone has no room for four names in a line
+        n_names = 4 if n_columns > 1 or len(labels) < 4 else 2
+        place = "outside upper center" if n_rows > 1 else "upper center"
+        figure.legend(handles, labels, loc=place, ncols=n_names, frameon=False)
+        figure.tight_layout(rect=(0, 0, 1, 0.95 if n_rows > 1 else 0.93 if len(labels) <= n_names else 0.86))
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 
