@@ -20,6 +20,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo import DAPO, GRPO, presets
+from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
 
@@ -229,13 +230,17 @@ class ProgressLines(BaseCallback):
         return True
 
 
-def is_own_error(error: ValueError | StartNotSupportedError) -> bool:
+def is_own_error(error: Exception) -> bool:
     """
     :param error: what training raised
     :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
         defect does
     """
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    # What a copy of the environment refuses is named with the copy
+    said = error.__cause__ if isinstance(error, EnvironmentFault) else error
+    if not isinstance(said, ValueError | StartNotSupportedError) or said.__traceback__ is None:
+        return False
+    last = traceback.extract_tb(said.__traceback__)[-1]
     # Not what a function in C has refused that was called here
     return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
 

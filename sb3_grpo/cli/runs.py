@@ -182,8 +182,7 @@ def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict
     except KeyboardInterrupt:
         interrupted = True
     except Exception as raised:
-        own = isinstance(raised, ValueError | StartNotSupportedError) and is_own_error(raised)
-        error = UsageError(str(raised)) if own else raised
+        error = UsageError(str(raised)) if is_own_error(raised) else raised
     finally:
         seconds += time.perf_counter() - start
         if hasattr(progress, "pbar"):

@@ -24,7 +24,6 @@ from rl_zoo3.enjoy import enjoy
 from rl_zoo3.train import train
 
 from sb3_grpo.console import INTERRUPTED, OK, USAGE_ERROR, UsageError, is_own_error, register_games, say
-from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.utils.files import no_room
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 from sb3_grpo.zoo.going_on import as_model
@@ -79,7 +78,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     :return: what to tell the user, if it is a common mistake, which needs no traceback
     """
     said = str(error)
-    if isinstance(error, ValueError | StartNotSupportedError) and is_own_error(error):
+    if is_own_error(error):
         return said
     refused = "not found in gym registry|^Hyperparameters not found for|^Invalid value for"
     if isinstance(error, ValueError) and re.search(refused, said):
