@@ -155,10 +155,38 @@ def test_verifiers_that_cannot_be_sent_to_a_process() -> None:
         VerifierRunner(module.verifier, trusted=False, on_error="zero").score([Check("", "", "")])
 
 
+SLOW_MATH_VERIFY = """
+import time
+from dataclasses import dataclass
+
+time.sleep(2)
+
+
+@dataclass(frozen=True)
+class Normalization:
+    units: bool = True
+
+
+@dataclass(frozen=True)
+class LatexExtractionConfig:
+    normalization_config: Normalization = Normalization()
+
+
+class ExprExtractionConfig:
+    pass
+
+
+def parse(text, *_, **__):
+    return [text]
+
+
+def verify(gold, target, **_):
+    return True
+"""
+
+
 def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "math_verify.py").write_text(
-        "import time\ntime.sleep(2)\ndef parse(text, **_): return [text]\ndef verify(gold, target, **_): return True\n"
-    )
+    (tmp_path / "math_verify.py").write_text(SLOW_MATH_VERIFY)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "math_verify", None)
     del sys.modules["math_verify"]
