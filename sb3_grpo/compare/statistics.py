@@ -103,7 +103,9 @@ def iqm(scores: np.ndarray) -> np.ndarray:
     :return: (...) the mean without the lowest and the highest quarter (rounded down: with under 4 scores, of all)
     """
     cut = int(0.25 * len(scores))
-    return np.sort(scores, axis=0)[cut : len(scores) - cut].mean(axis=0)
+    middle = np.sort(scores, axis=0)[cut : len(scores) - cut]
+    # Of equal numbers it is that number: a last digit that depends on how many there are would look like a difference
+    return np.clip(middle.mean(axis=0), middle[0], middle[-1])
 
 
 def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:

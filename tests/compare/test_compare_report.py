@@ -199,6 +199,14 @@ def test_sentence_of_too_few_seeds():
     assert "ppo ended above dapo in 2.5 of 4 pairs of runs" in finding.sentence
 
 
+@pytest.mark.parametrize("level", [0.1, 0.7, 0.955])
+def test_runs_that_all_end_the_same_do_not_differ_where_one_is_missing(level):
+    """The mean of seven times 0.1 is not that of five times 0.1 in the last digit."""
+    comparison = compare("ppo", "dapo", [np.full(5, level)], [np.full(7, level)])
+    assert comparison.difference == (0.0, 0.0, 0.0)
+    assert verdict(comparison, comparison.p_value) is Verdict.NO_DIFFERENCE
+
+
 def test_many_comparisons_turn_a_difference_into_a_hint():
     first, second = np.arange(10.0), np.arange(10.0) + 6.0
     one = compare("ppo", "dapo", [first], [second])
