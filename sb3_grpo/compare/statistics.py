@@ -20,6 +20,8 @@ CONFIDENCE = 0.95
 # With one or two seeds the bootstrap has hardly anything to draw from
 MIN_SEEDS = 3
 _SEED = 0
+# Parts of 1 by which the permutation test tells probabilities of improvement apart, at most
+_FINEST = 200_000
 
 
 class Interval(NamedTuple):
@@ -223,7 +225,8 @@ def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequ
         difference,
         improvement,
         permutation_p_value(firsts, seconds),
-        2.0 / math.prod(math.comb(n + m, n) for n, m in sizes),
+        # Whole numbers: many environments have more ways than a float holds
+        2 / math.prod(math.comb(n + m, n) for n, m in sizes),
         tuple(n for n, _ in sizes),
         tuple(m for _, m in sizes),
     )
@@ -232,27 +235,37 @@ def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequ
 def permutation_p_value(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> float:
     """
     Of all ways to give the names of the variants to the runs of each environment, the share with a probability of
-    improvement as far from 1/2. With one environment this is the exact Wilcoxon-Mann-Whitney test, for ties as well.
+    improvement as far from 1/2. With one environment this is the exact Wilcoxon-Mann-Whitney test, for ties as well. Where
+    environments have many different numbers of seeds, ways that are nearly as far count, too.
 
     :param firsts: scores of one variant, (n,) for each environment
     :param seconds: scores of the other one
     :return: two-sided p-value
     """
     rankdata = import_extra("scipy.stats").rankdata
-    observed = 0.0
-    values: np.ndarray = np.zeros(1)
+    divisors = [2 * len(x) * len(y) for x, y in zip(firsts, seconds, strict=True)]
+    # Distances from 1/2 are whole numbers of this part, and nearly so where there are many different numbers of seeds
+    unit = min(math.lcm(*divisors), _FINEST)
+    rounding = 0 if all(unit % divisor == 0 for divisor in divisors) else len(divisors)
+    observed = lowest = 0
+    # The share of the ways with each distance, from the lowest on
     shares: np.ndarray = np.ones(1)
-    for x, y in zip(firsts, seconds, strict=True):
+    for x, y, divisor in zip(firsts, seconds, divisors, strict=True):
         # With ties, a rank may be a half
         ranks = (2 * rankdata(np.concatenate([x, y]))).astype(int)
-        # The probability of improvement is linear in the sum of the ranks; without its constant it is 0 at 1/2
-        constant, divisor = len(x) * (len(ranks) + 1), 2 * len(x) * len(y)
-        observed += (ranks[: len(x)].sum() - constant) / divisor
         sums = _sums_of_subsets(ranks, len(x))
-        centred = (np.flatnonzero(sums) - constant) / divisor
-        values, place = np.unique(np.add.outer(values, centred).round(9), return_inverse=True)
-        shares = np.bincount(place.ravel(), np.outer(shares, sums[sums > 0]).ravel())
-    return min(1.0, float(shares[np.abs(values) >= abs(observed) - 1e-6].sum()))
+        # The probability of improvement is linear in the sum of the ranks; without its constant it is 0 at 1/2
+        distances = np.rint((np.arange(len(sums)) - len(x) * (len(ranks) + 1)) * (unit / divisor)).astype(int)
+        observed += distances[ranks[: len(x)].sum()]
+        there = np.flatnonzero(sums)
+        begin, end = distances[there[[0, -1]]]
+        with_env = np.zeros(len(shares) + end - begin)
+        for place in there:
+            shift = distances[place] - begin
+            with_env[shift : shift + len(shares)] += sums[place] * shares
+        shares, lowest = with_env, lowest + begin
+    as_far = np.abs(lowest + np.arange(len(shares))) >= abs(observed) - rounding
+    return min(1.0, float(shares[as_far].sum()))
 
 
 def learned_p_value(untrained: np.ndarray, finals: Sequence[np.ndarray]) -> float:

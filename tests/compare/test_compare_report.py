@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import shutil
 
@@ -127,6 +128,25 @@ def test_p_value_counts_all_ways_to_name_the_runs():
     # The names as they are come first
     expected = np.mean(distances >= distances[0] - 1e-9)
     assert statistics.permutation_p_value(firsts, seconds) == pytest.approx(expected)
+
+
+def test_p_value_of_many_environments():
+    rng = np.random.default_rng(0)
+    firsts, seconds = [rng.normal(size=12) for _ in range(60)], [rng.normal(size=12) for _ in range(60)]
+    # So many runs are as a normal distribution would have them
+    shares = np.array([statistics.probability_of_improvement(x, y) for x, y in zip(firsts, seconds, strict=True)])
+    distance = abs((shares - 0.5).sum()) / np.sqrt(60 * 25 / (12 * 12 * 12))
+    comparison = compare("a", "b", firsts, seconds)
+    assert comparison.p_value == pytest.approx(math.erfc(distance / np.sqrt(2)), abs=0.01)
+    assert comparison.smallest_p == 0.0
+
+
+def test_p_value_of_environments_with_many_different_numbers_of_seeds(monkeypatch):
+    rng = np.random.default_rng(0)
+    firsts, seconds = ([rng.normal(size=size) for size in sizes] for sizes in ((10, 9, 7), (10, 8, 10)))
+    exact = statistics.permutation_p_value(firsts, seconds)
+    monkeypatch.setattr(statistics, "_FINEST", 1000)
+    assert exact <= statistics.permutation_p_value(firsts, seconds) <= exact + 0.01
 
 
 def test_holm_by_hand():
