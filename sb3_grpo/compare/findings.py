@@ -96,8 +96,8 @@ def scale(results: Results, env: str) -> Scale:
         return Scale(math.nan, math.nan, False)
     rows = results.untrained(env, mode)
     # One policy for each seed: the mean of several is nearer to the middle than the score of a single one after learning
-    first = next(name for name in results.variants if (rows.variant == name).any())
-    untrained = rows[rows.variant == first].return_mean.to_numpy(float)
+    most = max(results.variants, key=lambda name: (rows.variant == name).sum())
+    untrained = rows[rows.variant == most].return_mean.to_numpy(float)
     learned = learned_p_value(untrained, finals) <= 1.0 - CONFIDENCE
     low = float(rows.groupby("seed").return_mean.mean().mean())
     high = max(float(scores.mean()) for scores in finals)

@@ -722,6 +722,19 @@ def test_untrained_policies_that_variants_share_count_once(tmp_path):
     assert not scale(results, ENV).usable
 
 
+def test_a_first_variant_that_crashed_does_not_hide_what_the_others_learned(tmp_path):
+    """Of the runs of PPO one is left, and with it one untrained policy; the other variants have five."""
+    finals = {"ppo": 100.0, "grpo": 200.0, "dapo": 300.0}
+
+    def curve(env: str, variant: str, seed: int) -> list[float]:
+        return curve_to(finals[variant] + seed)
+
+    write_experiment(tmp_path, curve, variants={name: name for name in finals}, seeds=5)
+    for seed in range(4):
+        shutil.rmtree(tmp_path / "runs" / ENV / "ppo" / str(seed))
+    assert scale(collect(tmp_path), ENV).usable
+
+
 def test_a_lucky_untrained_policy_does_not_turn_the_order_round(tmp_path):
     """Seed 0 balances the pole before it learns: the mean of the untrained policies is above that of every variant."""
 
