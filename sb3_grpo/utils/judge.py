@@ -44,7 +44,8 @@ class Judge:
             if problem:
                 problem += _shown(arguments, number, len(cases))
                 break
-        self.note(student.__name__, problem)
+        # What was overwritten by a number has no name of its own, nor has a partial
+        self.note(getattr(student, "__name__", right.__name__), problem)
 
     def number(self, name: str, given: Any, right: float, tolerance: float = 1e-2) -> None:
         """
@@ -55,7 +56,7 @@ class Judge:
         """
         if given is None or given is ...:
             self.note(name, "no answer yet")
-        elif isinstance(given, str) or not math.isfinite(float(given)):
+        elif not _is_number(given):
             self.note(name, "a number, please")
         else:
             self.note(name, "" if abs(float(given) - right) <= tolerance else f"{given} is not right")
@@ -69,7 +70,7 @@ class Judge:
         """
         if given is None or given is ...:
             self.note(name, "no answer yet")
-        elif given not in choices:
+        elif not isinstance(given, str) or given not in choices:
             self.note(name, f"the answer must be one of {', '.join(map(repr, choices))}")
         else:
             self.note(name, "" if given == right else f"{given!r} is not right")
@@ -93,6 +94,13 @@ class Judge:
         print(f"{len(names)} of {self.n_exercises} exercises are right; {verdict}.")
         name = student.replace(";", ",").strip() or "?"
         return f"sb3-grpo {self.title}; {name}; {len(names)} of {self.n_exercises}; {' '.join(names)}"
+
+
+def _is_number(given: Any) -> bool:
+    try:
+        return not isinstance(given, str) and math.isfinite(float(given))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
 
 
 def _array(value: Any) -> np.ndarray:

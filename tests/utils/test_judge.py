@@ -1,5 +1,8 @@
 """A student reads what is wrong, and never a traceback."""
 
+import functools
+
+import numpy as np
 import pytest
 import torch as th
 
@@ -38,6 +41,24 @@ def test_function(student, message: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"{student.__name__}: " in (printed := capsys.readouterr().out)
     assert message in printed
     assert judge.right == {student.__name__: message == "right"}
+
+
+@pytest.mark.parametrize("student", [3.0, functools.partial(th.mul, other=2)])
+def test_what_has_no_name_is_called_after_what_is_right(student, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = Judge("doubles", 1)
+    judge.function(student, double, CASES)
+    assert capsys.readouterr().out.startswith("double: ")
+    assert judge.right == {"double": not isinstance(student, float)}
+
+
+@pytest.mark.parametrize(
+    "given", [[3.14], {}, abs, 3j, 10**400, np.array([3.0, 1.0]), th.tensor([3.0, 1.0]), float("nan"), th.tensor([])]
+)
+def test_what_is_no_number_and_no_choice(given, capsys: pytest.CaptureFixture[str]) -> None:
+    judge = Judge("answers", 2)
+    judge.number("pi", given, 3.14159)
+    judge.choice("sure", given, "yes", ["yes", "no"])
+    assert capsys.readouterr().out.splitlines() == ["pi: a number, please", "sure: the answer must be one of 'yes', 'no'"]
 
 
 def test_numbers_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
