@@ -488,6 +488,12 @@ def test_runs_of_different_versions_are_told(tmp_path):
     assert collect(tmp_path).notes == ["The runs were made with different versions of numpy: 1.26.4, 2.0.0."]
 
 
+def test_one_seed_does_not_say_that_nobody_learned(tmp_path):
+    page = make_report(write_experiment(tmp_path, two_levels(100.0, 400.0), seeds=1)).read_text()
+    assert "no variant learned here" not in page
+    assert "no variant is shown to have learned here" in page
+
+
 def test_one_variant_one_environment_one_seed(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
     text = text_of(make_report(tmp_path))

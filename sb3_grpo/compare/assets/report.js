@@ -60,7 +60,7 @@ const SOURCES = {
       const runs = line.runs.map((ys, i) => [over ? line.times[i] : line.x, of(ys)]);
       return { variant: line.variant, x, value: of(band[0]), low: of(band[1]), high: of(band[2]), runs };
     });
-    const note = state.scale === "normalised" && !scale ? "not normalised: no variant learned here" : "";
+    const note = state.scale === "normalised" && !scale ? "not normalised: no variant is shown to have learned here" : "";
     return { name, lines, xLabel: over ? `Training time (${unit})` : "Environment steps", unit: over ? unit : "steps", mark: threshold == null ? null : of([threshold])[0], note };
   },
   diagnostics: (env, panel) => ({ name: DATA.envs[env].name, lines: DATA.envs[env].diagnostics[panel].map(plain), xLabel: "Environment steps", unit: "steps", mark: null }),
