@@ -1,5 +1,6 @@
 """``python -m sb3_grpo compare report``: tables, pictures and the page from what the runs left."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +21,6 @@ from sb3_grpo.compare.page import EnvSection, Overall, Page, write_page
 from sb3_grpo.compare.pictures import MODE_WORDS, File
 from sb3_grpo.compare.results import Results, collect
 from sb3_grpo.compare.statistics import Comparison, iqm_interval, performance_profile
-
-_PROFILE_POINTS = 101
 
 
 def make_report(folder: Path) -> Path:
@@ -122,7 +121,8 @@ def _overall(results: Results, look: dict[str, Style], compared: Sequence[tuple[
     where = envs[0] if len(envs) == 1 else f"{len(envs)} environments"
     pooled = {name: np.concatenate(values) for name, values in scores.items()}
     lowest = min(0.0, *(float(values.min()) for values in pooled.values()))
-    thresholds = np.linspace(max(lowest, -0.5), 1.1, _PROFILE_POINTS)
+    # Hundredths: 0.5, which the picture's words are of, and 1 are among them
+    thresholds = np.arange(math.floor(100 * max(lowest, -0.5)), 111) / 100
     profiles = {name: performance_profile(values, thresholds) for name, values in scores.items()}
     overall.profiles = thresholds, profiles
     file = _file("profiles", "performance_profiles")

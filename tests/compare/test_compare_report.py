@@ -754,6 +754,12 @@ def test_a_lucky_untrained_policy_does_not_turn_the_order_round(tmp_path):
     assert "ppo ended higher" not in text_of(make_report(tmp_path))
 
 
+def test_profile_in_words_is_of_the_share_above_one_half(tmp_path):
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to({"ppo": 50.0, "dapo": 100.0}[variant], first=0.0), seeds=3)
+    alt = re.search(r'aria-label="(Performance profiles [^"]*)"', make_report(tmp_path).read_text())
+    assert alt is not None and alt[1].endswith("final score above 0.5: ppo 0%, dapo 100%.")
+
+
 def test_statements_about_several_environments_say_which(tmp_path):
     def curve(env: str, variant: str, seed: int) -> list[float]:
         if env == "MountainCar-v0":
