@@ -34,7 +34,7 @@ class Reference:
         # What is in the memo counts as copied
         self.policy: ActorPolicy = copy.deepcopy(policy, shared) if shared else make_policy()
         self.policy.set_training_mode(False)
-        self.is_loaded = False  # from a file: the first learn() must not replace it
+        self.is_loaded = False  # from a file: the first rollout must not replace it
         self.renew(policy)
 
     def renew(self, policy: ActorPolicy) -> None:
@@ -45,7 +45,7 @@ class Reference:
         """
         self.policy.load_state_dict(policy.state_dict())
 
-    def begin_training(self, policy: ActorPolicy, n_updates: int) -> None:
+    def begin_rollout(self, policy: ActorPolicy, n_updates: int) -> None:
         """
         :param policy: The policy
         :param n_updates: How many updates it has had
