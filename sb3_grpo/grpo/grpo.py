@@ -747,7 +747,7 @@ class GRPO(OnGroupAlgorithm):
         params = with_reference(params, self.policy, self.reference is not None)
         super().set_parameters(params, exact_match, device)
         if self.reference is not None:
-            self.reference.is_loaded = "ref_policy" in params
+            self.reference.note_loaded(self.policy)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
