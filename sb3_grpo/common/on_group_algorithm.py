@@ -249,6 +249,17 @@ class OnGroupAlgorithm(SavedAlgorithm):
         """Whether a VecNormalize around the environments normalises the observations."""
         return self._vec_normalize_env is not None and self._vec_normalize_env.norm_obs
 
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        # Of load and set_env, too
+        if isinstance(env, str):
+            raise ValueError(
+                f"env={env!r} is the id of an environment, and an environment is needed here: write "
+                f"env=make_group_env({env!r}, n_envs=...)."
+            )
+        check_env(env, None)
+        return SavedAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         super().set_env(env, force_reset)
         # A training that is resumed without an environment would be given another one

@@ -34,7 +34,7 @@ class Reference:
         # What is in the memo counts as copied
         self.policy: ActorPolicy = copy.deepcopy(policy, shared) if shared else make_policy()
         self.policy.set_training_mode(False)
-        self.is_loaded = False  # from a file: the first learn() must not replace it
+        self._is_loaded = False  # another one than the policy, which the first rollout must not replace
         self.renew(policy)
 
     def renew(self, policy: ActorPolicy) -> None:
@@ -45,12 +45,19 @@ class Reference:
         """
         self.policy.load_state_dict(policy.state_dict())
 
-    def begin_training(self, policy: ActorPolicy, n_updates: int) -> None:
+    def note_loaded(self, policy: ActorPolicy) -> None:
+        """
+        :param policy: The policy, with parameters that were loaded as those of the reference were
+        """
+        pairs = zip(self.policy.parameters(), policy.parameters(), strict=True)
+        self._is_loaded = not all(th.equal(of_reference, of_policy) for of_reference, of_policy in pairs)
+
+    def begin_rollout(self, policy: ActorPolicy, n_updates: int) -> None:
         """
         :param policy: The policy
         :param n_updates: How many updates it has had
         """
-        if n_updates == 0 and not self.is_loaded:
+        if n_updates == 0 and not self._is_loaded:
             # The policy may have had a warm start since it was built
             self.renew(policy)
         # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present

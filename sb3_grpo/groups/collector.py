@@ -90,7 +90,9 @@ class GroupCollector:
         :return: See ``VecEnv.step``
         """
         with self.watchdog:
-            return self.env.step(actions)
+            result = self.env.step(actions)
+        self.feeder.note_episodes()
+        return result
 
     def fault_of(self, error: BaseException) -> EnvironmentFault | None:
         """

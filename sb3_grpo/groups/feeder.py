@@ -25,7 +25,8 @@ class Feeder:
     def __init__(self, env: VecEnv, groups: GroupQueue):
         self.env = env
         self.groups = groups
-        self._left_in: list[Any] = []
+        # For each copy, an object that is another one after a reset
+        self._reset_infos: list[Any] = []
 
     def fill(self) -> None:
         """Top up the start queues."""
@@ -37,8 +38,13 @@ class Feeder:
         :param copies: The environment copies
         :return: The members' tickets; ``NO_EPISODE`` for a copy that had no work and began an episode of its own
         """
+        self.note_episodes()
         tickets = [self.groups.next_ticket() for _ in copies]
         return [NO_EPISODE if ticket is None else ticket for ticket in tickets]
+
+    def note_episodes(self) -> None:
+        """Note in which episodes the copies are."""
+        self._reset_infos = [*getattr(self.env.unwrapped, "reset_infos", ())]
 
     def is_in_sync(self, tickets: np.ndarray) -> bool:
         """
@@ -48,14 +54,8 @@ class Feeder:
         :param tickets: The ticket of each copy
         :return: True if nothing has changed, as far as that can be known
         """
-        now = self._reset_infos()
-        return len(now) == len(self._left_in) and all(map(operator.is_, now, self._left_in))
-
-    def _reset_infos(self) -> list[Any]:
-        """
-        :return: For each copy, an object that is another one after a reset
-        """
-        return [*getattr(self.env.unwrapped, "reset_infos", ())]
+        now = getattr(self.env.unwrapped, "reset_infos", ())
+        return all(map(operator.is_, now, self._reset_infos))
 
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
@@ -64,11 +64,10 @@ class Feeder:
         :param tickets: The ticket of each copy
         :return: True if the environments were reset outside of the rollout
         """
-        return False
+        return not self.is_in_sync(tickets)
 
     def clear(self) -> None:
         """Take back all starts that no copy has begun: the copies are left to others."""
-        self._left_in = self._reset_infos()
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -78,10 +77,11 @@ class Feeder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        Queue the members that wait, as they were.
+        Queue the members that wait, as they were. The copies are in their episodes already.
 
         :param state: What ``state_dict`` returned
         """
+        self.note_episodes()
 
 
 class StartFeeder(Feeder):

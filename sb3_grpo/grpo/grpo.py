@@ -371,8 +371,13 @@ class GRPO(OnGroupAlgorithm):
             self.reference = self._make_reference()
         if self.reference is not None:
             self.reference.estimator = self.kl_estimator
-            self.reference.begin_training(self.policy, self._n_updates)
         return result
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+        if self.reference is not None:
+            # Not where learn() begins: a callback may teach the policy after that
+            self.reference.begin_rollout(self.policy, self._n_updates)
+        return super().collect_rollouts(*args, **kwargs)
 
     def train(self) -> None:
         """
@@ -742,7 +747,7 @@ class GRPO(OnGroupAlgorithm):
         params = with_reference(params, self.policy, self.reference is not None)
         super().set_parameters(params, exact_match, device)
         if self.reference is not None:
-            self.reference.is_loaded = "ref_policy" in params
+            self.reference.note_loaded(self.policy)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()

@@ -240,6 +240,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 cut_at = self.capture_start() if self._goes_on else None
                 observation, reward, _, _, info = result
                 self._last = result = (observation, reward, False, True, {**info, "group_cut_at": cut_at})
+        if result[2] or result[3]:
+            # A DummyVecEnv hands it on after the next reset, which may write into the same array
+            self._last = result = (copy.deepcopy(result[0]), *result[1:])
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

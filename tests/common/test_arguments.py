@@ -1,5 +1,6 @@
 """Arguments that make no sense: the error comes when the model is made, names the argument, and says what would do."""
 
+import functools
 import json
 import math
 import random
@@ -245,6 +246,16 @@ def test_copies_that_are_there_are_not_made_again() -> None:
 def test_environments(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO("MlpPolicy", env)
+
+
+def test_environments_of_a_model_that_is_there(tmp_path: Path) -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, policy_kwargs=TINY)
+    model.save(tmp_path / "model")
+    for give in (model.set_env, functools.partial(GRPO.load, tmp_path / "model")):
+        with pytest.raises(ValueError, match=r"the id of an environment.* write env=make_group_env\('CartPole-v1', n_envs="):
+            give("CartPole-v1")
+        with pytest.raises(ValueError, match=r"got the class ToyEnv: write ToyEnv\(\)"):
+            give(ToyEnv)
 
 
 def test_make_group_env() -> None:

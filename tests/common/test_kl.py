@@ -1,6 +1,7 @@
 """KL divergence: estimates, gradients against an exact enumeration, closed forms against the definition."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch as th
@@ -217,8 +218,15 @@ def test_nothing_waits_for_the_device():
         assert kl_loss(values, values, values, estimator).device.type == "meta"
 
 
-def test_the_reference_is_the_policy_at_the_first_learn_and_stays_in_the_next() -> None:
-    model = GRPO("MlpPolicy", "CartPole-v1", kl_coef=0.1, group_size=2, n_groups=2, n_epochs=1, seed=0, device="cpu")
+@pytest.mark.parametrize("saved_with", [None, 0.0, 0.1])
+def test_the_reference_is_the_policy_at_the_first_learn_and_stays_in_the_next(
+    saved_with: float | None, tmp_path: Path
+) -> None:
+    kl_coef = 0.1 if saved_with is None else saved_with
+    model = GRPO("MlpPolicy", "CartPole-v1", kl_coef=kl_coef, group_size=2, n_groups=2, n_epochs=1, seed=0, device="cpu")
+    if saved_with is not None:
+        model.save(tmp_path / "untrained")
+        model = GRPO.load(tmp_path / "untrained", env=model.get_env(), device="cpu", kl_coef=0.1)
     weights = model.policy.action_net.weight
     with th.no_grad():
         weights.add_(1.0)  # a warm start

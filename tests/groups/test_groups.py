@@ -428,3 +428,29 @@ def test_unrelated_starts_after_an_evaluation() -> None:
     model.learn(1, reset_num_timesteps=False)
     played = {tuple(episode) for history in env.get_attr("history") for episode in history}
     assert {tuple(episode) for group in model.seen for episode in group} <= played
+
+
+@pytest.mark.parametrize("sizes", [{"n_groups": 1}, {"n_steps": 8}])
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+def test_unrelated_starts_and_a_callback_that_resets_the_environment(sizes: dict[str, Any], vec_env_cls: Any) -> None:
+    """No episode is made of the steps before and after."""
+
+    class Resets(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.n_calls == 3:
+                self.training_env.reset()
+            return True
+
+        def _on_rollout_end(self) -> None:
+            batch = self.model.batch  # type: ignore[attr-defined]
+            # The second entry of the observation is the time
+            assert observations_of(batch)[:, 1].tolist() == batch.time.tolist()
+            self.seen = True
+
+    env = make_group_env(functools.partial(ToyEnv, length=5), 3, vec_env_cls=vec_env_cls)
+    model = GRPO("MlpPolicy", env, group_size=3, unrelated_starts=True, policy_kwargs=TINY, seed=0, **sizes)
+    callback = Resets()
+    with pytest.warns(UserWarning, match="reset in the middle of a rollout"):
+        model.learn(15 if "n_groups" in sizes else 24, callback=callback)
+    env.close()
+    assert callback.seen

@@ -179,6 +179,26 @@ def test_what_follows_the_last_step(time_limit: bool) -> None:
     assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
 
 
+class ReusingEnv(ToyEnv):
+    """Writes each observation into the same array."""
+
+    def observe(self) -> Any:
+        if not hasattr(self, "seen"):
+            self.seen = np.zeros(2)
+        self.seen[:] = super().observe()
+        return self.seen
+
+
+def test_what_follows_the_last_step_of_an_environment_that_reuses_its_observation() -> None:
+    """Its reset has written the first observation of the next episode there."""
+    seen = Batches()
+    make_model(ReusingEnv, n_envs=2, env_kwargs={"length": 10, "time_limit": True}, group_size=2, n_steps=16).learn(
+        32, callback=seen
+    )
+    (batch,) = seen.batches
+    assert batch.next_observations[:, 1].tolist() == [10, 10, 6, 6]
+
+
 def test_members_that_have_ended_before_are_not_in_an_update() -> None:
     """One copy plays the two members of a group one after the other. Of the first group, the second update has four steps."""
     seen = Batches()

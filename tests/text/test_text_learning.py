@@ -99,6 +99,25 @@ def test_the_reference_is_the_policy_after_its_warm_start() -> None:
         assert th.equal(parameter, expected)
 
 
+def test_the_reference_is_the_policy_that_a_callback_has_taught() -> None:
+    warm: list[th.Tensor] = []
+
+    class Keep(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            warm.extend(parameter.detach().clone() for parameter in self.model.policy.parameters())
+            # What a checkpoint has of it
+            saved = self.model.get_parameters()
+            assert all(th.equal(saved["ref_policy"][key], values) for key, values in saved["policy"].items())
+
+        def _on_step(self) -> bool:
+            return True
+
+    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", kl_coef=0.1, **SETTINGS)
+    model.learn(1, callback=[WarmStart(n_examples=10, n_epochs=20), Keep()])
+    for reference, expected, parameter in zip(model.ref_policy.parameters(), warm, model.policy.parameters(), strict=True):
+        assert th.equal(reference, expected) and not th.equal(parameter, expected)
+
+
 class CheckLogProbs(BaseCallback):
     """Every step in a batch has the log probability of the policy that has acted, if it was changed since or not."""
 
