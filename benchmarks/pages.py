@@ -122,7 +122,7 @@ def write_page(name: str, title: str) -> None:
         f"{', and its 95% bootstrap interval' if has_intervals else ''}.*\n",
         shows.strip() + "\n",
         table + "\n",
-        f"*Mean return of {kind} episodes after training: IQM over the seeds"
+        f"*Mean return of {results.experiment['n_final_episodes']} {kind} episodes after training: IQM over the seeds"
         f"{' and its 95% interval' if has_intervals else ''}.*\n",
         fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),
     ]

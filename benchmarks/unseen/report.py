@@ -364,8 +364,8 @@ def page(found: Sequence[Row], runs: Runs) -> str:
             "Each against PPO, at the time at which the faster of the two ends on a task. The slower one counts with its last "
             "evaluation by then, as a random policy if there is none.\n",
             last + "\n",
-            "With the slower one's next evaluation. What it had learned lies between the two tables, unless it forgets: "
-            "*above*, *below* and *level* are said if they hold in both.\n",
+            "The same with the slower one's next evaluation. What it had learned by then lies between the two tables, "
+            "unless its returns fall, so *above*, *below* and *level* are said only if they hold in both.\n",
             following + "\n",
         ]
     alike = with_alike(runs)
