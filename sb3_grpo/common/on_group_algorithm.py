@@ -557,6 +557,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.collector.begin_rollout(self._n_rollout_steps())
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
+        if self.use_sde:
+            self.policy.reset_noise(self.n_envs)
         return self.num_timesteps < self._total_timesteps
 
     def _take_groups(self) -> None:

@@ -61,7 +61,7 @@ def number(value: float, like: Sequence[float] = ()) -> str:
     if math.isnan(value):
         return "-"
     size = max(abs(x) for x in (value, *like))
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else _digits_of_small(size)
     # Among several, what is not zero must not look like it: whether an interval ends below or at it is the question
     while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):
         digits += 1
@@ -70,6 +70,11 @@ def number(value: float, like: Sequence[float] = ()) -> str:
         text = text.rstrip("0").rstrip(".")
     # No minus before zero
     return text if text.strip("-0.") else text.removeprefix("-")
+
+
+def _digits_of_small(size: float) -> int:
+    # Two that count. What is smaller than the eighth is rounding
+    return min(max(4, 1 - math.floor(math.log10(size))), 8)
 
 
 def interval_text(interval: Interval, least: float = 0.0) -> str:

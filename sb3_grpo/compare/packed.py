@@ -36,12 +36,17 @@ def pack(results: "Results", target: Path) -> None:
 
     :param results: of a comparison
     :param target: folder to write to
-    :raises UsageError: if it holds runs, or these results
+    :raises UsageError: if it holds runs, or these results, or packed runs that are not among these
     """
     if (target / "runs").is_dir():
         raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
     if target.resolve() == results.folder.resolve():
         raise UsageError(f"{target} is what is to be packed: choose another folder")
+    lost = _finished(target) - _finished_of(results.runs)
+    if lost:
+        raise UsageError(
+            f"{target} holds packed results, {len(lost)} runs of which are not in {results.folder}: choose another folder"
+        )
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(results.folder / "experiment.json", target / "experiment.json")
     for name, file in _TABLES.items():
@@ -51,6 +56,16 @@ def pack(results: "Results", target: Path) -> None:
         for (env, variant, seed), config in results.configs.items()
     ]
     (target / _CONFIGS).write_bytes(lzma.compress(json.dumps(configs).encode()))
+
+
+def _finished(target: Path) -> set[tuple[str, str, int]]:
+    path = target / _TABLES["runs"]
+    return _finished_of(read_table(path, ["seed"])) if is_packed(target) else set()
+
+
+def _finished_of(runs: "pd.DataFrame") -> set[tuple[str, str, int]]:
+    done = runs[runs.status == "done"]
+    return {*zip(done.env, done.variant, done.seed, strict=True)}
 
 
 def unpack(folder: Path, columns: Mapping[str, list[str]]) -> "tuple[Configs, dict[str, pd.DataFrame]]":

@@ -9,6 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
@@ -177,8 +178,10 @@ def test_sde_noise_has_the_width_that_was_learned(kwargs: dict[str, bool]) -> No
     assert noise.exploration_mat.shape == std.shape and not (noise.exploration_mat == noise.exploration_matrices).all(-1).any()
 
 
+@pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
+@pytest.mark.filterwarnings("ignore:The training environment was reset")
+def test_sde_noise_stays_during_an_episode(n_envs: int, resets: bool) -> None:
     class Noise(GRPO):
         seen: list[Any]
 
@@ -190,8 +193,15 @@ def test_sde_noise_stays_during_an_episode(n_envs: int) -> None:
             return super()._env_actions(actions)
 
     model = make_model(VECTOR, ACTION_SPACES["box"], n_envs, algo=Noise, length=None, use_sde=True, group_size=2)
-    model.learn(1)
-    assert n_envs == 1 or any(0 in times and any(times) for times, _ in model.seen)
+
+    class Reset(BaseCallback):
+        def _on_step(self) -> bool:
+            if resets and self.n_calls == 1:
+                self.training_env.reset()
+            return True
+
+    model.learn(n_envs + 1, callback=Reset())  # a single rollout
+    assert n_envs == 1 or resets or any(0 in times and any(times) for times, _ in model.seen)
     for (_, before), (times, now) in zip(model.seen, model.seen[1:], strict=False):
         for copy, time in enumerate(times):
             assert th.equal(before[copy], now[copy]) == (time > 0)

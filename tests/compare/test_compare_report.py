@@ -247,7 +247,9 @@ def test_hint_says_that_more_seeds_are_needed():
 
 
 def test_number():
-    assert [number(x) for x in (0.0, -0.00001, 0.25, 12.34, -133.4, 4545.0)] == ["0", "0", "0.25", "12.3", "-133", "4,545"]
+    numbers = (0.0, -1e-9, 0.25, 12.34, -133.4, 4545.0, 0.01234, -2.345e-5)
+    assert [number(x) for x in numbers] == ["0", "0", "0.25", "12.3", "-133", "4,545", "0.0123", "-0.000023"]
+    assert number(2e-5, (1e-5, 3e-5)) == "0.000020"
     assert number(float("nan")) == "-"
     # As many digits as the numbers beside it
     assert number(3.2, (120.0,)) == "3"

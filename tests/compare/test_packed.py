@@ -76,3 +76,14 @@ def test_packed_results_are_not_packed_onto_themselves(folder: Path, tmp_path: P
     with pytest.raises(UsageError, match=r"packed is what is to be packed: choose another folder"):
         pack(collect(tmp_path / "packed"), tmp_path / "packed")
     assert {path: path.read_bytes() for path in (tmp_path / "packed").iterdir()} == before
+
+
+def test_packed_results_are_renewed_and_not_replaced_by_others(folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    more = write_experiment(tmp_path / "more", lambda env, variant, seed: curve_to(100.0), seeds=4)
+    pack(collect(more), tmp_path / "packed")
+    assert len(collect(tmp_path / "packed").experiment["seeds"]) == 4
+    # Fewer would lose runs, and this also says that it is another comparison
+    with pytest.raises(UsageError, match=r"packed holds packed results, 2 runs of which are not in .*full"):
+        pack(collect(folder), tmp_path / "packed")
+    assert len(collect(tmp_path / "packed").experiment["seeds"]) == 4

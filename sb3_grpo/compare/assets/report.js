@@ -11,7 +11,7 @@ const state = { x: "steps", mode: modes.size === 1 ? DATA.envs[0].mode : "", sho
 function fmt(value) {
   if (value == null) return "–";
   const size = Math.abs(value);
-  const digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4;
+  const digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : Math.min(Math.max(4, 1 - Math.floor(Math.log10(size))), 8);
   return (+value.toFixed(digits)).toLocaleString("en", { maximumFractionDigits: digits }).replace("-", "−");
 }
 function short(value) {
