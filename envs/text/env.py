@@ -65,8 +65,7 @@ class VerifierTextEnv(HasRules, gym.Env):
         :return: The prompt, and an info with its text and the number of the item
         """
         super().reset(seed=seed)
-        index = self.rules.requested_item(options)
-        encoded = self.rules.draw_item(self.np_random) if index is None else self.rules.encode_item(index)
+        encoded = self.rules.choose_item(options, self.np_random)
         self._exchange, info = self.rules.begin(encoded)
         self._tokens = encoded.row.copy()
         self._n_tokens, self._n_given, self._ended = encoded.n_tokens, 0, False

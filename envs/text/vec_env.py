@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from sb3_grpo.envs.text.encoded_task import EncodedItem
 from sb3_grpo.envs.text.env import VerifierTextEnv, check_render_mode
-from sb3_grpo.envs.text.rules import EncodedItem, Exchange, HasRules, TextEpisodeRules, Turn
+from sb3_grpo.envs.text.rules import Exchange, HasRules, TextEpisodeRules, Turn
 from sb3_grpo.envs.verifiers.runner import Verdict
 from sb3_grpo.starts.batched_vec_env import BatchedVecEnv, check_num_envs
 from sb3_grpo.starts.starts import SeedStart, Start
@@ -141,10 +142,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         return exchange
 
     def _reset_copy(self, idx: int, options: dict[str, Any] | None) -> dict[str, Any]:
-        index = self.rules.requested_item(options)
-        return self._begin_item(
-            idx, self.rules.draw_item(self._generator(idx)) if index is None else self.rules.encode_item(index)
-        )
+        return self._begin_item(idx, self.rules.choose_item(options, self._generator(idx)))
 
     def _begin_item(self, idx: int, encoded: EncodedItem) -> dict[str, Any]:
         self._exchanges[idx], info = self.rules.begin(encoded)
@@ -158,9 +156,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
             self._begin_single(start)
             return self._single.get_state()
         # As reset does it; making the generator takes longer than all the rest
-        index = self.rules.requested_item(start.options)
-        generator = gym.utils.seeding.np_random(start.seed)[0]
-        return self.rules.draw_item(generator) if index is None else self.rules.encode_item(index)
+        return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
 
     def _begin_start(self, idx: int, start: EncodedItem | dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
         if isinstance(start, EncodedItem):
