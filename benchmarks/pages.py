@@ -51,9 +51,11 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
     look = styles(results.variants)
     n_columns = min(len(envs), 3 if len(envs) in (3, 5, 6) else 4 if len(envs) == 4 else 2)
     n_rows = -(-len(envs) // n_columns)
+    # One alone has room for its title and four names
+    width = 2.7 * n_columns if n_columns > 1 else 3.8
     # Text as text, and the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
-        figure, grid = plt.subplots(n_rows, n_columns, figsize=(2.7 * n_columns, 2.3 * n_rows + 0.3), squeeze=False)
+        figure, grid = plt.subplots(n_rows, n_columns, figsize=(width, 2.3 * n_rows + 0.3), squeeze=False)
         for axes, env in zip(grid.flat, envs, strict=False):
             for name in variants:
                 _draw_curve(axes, results, env, name, look[name])
@@ -64,11 +66,9 @@ def draw_curves(results: Results, envs: list[str], variants: list[str], path: Pa
             axes.axis("off")
         grid[0, 0].set_ylabel("return")
         handles, labels = grid[0, 0].get_legend_handles_labels()
-        # One axes alone has no room for four names in a line
-        n_names = 4 if n_columns > 1 or len(labels) < 4 else 2
         place = "outside upper center" if n_rows > 1 else "upper center"
-        figure.legend(handles, labels, loc=place, ncols=n_names, frameon=False)
-        figure.tight_layout(rect=(0, 0, 1, 0.95 if n_rows > 1 else 0.93 if len(labels) <= n_names else 0.86))
+        figure.legend(handles, labels, loc=place, ncols=4, frameon=False)
+        figure.tight_layout(rect=(0, 0, 1, 0.95 if n_rows > 1 else 0.93))
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 
