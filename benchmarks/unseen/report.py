@@ -308,7 +308,7 @@ def draw_profile(runs: Runs, path: Path, labels: Mapping[str, str] = LABELS) -> 
     :param path: Where to save, an SVG
     :param labels: Of the curves
     """
-    look, thresholds = styles(list(runs.of)), np.linspace(*CLIP, 161)
+    look, thresholds = styles(list(labels)), np.linspace(*CLIP, 161)
     # Text as text, and the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
         figure, axes = plt.subplots(figsize=(7.0, 3.8), layout="constrained")
