@@ -169,7 +169,7 @@ def page(found: list[dict[str, Any]]) -> str:
             "# Rewards that are far away\n",
             table(solved) + "\n",
             "*How many runs have solved the task: the return of 100 deterministic episodes from ordinary starts is at least "
-            "the number after the steps. Steps of scouts count.*\n",
+            "the number after the steps. Steps of scouts count. Empty: not run.*\n",
             "## Seed by seed\n",
             table(seeds) + "\n",
             "*Mean return of these episodes.*\n",
