@@ -18,7 +18,7 @@ from benchmarks.unseen.tasks import LISTS
 from sb3_grpo.compare.figures import Style, styles
 from sb3_grpo.compare.ready import ready_path
 from sb3_grpo.compare.results import Results, collect
-from sb3_grpo.compare.statistics import iqm_curve
+from sb3_grpo.compare.statistics import MIN_SEEDS, iqm_curve
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, READINGS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "readings"
@@ -113,15 +113,14 @@ def write_page(name: str, title: str) -> None:
     draw_curves(results, results.envs, results.variants, IMAGES / f"{name}.svg")
     shows, _, to_know = (READINGS / f"{name}.md").read_text(encoding="utf-8").partition("\n---\n")
     n_seeds, kind = len(results.experiment["seeds"]), kind_of_evaluation(results)
-    table = short_table(results)
-    has_intervals = " to " in table  # two runs have none
+    has_intervals = n_seeds >= MIN_SEEDS
     parts = [
         f"# {title}\n",
         f"![Learning curves](../images/{name}.svg){{.picture}}\n",
         f"*{n_seeds} seeds: IQM of {kind} evaluations while training"
         f"{', and its 95% bootstrap interval' if has_intervals else ''}.*\n",
         shows.strip() + "\n",
-        table + "\n",
+        short_table(results) + "\n",
         f"*Mean return of {results.experiment['n_final_episodes']} {kind} episodes after training: IQM over the seeds"
         f"{' and its 95% interval' if has_intervals else ''}.*\n",
         fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),

@@ -48,7 +48,7 @@ class Feeder:
 
     def is_in_sync(self, tickets: np.ndarray) -> bool:
         """
-        Whether the copies are still in the episodes in which the last rollout left them.
+        Whether the copies are still in the episodes that they were in when last looked at.
         They are not if they were reset outside of it since, e.g. by an evaluation on the training environment.
 
         :param tickets: The ticket of each copy
@@ -144,6 +144,9 @@ class StartFeeder(Feeder):
             difference = self.groups.compare_trace(ticket, trace)
             if difference is not None:
                 raise UnequalStartError(describe_difference(self._env_name(idx), difference))
+
+    def note_episodes(self) -> None:
+        """Nothing: each copy tells the ticket that it plays."""
 
     def is_in_sync(self, tickets: np.ndarray) -> bool:
         current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]

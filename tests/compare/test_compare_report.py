@@ -133,7 +133,7 @@ def test_p_value_counts_all_ways_to_name_the_runs():
 def test_p_value_of_many_environments():
     rng = np.random.default_rng(0)
     firsts, seconds = [rng.normal(size=12) for _ in range(60)], [rng.normal(size=12) for _ in range(60)]
-    # So many runs are as a normal distribution would have them
+    # With that many runs it is as a normal distribution would have it
     shares = np.array([statistics.probability_of_improvement(x, y) for x, y in zip(firsts, seconds, strict=True)])
     distance = abs((shares - 0.5).sum()) / np.sqrt(60 * 25 / (12 * 12 * 12))
     comparison = compare("a", "b", firsts, seconds)
