@@ -15,9 +15,10 @@ import numpy as np
 
 from benchmarks.tables import equal_time_table, long_table, pairs_at_the_end, short_table, stability_table
 from benchmarks.unseen.tasks import LISTS
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.figures import Style, styles
 from sb3_grpo.compare.ready import ready_path
-from sb3_grpo.compare.results import Results, collect
+from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import MIN_SEEDS, iqm_curve
 
 ROOT = Path(__file__).resolve().parents[1]

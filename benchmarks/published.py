@@ -15,8 +15,8 @@ from benchmarks.unseen.report import LABELS, design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
 from benchmarks.unseen.tasks import LISTS, SEEDS
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.findings import interval_text, number
-from sb3_grpo.compare.results import collect
 from sb3_grpo.compare.statistics import iqm_interval
 
 ALGORITHMS = ("PPO", "TRPO", "A2C", "REINFORCE", "GRPO", "DAPO")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
-from sb3_grpo.compare.results import Results, collect
+from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, normalise
 from sb3_grpo.compare.tables import median
 

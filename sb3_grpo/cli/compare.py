@@ -88,8 +88,8 @@ def _report(args: argparse.Namespace) -> int:
 def _pack(args: argparse.Namespace) -> int:
     _check_extra()
     from sb3_grpo.compare.clips import pack_clips
+    from sb3_grpo.compare.collect import collect
     from sb3_grpo.compare.packed import pack
-    from sb3_grpo.compare.results import collect
 
     with _no_room_is_said(args.target):
         results = collect(args.folder)

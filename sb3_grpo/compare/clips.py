@@ -11,7 +11,8 @@ from sb3_grpo.clips.pictures import MAX_BYTES, format_return, separate_pictures
 from sb3_grpo.clips.recording import Exchanges, Pair
 from sb3_grpo.clips.stored import DESCRIPTION, SHEET, load_played
 from sb3_grpo.compare.packed import is_packed
-from sb3_grpo.compare.results import Results, run_folder
+from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.runs import run_folder
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Variants side by side; more cannot be seen at once

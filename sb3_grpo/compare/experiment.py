@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sb3_grpo.compare.reading import read_experiment_json
-from sb3_grpo.compare.results import is_done, run_folder
+from sb3_grpo.compare.runs import is_done, run_folder
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.files import replace_text
 

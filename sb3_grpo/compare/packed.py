@@ -73,6 +73,11 @@ def unpack(folder: Path, columns: Mapping[str, list[str]]) -> "tuple[Configs, di
     :param folder: with packed results
     :param columns: of each table
     :return: the configuration of each (environment, variant, seed), and the tables of runs, evaluations and diagnostics
+    :raises UsageError: if a column is missing
     """
+    configs = read_configs(folder / _CONFIGS)
     tables = {name: read_table(folder / file, columns[name], float_precision="round_trip") for name, file in _TABLES.items()}
-    return read_configs(folder / _CONFIGS), tables
+    for name, table in tables.items():
+        if missing := [column for column in columns[name] if column not in table]:
+            raise UsageError(f"{folder / _TABLES[name]} has no column {missing[0]}. Pack the comparison again")
+    return configs, tables

@@ -11,6 +11,7 @@ from rich.progress import track
 
 from sb3_grpo.compare import figures, pictures, tables
 from sb3_grpo.compare.clips import env_clip
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.curves import EnvCurves, env_curves
 from sb3_grpo.compare.figures import Style
 from sb3_grpo.compare.findings import all_together, find_in, find_overall, judge, normalised_scores, scale
@@ -19,7 +20,7 @@ from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.live import live_data
 from sb3_grpo.compare.page import EnvSection, Overall, Page, write_page
 from sb3_grpo.compare.pictures import MODE_WORDS, File
-from sb3_grpo.compare.results import Results, collect
+from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import Comparison, iqm_interval, performance_profile
 
 

@@ -25,7 +25,7 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
 from sb3_grpo.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder
-from sb3_grpo.compare.results import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
+from sb3_grpo.compare.runs import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
 from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
 from sb3_grpo.utils.files import replace_text

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.compare.results import is_done
+from sb3_grpo.compare.runs import is_done
 from sb3_grpo.utils.files import no_room, replace_text
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from sb3_grpo.clips.recording import Exchanges, Pair
 from sb3_grpo.clips.stored import save_played
 from sb3_grpo.compare import statistics
 from sb3_grpo.compare.clips import env_clip, median_seeds, pack_clips
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.reading import Name
 from sb3_grpo.compare.report import make_report
-from sb3_grpo.compare.results import collect
 from tests.browser import Opened, serious_findings
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"

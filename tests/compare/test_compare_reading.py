@@ -12,9 +12,9 @@ from compare_data import curve_to, write_experiment
 
 pytest.importorskip("rliable")
 
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.definition import make_experiment, read_experiment
 from sb3_grpo.compare.experiment import Experiment
-from sb3_grpo.compare.results import collect
 from sb3_grpo.console import UsageError
 
 TINY = {"envs": ["CartPole-v1"], "variants": ["ppo"], "timesteps": 100, "seeds": 1}

@@ -18,12 +18,12 @@ from sb3_grpo import presets
 from sb3_grpo.clips.stored import save_played
 from sb3_grpo.compare import figures, statistics
 from sb3_grpo.compare.clips import median_seeds
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.figures import styles
 from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
-from sb3_grpo.compare.results import collect
 from sb3_grpo.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
 from sb3_grpo.compare.tables import cost_table, efficiency_table, final_table, network_statements
 from sb3_grpo.console import UsageError

@@ -30,7 +30,7 @@ from sb3_grpo.clips.stored import load_played
 from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.pools import LocalPool
-from sb3_grpo.compare.results import is_done
+from sb3_grpo.compare.runs import is_done
 from sb3_grpo.compare.worker import is_under_way, note_progress
 
 ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}

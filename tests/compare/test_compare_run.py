@@ -34,12 +34,12 @@ from sb3_grpo.clips.recording import Pair
 from sb3_grpo.clips.stored import load_played
 from sb3_grpo.compare import recorder, training
 from sb3_grpo.compare.build import build, count_parameters, describe_network
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.definition import make_experiment
 from sb3_grpo.compare.evaluation import Evaluator
 from sb3_grpo.compare.experiment import Experiment, merge
 from sb3_grpo.compare.pools import LocalPool
 from sb3_grpo.compare.ready import ready_path
-from sb3_grpo.compare.results import collect
 from sb3_grpo.compare.schedule import Board, run_jobs
 from sb3_grpo.console import UsageError
 

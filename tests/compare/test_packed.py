@@ -10,9 +10,9 @@ import pandas as pd
 from compare_data import curve_to, write_experiment
 
 from sb3_grpo.cli.main import main
+from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.report import make_report
-from sb3_grpo.compare.results import collect
 from sb3_grpo.console import UsageError
 
 
@@ -87,3 +87,18 @@ def test_packed_results_are_renewed_and_not_replaced_by_others(folder: Path, tmp
     with pytest.raises(UsageError, match=r"packed holds packed results, 2 runs of which are not in .*full"):
         pack(collect(folder), tmp_path / "packed")
     assert len(collect(tmp_path / "packed").experiment["seeds"]) == 4
+
+
+def test_a_finished_run_without_its_return_is_named(folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / "evaluations.csv.xz"
+    table = pd.read_csv(path)
+    of_one = (table.variant == "dapo") & (table.seed == 1) & (table["mode"] == "stochastic") & (table.final == 1)
+    assert of_one.sum() == 1
+    table.loc[of_one, "return_mean"] = float("nan")
+    table.to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"CartPole-v1, dapo, seed 1 has finished, but there is no final stochastic return"):
+        collect(tmp_path / "packed")
+    table.drop(columns="return_mean").to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"evaluations.csv.xz has no column return_mean"):
+        collect(tmp_path / "packed")

@@ -91,9 +91,9 @@ def test_unsolved_exercises_say_so(path: Path, tmp_path: Path) -> None:
 
 def test_data_are_those_of_the_results() -> None:
     """What the notebook about comparisons has been given is what was measured."""
-    results = pytest.importorskip("sb3_grpo.compare.results")
+    collecting = pytest.importorskip("sb3_grpo.compare.collect")
     pytest.importorskip("rliable")
-    measured = results.collect(ROOT / "benchmarks" / "results" / "classroom")
+    measured = collecting.collect(ROOT / "benchmarks" / "results" / "classroom")
     source = next(
         "".join(cell["source"])
         for cell in json.loads((ROOT / "docs" / "notebooks" / "reading_a_comparison.ipynb").read_text())["cells"]
