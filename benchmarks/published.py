@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from benchmarks.pages import COMPARISONS, PAGES, READINGS, RESULTS, unseen_lists
 from benchmarks.tables import markdown, steps_text
-from benchmarks.unseen.report import LABELS, design_of
+from benchmarks.unseen.report import design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
+from benchmarks.unseen.tables import LABELS
 from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.findings import interval_text, number

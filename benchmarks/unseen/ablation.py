@@ -19,15 +19,11 @@ from benchmarks.unseen.report import (
     BEGIN,
     MOST_SEEDS,
     bullets,
-    by_task,
     caption,
     clause,
     completeness,
-    counted,
     design_of,
     draw_profile,
-    mean_text,
-    seeds_text,
 )
 from benchmarks.unseen.run import origins, rows
 from benchmarks.unseen.scores import (
@@ -42,6 +38,7 @@ from benchmarks.unseen.scores import (
     scores,
     select,
 )
+from benchmarks.unseen.tables import by_task, counted, mean_text, seeds_text
 from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare.findings import interval_text
 from sb3_grpo.compare.statistics import iqm_interval

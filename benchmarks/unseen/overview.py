@@ -7,9 +7,10 @@ the reading that is kinder to it.
 
 from benchmarks.pages import PAGES
 from benchmarks.tables import markdown
-from benchmarks.unseen.report import LABELS, design_of
+from benchmarks.unseen.report import design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import Runs, against, at_equal_seconds, scores, select, with_alike
+from benchmarks.unseen.tables import LABELS
 from benchmarks.unseen.tasks import SEEDS
 from sb3_grpo.compare.findings import interval_text
 from sb3_grpo.compare.statistics import Interval

@@ -6,8 +6,7 @@ in ``docs/images``. Nothing is trained. ``scores.py`` says what the figures are.
 """
 
 import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -15,7 +14,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.pages import IMAGES, PAGES, fold, list_pages
-from benchmarks.tables import markdown
 from benchmarks.unseen.run import OURS, origins, rows
 from benchmarks.unseen.scores import (
     CLIP,
@@ -28,31 +26,36 @@ from benchmarks.unseen.scores import (
     at_equal_seconds,
     clipped,
     designs,
-    final_returns,
-    first_after,
-    gap_interval,
-    last_by,
     median_seconds,
     say,
     scores,
-    scores_at_equal_seconds,
     select,
-    too_early,
     with_alike,
 )
-from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from benchmarks.unseen.tables import (
+    LABELS,
+    LESS_THAN_HALF,
+    behind,
+    by_task,
+    counted,
+    mean_text,
+    n_tasks,
+    score_text,
+    seeds_text,
+    table_at_equal_steps,
+    table_of_designs,
+    tables_against_alike,
+    tables_at_equal_seconds,
+)
+from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare.figures import styles
-from sb3_grpo.compare.findings import interval_text, number
+from sb3_grpo.compare.findings import number
 from sb3_grpo.compare.statistics import (
-    Interval,
-    iqm_interval,
-    normalise,
     performance_profile,
 )
 
 # More are not written down one by one
 MOST_SEEDS = 3
-LESS_THAN_HALF = "†"
 ALIKE = "Against PPO with observations normalised where ours are"
 TITLES = {
     "development": "Tasks that the defaults were chosen on",
@@ -67,164 +70,6 @@ USED_UP = {
 }
 # A comment in Markdown: a page that is made again has the same design, whatever was tried since
 BEGIN = "% Design: "
-LABELS = {
-    "ppo": "PPO",
-    "ppo-norm": "PPO-norm",
-    "a2c": "A2C",
-    "trpo": "TRPO",
-    "grpo-paper": "GRPO-paper",
-    "grpo": "GRPO",
-    "dapo": "DAPO",
-}
-
-
-def table_at_equal_steps(runs: Runs) -> str:
-    """
-    :param runs: What is shown
-    :return: A row for each algorithm
-    """
-    lines = []
-    for algo in runs.of:
-        of_one, cells = scores(runs, algo), ["", "", ""]
-        if "ppo" in runs.of and algo != "ppo":
-            pair = against(of_one, scores(runs, "ppo"))
-            cells = [_text(pair.difference), _text(pair.improvement), pair.word]
-        middle, gap = iqm_interval(clipped(of_one)), gap_interval(of_one)
-        lines.append([LABELS[algo], counted(runs, algo), _text(middle), _text(gap), *cells])
-    columns = ["", "runs", "IQM", "optimality gap", "difference to PPO's IQM", "probability of improvement", "against PPO"]
-    return markdown(columns, lines)
-
-
-def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
-    """
-    :param runs: What is shown, PPO among it
-    :return: A row for each other algorithm: with the last evaluation of the slower one, and with its next one
-    """
-    tables: tuple[list[list[str]], list[list[str]]] = ([], [])
-    for algo in runs.of:
-        if algo == "ppo":
-            continue
-        pairs = at_equal_seconds(runs, algo)
-        for lines, pair, read in zip(tables, pairs, (last_by, first_after), strict=True):
-            of_both = scores_at_equal_seconds(runs, algo, "ppo", read)
-            middles = [_text(iqm_interval(clipped(each))) for each in of_both]
-            gap = _text(gap_interval(of_both[0]))
-            lines.append([LABELS[algo], *middles, gap, _text(pair.difference), _text(pair.improvement)])
-        tables[0][-1] += [say(pairs), f"{too_early(runs, algo, 'ppo')} of {len(runs.common)}"]
-    columns = ["", "IQM", "PPO's IQM", "optimality gap", "difference", "probability of improvement"]
-    return markdown([*columns, "against PPO", "tasks not evaluated by then"], tables[0]), markdown(columns, tables[1])
-
-
-def tables_against_alike(runs: Runs) -> tuple[str, str]:
-    """
-    :param runs: What is shown, ``ppo-alike`` among it
-    :return: Rows for each of ours, over all tasks and over those with continuous actions: at equal steps, and at equal seconds
-    """
-    steps, seconds = [], []
-    continuous = runs._replace(common=[task for task in runs.common if task.is_continuous])
-    parts = {"all": runs, "continuous actions": continuous} if continuous.common else {"all": runs}
-    for algo in (algo for algo in OURS if algo in runs.of):
-        for where, part in parts.items():
-            head = [LABELS[algo], f"{where}, {len(part.common)}"]
-            first, second = scores(part, algo), scores(part, "ppo-alike")
-            pair = against(first, second)
-            middles = [_text(iqm_interval(clipped(each))) for each in (first, second)]
-            steps.append([*head, *middles, _text(pair.difference), _text(pair.improvement), pair.word])
-            pairs = at_equal_seconds(part, algo, "ppo-alike")
-            seconds.append([*head, *(_text(each.improvement) for each in pairs), say(pairs)])
-    columns = ["", "tasks", "IQM", "PPO's IQM", "difference", "probability of improvement", "against PPO"]
-    at_seconds = ["", "tasks", "probability of improvement", "with the slower one's next evaluation", "against PPO"]
-    return markdown(columns, steps), markdown(at_seconds, seconds)
-
-
-def _text(interval: Interval) -> str:
-    return interval_text(interval, 1.0)
-
-
-def counted(runs: Runs, algo: str) -> str:
-    """
-    :param runs: What is shown
-    :param algo: One of them
-    :return: How many runs there are of how many
-    """
-    return f"{sum(map(len, runs.of[algo].values()))} of {len(LISTS[runs.list]) * SEEDS[runs.list]}"
-
-
-def behind(runs: Runs, algo: str) -> list[Task]:
-    """
-    :param runs: What is shown
-    :param algo: One of them
-    :return: Tasks on which it gains less than half of what PPO gains over a random policy, where that is not next to nothing
-    """
-    tasks = []
-    for task in LISTS[runs.list]:
-        of_both = [runs.of.get(name, {}).get(task.env_id) for name in (algo, "ppo")]
-        if all(of_both):
-            gain, gain_of_ppo = (normalise(final_returns(each).mean(), task.low, task.high) for each in of_both)
-            if gain_of_ppo >= MARGIN and gain < gain_of_ppo / 2:
-                tasks.append(task)
-    return tasks
-
-
-def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False, labels: Mapping[str, str] = LABELS) -> str:
-    """
-    :param runs: What is shown
-    :param cell: What to write of the runs of an algorithm on a task
-    :param marks: Whether to mark where ours are behind PPO
-    :param labels: Of the columns
-    :return: A row for each task, a column for each algorithm
-    """
-    marked = {algo: behind(runs, algo) if marks and algo in OURS else [] for algo in runs.of}
-    lines = []
-    for task in LISTS[runs.list]:
-        cells = [
-            cell(of_one[task.env_id]) + LESS_THAN_HALF * (task in marked[algo]) if of_one[task.env_id] else ""
-            for algo, of_one in runs.of.items()
-        ]
-        lines.append([f"{task.env_id}, {task.timesteps // 1000}k", number(task.low), number(task.high), *cells])
-    return markdown(["task", "random", "reference", *(labels[algo] for algo in runs.of)], lines)
-
-
-def mean_text(runs: list[Row]) -> str:
-    """
-    :param runs: Of an algorithm on a task
-    :return: Mean of what they end with
-    """
-    return number(float(final_returns(runs).mean()))
-
-
-def seeds_text(runs: list[Row]) -> str:
-    """
-    :param runs: Of an algorithm on a task
-    :return: What each of them ends with
-    """
-    values = final_returns(runs).tolist()
-    return " / ".join(number(value, values) for value in values)
-
-
-def table_of_designs(found: Sequence[Row], name: str) -> str:
-    """
-    :param found: All rows
-    :param name: Of a list
-    :return: A row for each design that the list was looked at with
-    """
-    lines = []
-    for design in designs(found, name):
-        of_design = [row for row in found if row["list"] == name and row["design"] == design]
-        changes = dict.fromkeys(f"`{json.dumps(row['changes'])}`" for row in of_design if "changes" in row)
-        cells = []
-        for algo in ("grpo", "dapo"):
-            # Of its own tasks: a design that was given up after a few of them stays here
-            own = select([row for row in of_design if row["algo"] == algo], name, design)
-            text = f"{_text(iqm_interval(clipped(scores(own, algo))))}, {_tasks(len(own.common))}" if own.common else ""
-            cells.append(text)
-        commits = ", ".join(dict.fromkeys(row["commit"] for row in of_design))
-        lines.append([design, ", ".join(changes) or "none", commits, str(len(of_design)), *cells])
-    return markdown(["design", "changes", "commit", "runs", "GRPO: IQM", "DAPO: IQM"], lines)
-
-
-def _tasks(n: int) -> str:
-    return f"{n} task{'' if n == 1 else 's'}"
 
 
 def result(runs: Runs) -> str:
@@ -242,7 +87,7 @@ def result(runs: Runs) -> str:
         names = ", ".join(task.env_id for task in behind(runs, algo))
         if names:
             behind_on.append(f"{LABELS[algo]} on {names}")
-    together = f"over {len(runs.common)} of {_tasks(len(LISTS[runs.list]))}"
+    together = f"over {len(runs.common)} of {n_tasks(len(LISTS[runs.list]))}"
     parts = {f"At equal steps, {together}": steps, "At equal seconds": seconds}
     alike = with_alike(runs)
     if alike is not None:
@@ -279,9 +124,10 @@ def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
     if not all(pair.improvement.known for pair in pairs):
         text = f"of {label} and {other} there are too few seeds to say"
     first, *following = pairs
-    text += f": probability of improvement {_text(first.improvement)}, difference of the IQMs {_text(first.difference)}"
+    text += f": probability of improvement {score_text(first.improvement)}, "
+    text += f"difference of the IQMs {score_text(first.difference)}"
     for pair in following:
-        text += f"; with the slower one's next evaluation {_text(pair.improvement)} and {_text(pair.difference)}"
+        text += f"; with the slower one's next evaluation {score_text(pair.improvement)} and {score_text(pair.difference)}"
     return text[0].upper() + text[1:]
 
 
@@ -298,7 +144,7 @@ def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
     left_out = [task.env_id for task in tasks if task not in runs.common]
     text = f"**Not complete:** {', '.join(said)}. " if said else ""
     if left_out:
-        text += f"Put together are {len(runs.common)} of {_tasks(len(tasks))}, without {', '.join(left_out)}."
+        text += f"Put together are {len(runs.common)} of {n_tasks(len(tasks))}, without {', '.join(left_out)}."
     return text.strip()
 
 
@@ -405,8 +251,8 @@ def caption(runs: Runs) -> str:
     """
     return (
         f"*Share of the runs whose normalised score is above τ, and its 95% bootstrap interval; {SEEDS[runs.list]} seeds on "
-        f"{len(runs.common)} of {_tasks(len(LISTS[runs.list]))}. A score is (return - random) / (reference - random), clipped "
-        f"to {CLIP[0]} and {CLIP[1]}.*\n"
+        f"{len(runs.common)} of {n_tasks(len(LISTS[runs.list]))}. A score is (return - random) / (reference - random), "
+        f"clipped to {CLIP[0]} and {CLIP[1]}.*\n"
     )
 
 

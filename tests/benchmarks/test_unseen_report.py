@@ -11,7 +11,7 @@ from rliable import metrics
 from unseen_data import NORMAL, PLAIN, cells_of, rows_of
 
 from benchmarks import pages
-from benchmarks.unseen import report, run, scores
+from benchmarks.unseen import report, run, scores, tables
 from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare import statistics
 from sb3_grpo.compare.statistics import Interval
@@ -39,7 +39,7 @@ def test_aggregates_are_those_worked_out_by_hand():
         *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
         *rows_of("grpo", NORMAL, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
     ]
-    table = report.table_at_equal_steps(scores.select(found, "test", "A"))
+    table = tables.table_at_equal_steps(scores.select(found, "test", "A"))
     ppo, grpo = cells_of(table, "PPO"), cells_of(table, "GRPO")
     # Without the lowest and the highest of six
     assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
@@ -92,7 +92,7 @@ def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
     np.testing.assert_allclose(ppo, [[0.0] * 3, [0.5] * 3])
     _, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo", scores.first_after)
     np.testing.assert_allclose(ppo, [[0.4] * 3, [0.5] * 3])
-    last, _ = report.tables_at_equal_seconds(runs)
+    last, _ = tables.tables_at_equal_seconds(runs)
     assert cells_of(last, "GRPO")["tasks not evaluated by then"] == "1 of 2"
 
 
@@ -108,7 +108,7 @@ def test_ppo_norm_is_ppo_where_nothing_is_normalised():
     runs = scores.select([*ppo, *rows_of("ppo-norm", NORMAL, [8, 9, 10])], "test", "A")
     assert scores.final_returns(runs.of["ppo-norm"]["Plain-v0"]).tolist() == [10, 20, 30]
     assert scores.final_returns(runs.of["ppo-norm"]["Normal-v0"]).tolist() == [8, 9, 10]
-    assert report.counted(runs, "ppo-norm") == "6 of 6"
+    assert tables.counted(runs, "ppo-norm") == "6 of 6"
     # No stand-in where it would differ
     assert "ppo-norm" not in scores.select(ppo, "test", "A").of
 
@@ -147,7 +147,7 @@ def test_what_is_missing_is_said_and_left_out():
     assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
     assert "Put together are 1 of 2 tasks, without Normal-v0." in text
     assert "over 1 of 2 tasks**\n\n- Of GRPO and PPO there are too few seeds to say: probability of improvement 0.58" in text
-    row = cells_of(report.by_task(runs, report.mean_text), "Normal-v0")
+    row = cells_of(tables.by_task(runs, tables.mean_text), "Normal-v0")
     assert (row["PPO"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
     for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", NORMAL, [5])]):
@@ -205,7 +205,7 @@ def test_less_than_half_of_what_ppo_gains_is_marked():
         *rows_of("grpo", NORMAL, [-10] * 3),
     ]
     runs = scores.select(found, "test", "A")
-    table = report.by_task(runs, report.mean_text, marks=True)
+    table = tables.by_task(runs, tables.mean_text, marks=True)
     row = cells_of(table, "Plain-v0")
     assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
     assert "†" not in cells_of(table, "Normal-v0")["GRPO"]
@@ -234,14 +234,14 @@ def test_all_designs_are_listed():
     assert scores.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
     text = report.page(found, runs)
     assert "Looks at this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
-    table = report.table_of_designs(found, "test")
+    table = tables.table_of_designs(found, "test")
     first, second = cells_of(table, "A"), cells_of(table, "B")
     assert first["GRPO: IQM"].startswith("0.50 (") and first["GRPO: IQM"].endswith(", 1 task")
     assert second["GRPO: IQM"].startswith("0.80 (")
     assert (first["changes"], second["changes"], second["DAPO: IQM"]) == ("none", '`{"batch_size": 64}`', "")
     # The newest runs of the paper's settings, which are no look at the list
     assert scores.final_returns(runs.of["grpo-paper"]["Plain-v0"]).tolist() == [1, 2, 3]
-    assert report.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design paper)" in text
+    assert tables.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design paper)" in text
 
 
 def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
