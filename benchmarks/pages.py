@@ -118,16 +118,16 @@ def write_page(name: str, title: str) -> None:
     parts = [
         f"# {title}\n",
         f"![Learning curves](../images/{name}.svg){{.picture}}\n",
-        f"*{n_seeds} seeds: IQM of {kind} evaluations while training"
-        f"{', and its 95% bootstrap interval' if has_intervals else ''}.*\n",
+        f"*{n_seeds} seeds: IQM of {kind} evaluations during training"
+        f"{', with its 95% bootstrap interval' if has_intervals else ''}.*\n",
         shows.strip() + "\n",
         short_table(results) + "\n",
         f"*Mean return of {results.experiment['n_final_episodes']} {kind} episodes after training: IQM over the seeds"
-        f"{' and its 95% interval' if has_intervals else ''}.*\n",
+        f"{' with its 95% interval' if has_intervals else ''}.*\n",
         fold("All tasks: means, over training, seconds, seed by seed", long_table(results)),
     ]
     if len(results.variants) > 1:
-        parts.append(fold("At equal time: when the fastest algorithm has ended", equal_time_table(results)))
+        parts.append(fold("At equal time: when the fastest algorithm finishes", equal_time_table(results)))
         parts.append(fold("Over all tasks together", pairs_at_the_end([results])))
     parts.append(fold("How far the policies moved", stability_table(results)))
     if to_know.strip():

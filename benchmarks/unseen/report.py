@@ -58,15 +58,15 @@ from sb3_grpo.compare.statistics import (
 MOST_SEEDS = 3
 ALIKE = "Against PPO with observations normalised where ours are"
 TITLES = {
-    "development": "Tasks that the defaults were chosen on",
-    "test": "Tasks that the defaults were not chosen on",
-    "test_2": "The second list of tasks that the defaults were not chosen on",
-    "long": "Tasks on which the former defaults had failed",
+    "development": "Tasks that were used to choose the defaults",
+    "test": "Tasks that were not used to choose the defaults",
+    "test_2": "A second list of tasks that were not used to choose the defaults",
+    "long": "Tasks on which earlier defaults failed",
 }
 # Where a list has become another one's: said of its looks
 USED_UP = {
-    "test": "Two were all that the rules allow. Since then the list is for development: *staggered* was found on some of its "
-    "tasks. The test is [a second list](unseen_test_2.md). "
+    "test": "The rules allow two. Since then the list is used for development: *staggered* was found on some of its tasks, "
+    "and the test is [a second list](unseen_test_2.md). "
 }
 # A comment in Markdown: a page that is made again has the same design, whatever was tried since
 BEGIN = "% Design: "
@@ -144,7 +144,7 @@ def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
     left_out = [task.env_id for task in tasks if task not in runs.common]
     text = f"**Not complete:** {', '.join(said)}. " if said else ""
     if left_out:
-        text += f"Put together are {len(runs.common)} of {n_tasks(len(tasks))}, without {', '.join(left_out)}."
+        text += f"The aggregates cover {len(runs.common)} of {n_tasks(len(tasks))}, without {', '.join(left_out)}."
     return text.strip()
 
 
@@ -207,11 +207,11 @@ def page(found: Sequence[Row], runs: Runs) -> str:
         last, following = tables_at_equal_seconds(runs)
         parts += [
             "## Over the tasks, at equal seconds\n",
-            "Each against PPO, at the time at which the faster of the two ends on a task. The slower one counts with its last "
-            "evaluation by then, as a random policy if there is none.\n",
+            "Each algorithm against PPO, at the time when the faster of the two finishes a task. The slower one counts with "
+            "its last evaluation by then, or as a random policy if it has none.\n",
             last + "\n",
             "The same with the slower one's next evaluation. What it had learned by then lies between the two tables, "
-            "unless its returns fall, so *above*, *below* and *level* are said only if they hold in both.\n",
+            "unless its returns fall, so *above*, *below* and *level* must hold in both.\n",
             following + "\n",
         ]
     alike = with_alike(runs)
@@ -219,8 +219,8 @@ def page(found: Sequence[Row], runs: Runs) -> str:
         at_steps, at_seconds = tables_against_alike(alike)
         parts += [
             f"## {ALIKE}\n",
-            "PPO in a `VecNormalize` where actions are continuous, because there GRPO and DAPO normalise observations by "
-            "default, and as it is elsewhere. It scales rewards, too. At equal steps:\n",
+            "Where actions are continuous, GRPO and DAPO normalise observations by default, and here PPO is wrapped in "
+            "`VecNormalize`, which also scales rewards. Elsewhere PPO is unchanged. At equal steps:\n",
             at_steps + "\n",
             "At equal seconds:\n",
             at_seconds + "\n",
@@ -236,8 +236,8 @@ def page(found: Sequence[Row], runs: Runs) -> str:
     parts += [
         fold("Seconds of a processor, median", by_task(runs, lambda of_one: number(median_seconds(of_one)))),
         "## Designs\n",
-        f"Looks at this list: {len(looks)} ({', '.join(looks)}). {USED_UP.get(name, '')}Each is one design of our algorithms; "
-        "all stay here.\n",
+        f"Designs tried on this list: {len(looks)} ({', '.join(looks)}). {USED_UP.get(name, '')}A design is one version of "
+        "GRPO and DAPO; all of them stay here.\n",
         table_of_designs(found, name) + "\n",
         f"## How it was made\n\n{made(runs)}\n",
     ]
@@ -250,7 +250,7 @@ def caption(runs: Runs) -> str:
     :return: What stands below the profiles
     """
     return (
-        f"*Share of the runs whose normalised score is above τ, and its 95% bootstrap interval; {SEEDS[runs.list]} seeds on "
+        f"*Share of runs whose normalised score is above τ, with its 95% bootstrap interval; {SEEDS[runs.list]} seeds on "
         f"{len(runs.common)} of {n_tasks(len(LISTS[runs.list]))}. A score is (return - random) / (reference - random), "
         f"clipped to {CLIP[0]} and {CLIP[1]}.*\n"
     )
@@ -262,16 +262,15 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
     :param looks: Designs that the list was looked at with
     :return: The words of the page, and what the algorithms are
     """
-    paper = "" if runs.paper == runs.design else f" (runs of the design {runs.paper})"
+    paper = "" if runs.paper == runs.design else f" (runs with the design {runs.paper})"
     return (
-        f"*Above* or *below*: the 95% interval of the probability of improvement excludes 0.5. *Level*: it does not, and the "
-        f"interval of the difference of the IQMs lies within {MARGIN}, fixed before any run on the test list. Otherwise "
-        f"*undecided*. Intervals are stratified bootstraps over the seeds, not corrected for the number of comparisons. "
-        f"Everybody learns with the defaults of the class, by which GRPO and DAPO normalise observations where actions are "
-        f"continuous; GRPO and DAPO are of the design {runs.design} (designs that this list was looked at with: "
-        f"{len(looks)}). PPO-norm: PPO in a `VecNormalize` on the tasks where the RL Zoo "
-        f"normalises, PPO's runs elsewhere. GRPO-paper: the preset grpo-paper with our group size, epochs and "
-        f"minibatches{paper}.\n"
+        f"*Above* or *below*: the 95% interval of the probability of improvement excludes 0.5. *Level*: it does not, and "
+        f"the interval of the difference of the IQMs lies within {MARGIN}, which was fixed before any run on the test "
+        f"list. Otherwise *undecided*. Intervals are stratified bootstraps over the seeds, not corrected for the number of "
+        f"comparisons. All algorithms use the defaults of their class; GRPO and DAPO normalise observations where actions "
+        f"are continuous. GRPO and DAPO have the design {runs.design} (designs tried on this list: {len(looks)}). "
+        f"PPO-norm: PPO with `VecNormalize` on the tasks where RL Zoo normalises, PPO's runs elsewhere. GRPO-paper: the "
+        f"preset grpo-paper with our group size, epochs and minibatches{paper}.\n"
     )
 
 

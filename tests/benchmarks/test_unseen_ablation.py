@@ -76,7 +76,7 @@ def test_what_is_missing_is_said():
     text = ablation.page(ablation.variants(found, "A", "test"))
     for part in ("defaults 3 of 6", "no regression 2 of 6", "unrelated starts 0 of 6", "GRPO-paper 0 of 6"):
         assert f"{part} runs" in text
-    assert "Put together are 1 of 2 tasks, without Normal-v0." in text
+    assert "The aggregates cover 1 of 2 tasks, without Normal-v0." in text
     assert "Of GRPO and GRPO without the regression there are too few seeds to say" in text
     for some in (found[:3], found[3:], [*found[:3], *without("unrelated", NORMAL, [1, 2, 3])]):
         assert "Nothing is compared yet" in ablation.page(ablation.variants(some, "A", "test"))

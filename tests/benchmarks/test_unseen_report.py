@@ -145,7 +145,7 @@ def test_what_is_missing_is_said_and_left_out():
     assert runs.common == [PLAIN]
     text = report.page(found, runs)
     assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
-    assert "Put together are 1 of 2 tasks, without Normal-v0." in text
+    assert "The aggregates cover 1 of 2 tasks, without Normal-v0." in text
     assert "over 1 of 2 tasks**\n\n- Of GRPO and PPO there are too few seeds to say: probability of improvement 0.58" in text
     row = cells_of(tables.by_task(runs, tables.mean_text), "Normal-v0")
     assert (row["PPO"], row["GRPO"]) == ("3.33", "")
@@ -233,7 +233,7 @@ def test_all_designs_are_listed():
     runs = scores.select(found, "test", "B")
     assert scores.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
     text = report.page(found, runs)
-    assert "Looks at this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
+    assert "Designs tried on this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
     table = tables.table_of_designs(found, "test")
     first, second = cells_of(table, "A"), cells_of(table, "B")
     assert first["GRPO: IQM"].startswith("0.50 (") and first["GRPO: IQM"].endswith(", 1 task")
@@ -241,7 +241,7 @@ def test_all_designs_are_listed():
     assert (first["changes"], second["changes"], second["DAPO: IQM"]) == ("none", '`{"batch_size": 64}`', "")
     # The newest runs of the paper's settings, which are no look at the list
     assert scores.final_returns(runs.of["grpo-paper"]["Plain-v0"]).tolist() == [1, 2, 3]
-    assert tables.counted(runs, "grpo-paper") == "3 of 6" and "(runs of the design paper)" in text
+    assert tables.counted(runs, "grpo-paper") == "3 of 6" and "(runs with the design paper)" in text
 
 
 def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
@@ -262,10 +262,10 @@ def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
     # Made again, it has the same design, although there is a later one
     found += rows_of("grpo", PLAIN, [1, 2, 3], design="B")
     report.write_page(found, "test", pages=tmp_path, images=tmp_path)
-    assert "are of the design A (designs that this list was looked at with: 2)" in (tmp_path / "unseen_test.md").read_text()
+    assert "have the design A (designs tried on this list: 2)" in (tmp_path / "unseen_test.md").read_text()
     (tmp_path / "unseen_test.md").unlink()
     report.write_page(found, "test", pages=tmp_path, images=tmp_path)
-    assert "are of the design B (" in (tmp_path / "unseen_test.md").read_text()
+    assert "have the design B (" in (tmp_path / "unseen_test.md").read_text()
     with pytest.raises(SystemExit, match="No runs of C on the list test"):
         report.write_page(found, "test", "C", pages=tmp_path, images=tmp_path)
 
