@@ -85,9 +85,9 @@ class GRPO(OnGroupAlgorithm):
     :param n_envs: Number of environment copies to create if ``env`` is the id of a registered environment, 16 by default
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
-        continue under the next policy. Requires settings that judge each step on its own, as the defaults do. If all
-        copies would end together after the same number of steps, as at a time limit, one episode of each is cut short to
-        stagger them
+        continue under the next policy. Requires settings that judge each step on its own, as the defaults do. Copies whose
+        episodes end together after the same number of steps, as at a time limit, are staggered by cutting one episode of
+        each short
     :param n_groups: Number of whole groups per update, as in the papers, instead of ``n_steps``.
         If neither is given: ``n_steps`` is chosen so that all copies together run 2048 steps, or 2% of all steps so far once
         that is more, up to 8192. If whole episodes are judged (an ``advantage`` other than ``"gae"``, a ``loss_average`` or
