@@ -222,7 +222,7 @@ class _Checker:
 
     def check_seed(self, index: int) -> None:
         """
-        :param index: of the start
+        :param index: index of the start
         """
         start, actions = SeedStart(self.seed + index), self.actions(index)
         try:
@@ -247,7 +247,7 @@ class _Checker:
 
     def check_snapshot(self, index: int) -> None:
         """
-        :param index: of the start
+        :param index: index of the start
         """
         before, actions = self.actions(1000 + index), self.actions(2000 + index)
         seed, noise_seed = SeedStart(self.seed + index), self.seed + index

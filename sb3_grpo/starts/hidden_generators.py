@@ -20,8 +20,8 @@ _NOT_FOLLOWED = (type, types.ModuleType, types.CodeType, gym.Space, str, bytes, 
 
 def hidden_generators(layers: Sequence[gym.Env], skipped: frozenset[str]) -> list[str]:
     """
-    Follow all references, including those that Python code cannot follow: of suspended functions, iterators and compiled
-    objects.
+    Follow all references, including those of suspended functions, iterators and compiled objects, which Python code cannot
+    follow.
 
     :param layers: an environment with its wrappers, the outermost first
     :param skipped: attributes of the base environment that are not searched
