@@ -131,7 +131,7 @@ def _verified(archive: zipfile.ZipFile, path: ModelFile) -> dict[str, bytes]:
     :param archive: file of a model
     :param path: path to the file, for error messages
     :return: content of its members by name
-    :raises ValueError: if a member is not the one that was saved
+    :raises ValueError: if the members are not the ones that were saved, or the format is unknown
     """
     members = {}
     for info in archive.infolist():
