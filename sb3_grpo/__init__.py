@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-# For each size of a minibatch, PyTorch's convolutions on the CPU keep a megabyte or two of compiled code, for the last 1024
-# sizes and layers. Ours have another size in each update, so gigabytes would add up. It is read when a convolution first runs.
+# For each minibatch size and layer, PyTorch's convolutions on the CPU cache a megabyte or two of compiled code, up to 1024
+# entries. Our minibatches change size at each update, so this would add up to gigabytes. Read when a convolution first runs.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
-import sb3_grpo._layout  # noqa: F401  where sb3_grpo.envs lies
+import sb3_grpo._layout  # noqa: F401  makes sb3_grpo.envs importable
 from sb3_grpo import presets
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO

@@ -1,10 +1,11 @@
 """
-Algorithms by the names of their papers: keyword arguments, ``GRPO("MlpPolicy", env, **presets.GRPO_PAPER)``.
+Published algorithms as keyword arguments: ``GRPO("MlpPolicy", env, **presets.GRPO_PAPER)``.
 
-Each dictionary says what an algorithm fixes, and where its paper says so. It is complete: :class:`DAPO` with a preset is the
-same as :class:`GRPO` with it. The papers train language models. What belongs to these is left to you: learning rates, the
-number of prompts in an update (``n_groups``), lengths of answers. Minibatches are sized in steps here (``batch_size``), so how
-many there are is left to you, too. Sampling has no temperature here. "Control" marks what does not carry over to control.
+Each dictionary contains what an algorithm fixes, and where its paper states it. It is complete: :class:`DAPO` with a preset is
+the same as :class:`GRPO` with it. The papers train language models; settings specific to these are left to you: learning
+rates, the number of prompts per update (``n_groups``), lengths of answers. Minibatches are sized in steps here
+(``batch_size``), so their number is left to you, too. Sampling has no temperature here. "Control" marks settings that do not
+carry over to control.
 
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
 [DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864.
@@ -13,7 +14,7 @@ References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO]
 from math import inf
 from typing import Any
 
-# What an algorithm does not have if its dictionary does not name it
+# Features that an algorithm does not use unless its dictionary sets them
 _WITHOUT: dict[str, Any] = {
     "n_steps": None,
     "leave_one_out": False,
@@ -40,42 +41,42 @@ _WITHOUT: dict[str, Any] = {
     "horizon": None,
 }
 
-# Vanilla policy gradient: REINFORCE (Williams 1992) with a baseline that is fitted anew after each update. Not for texts: the
-# baseline is a regression on the states. What is added here: the mean over the group is subtracted as well
+# Vanilla policy gradient: REINFORCE (Williams 1992) with a baseline that is refitted after each update. Not for texts, because
+# the baseline is a regression on the states. In addition, the group mean is subtracted here
 VPG: dict[str, Any] = {
     **_WITHOUT,
-    "n_groups": None,  # n_steps of each copy, so that the baseline was fitted to the updates before
+    "n_groups": None,  # n_steps of each copy, so that the baseline was fitted to earlier updates
     "advantage": "gae",  # A_t = R_t - b(s_t): with lambda = 1 the sum of the TD residuals
     "gae_lambda": 1.0,
     "advantage_scale": "none",
     "loss_average": "step",  # the sum over all steps, up to a constant
     "clip_range": inf,  # no clipping: the ratio is 1
-    "n_epochs": 1,  # a single step of the optimizer, on all steps
+    "n_epochs": 1,  # a single optimizer step, on all steps
     "batch_size": None,
 }
 
-# GRPO with outcome supervision, [DeepSeekMath]. Sec. 4.2 also has 1,024 answers in an update (n_groups=16), learning rate 1e-6
+# GRPO with outcome supervision, [DeepSeekMath]. Sec. 4.2 also uses 1,024 answers per update (n_groups=16), learning rate 1e-6
 GRPO_PAPER: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # sec. 4.1.2: (R_i - mean(R)) / std(R) at all tokens of answer i
     "advantage_scale": "group",
-    "std_ddof": 1,  # not stated; TRL and verl divide by G - 1, too
+    "std_ddof": 1,  # not stated; TRL and verl also divide by G - 1
     "gamma": 1.0,  # sec. 4.1.2: no discount
     "group_size": 64,  # sec. 4.2. Control: 64 episodes from one start are many
     "loss_average": "episode",  # eq. 3: 1/G sum_i 1/|o_i| sum_t
-    "clip_range": 0.2,  # eq. 3 has epsilon without a value, and does not clip in a single step
-    "kl_coef": 0.04,  # sec. 4.2. Control: there is no pretrained policy to stay near to
-    "kl_estimator": "k3_plain",  # eq. 4, in the loss as it stands (eq. 3)
+    "clip_range": 0.2,  # eq. 3 does not give a value of epsilon, and a single step never clips
+    "kl_coef": 0.04,  # sec. 4.2. Control: there is no pretrained policy to stay close to
+    "kl_estimator": "k3_plain",  # eq. 4, in the loss as written (eq. 3)
     "n_epochs": 1,  # sec. 4.2: a single update after each exploration stage (mu = 1 in algorithm 1)
     "batch_size": None,
 }
 
-# GRPO with process supervision, [DeepSeekMath] sec. 4.1.3: the rewards of reasoning steps, normalised over those of the group
-# and summed from each token on. Here every token or step of an environment has a reward, and zeros are normalised as well.
-# Control: without any signal where all rewards are the same
+# GRPO with process supervision, [DeepSeekMath] sec. 4.1.3: the rewards of reasoning steps, normalised over the group and
+# summed from each token on. Here, every token or step of an environment has a reward, and zeros are normalised as well.
+# Control: no signal if all rewards are the same
 GRPO_PAPER_PROCESS: dict[str, Any] = {**GRPO_PAPER, "advantage": "process"}
 
-# [Dr. GRPO]. The published script also has 128 prompts in an update, learning rate 1e-6, temperature 1
+# [Dr. GRPO]. The published script also uses 128 prompts per update, learning rate 1e-6, temperature 1
 DR_GRPO: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # sec. 3.2: R_i - mean(R), without the standard deviation
@@ -83,30 +84,30 @@ DR_GRPO: dict[str, Any] = {
     "gamma": 1.0,
     "group_size": 8,  # published script
     "loss_average": "constant",  # sec. 3.2: the sum over an answer, without 1/|o_i|
-    "constant_length": 3000.0,  # listing 1: the longest that an answer can be. Control: the time limit of your task
+    "constant_length": 3000.0,  # listing 1: the maximum length of an answer. Control: the time limit of your task
     "clip_range": 0.2,  # eq. 3
     "kl_coef": 0.0,  # sec. 3: beta = 0
     "n_epochs": 1,  # published script
 }
 
-# [RLOO]. Appendix C also has the learning rate 1e-6
+# [RLOO]. Appendix C also uses the learning rate 1e-6
 RLOO: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # sec. 3: the whole answer is one action
-    "leave_one_out": True,  # sec. 2.2: R_i minus the mean over the others
+    "leave_one_out": True,  # sec. 2.2: R_i minus the mean over the other answers
     "advantage_scale": "none",
     "gamma": 1.0,
     "group_size": 4,  # sec. 5: k = 2 and 4
-    "loss_average": "constant",  # sec. 2.2: the log probability of a whole answer, mean over answers
+    "loss_average": "constant",  # sec. 2.2: the log probability of a whole answer, averaged over answers
     "constant_length": 1.0,
     "clip_range": inf,  # sec. 3: no clipping
-    "kl_coef": 0.03,  # appendix C. Control: there is no pretrained policy to stay near to
+    "kl_coef": 0.03,  # appendix C. Control: there is no pretrained policy to stay close to
     "kl_estimator": "k1_in_reward",  # sec. 2: R = r - beta log(pi / ref)
     "n_epochs": 1,  # on-policy
     "batch_size": None,
 }
 
-# [GSPO]. The size of groups and the KL term are not stated. Sec. 5.1: four minibatches in an update
+# [GSPO]. The group size and the KL term are not stated. Sec. 5.1: four minibatches per update
 GSPO: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # eq. 6: (R_i - mean(R)) / std(R)
@@ -114,12 +115,12 @@ GSPO: dict[str, Any] = {
     "gamma": 1.0,
     "ratio_level": "episode",  # eq. 7: s_i, the geometric mean of the ratios of an answer
     "loss_average": "episode",  # eq. 5: 1/G sum_i
-    "clip_range": 3e-4,  # sec. 5.1. Control: these were chosen for thousands of tokens; s_i of short episodes moves more
+    "clip_range": 3e-4,  # sec. 5.1. Control: chosen for thousands of tokens; s_i changes more in short episodes
     "clip_range_high": 4e-4,
     "n_epochs": 1,
 }
 
-# [DAPO]. Sec. 4.1 also has 512 prompts in an update (n_groups=512), 16 minibatches, learning rate 1e-6, rewards of 1 and -1
+# [DAPO]. Sec. 4.1 also uses 512 prompts per update (n_groups=512), 16 minibatches, learning rate 1e-6, rewards of 1 and -1
 DAPO_PAPER: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # eq. 9
@@ -129,18 +130,18 @@ DAPO_PAPER: dict[str, Any] = {
     "clip_range": 0.2,  # sec. 4.1, eq. 10: clip-higher
     "clip_range_high": 0.28,
     "dynamic_sampling": True,  # eq. 11
-    "group_metric": "return",  # the number of right answers: with rewards of 1 and -1 it is the same
-    "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None), which a solved control task never meets
+    "group_metric": "return",  # the paper counts correct answers: with rewards of 1 and -1, this is equivalent
+    "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None): endless for a solved control task
     "loss_average": "step",  # eq. 12: 1 / sum_i |o_i|
-    "overlong_penalty": 1.0,  # eq. 13. Control: without effect, as episodes are shorter than 16,384 steps
+    "overlong_penalty": 1.0,  # eq. 13. Control: no effect, as episodes are shorter than 16,384 steps
     "overlong_max_length": 20_480,  # sec. 4.1: 16,384 and a cache of 4,096 tokens
     "overlong_cache_length": 4096,
-    "overlong_filter": False,  # a step on the way in table 1; the published settings have the penalty alone
+    "overlong_filter": False,  # an intermediate step in table 1; the published settings only use the penalty
     "kl_coef": 0.0,  # sec. 2.3
     "n_epochs": 1,
 }
 
-# [ProRL]. Sec. 4 also has 256 prompts in an update, 4 minibatches, learning rate 2e-6, temperature 1.2
+# [ProRL]. Sec. 4 also uses 256 prompts per update, 4 minibatches, learning rate 2e-6, temperature 1.2
 PRORL: dict[str, Any] = {
     **DAPO_PAPER,  # sec. 3: decoupled clip and dynamic sampling of DAPO
     "group_size": 16,  # sec. 4
@@ -149,9 +150,9 @@ PRORL: dict[str, Any] = {
     "overlong_penalty": 0.0,  # not used
     "overlong_max_length": None,
     "overlong_cache_length": None,
-    "kl_coef": 1e-3,  # sec. 3 has beta without a value; this one is ours
+    "kl_coef": 1e-3,  # sec. 3 does not give a value of beta; this one is ours
     "kl_estimator": "k3_plain",
-    "ref_update_interval": 250,  # sec. 3: hard resets when progress stalls, with the optimizer; the number is ours
+    "ref_update_interval": 250,  # sec. 3: hard resets when progress stalls, also of the optimizer; the number is ours
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -169,8 +170,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 def preset(name: str) -> dict[str, Any]:
     """
     :param name: One of ``PRESETS``, as in ``--preset``
-    :return: A copy of its keyword arguments
-    :raises ValueError: unknown ``name``
+    :return: A copy of the keyword arguments
+    :raises ValueError: if ``name`` is unknown
     """
     if name not in PRESETS:
         raise ValueError(f"Unknown preset {name!r}, must be one of {', '.join(PRESETS)}.")

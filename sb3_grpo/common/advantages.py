@@ -1,9 +1,9 @@
 """
-Group-relative advantages: every episode is judged against the episodes that started from the same state.
+Group-relative advantages: each episode is compared with the episodes that started from the same state.
 
-Shapes: B groups of G members whose longest episode has T steps; ``rewards`` and ``mask`` are (B, G, T) and ``mask`` is True
-at the steps that exist (``t < length``). Advantages are (B, G, T), 0 where ``mask`` is False. Whatever stands in the padding
-of ``rewards`` is ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783.
+Shapes: B groups of G members, the longest episode has T steps. ``rewards`` and ``mask`` are (B, G, T), and ``mask`` is True
+for the steps that exist (``t < length``). Advantages are (B, G, T), 0 where ``mask`` is False. Padding values of ``rewards``
+are ignored. References: [DeepSeekMath] arXiv:2402.03300, [DAPO] arXiv:2503.14476, [Dr. GRPO] arXiv:2503.20783.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ def discounted_returns_to_go(rewards: th.Tensor, mask: th.Tensor, gamma: float) 
     """
     Discounted return from each step on, ``sum_{k >= t} gamma^(k - t) r_k``, in log2(T) tensor operations.
 
-    After the pass with stride s, entry t holds the discounted sum of the 2s rewards from t on. No power of gamma is ever
-    divided by, so long episodes do not overflow, and the pairwise order keeps the rounding error of the order of log2(T).
+    After the pass with stride s, entry t holds the discounted sum of the 2s rewards from t on. There is no division by powers
+    of gamma, so long episodes do not overflow, and pairwise summation keeps the rounding error of order log2(T).
 
     :param rewards: (B, G, T)
-    :param mask: (B, G, T), True at existing steps
+    :param mask: (B, G, T), True for existing steps
     :param gamma: discount factor in [0, 1]
     :return: (B, G, T), 0 where ``mask`` is False
-    :raises ValueError: gamma outside [0, 1]
+    :raises ValueError: if gamma is outside [0, 1]
     """
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must be in [0, 1], got {gamma}")
     returns = th.where(mask, rewards, 0.0)
     stride = 1
     while stride < returns.shape[-1]:
-        # The right-hand side is a new tensor: nothing is read after it was updated
+        # The right-hand side is a new tensor: no entry is read after it was updated
         returns[..., :-stride] += gamma**stride * returns[..., stride:]
         stride *= 2
     return returns
@@ -54,18 +54,18 @@ def scale_advantages(
     """
     Divide by the standard deviation of the group ([DeepSeekMath] sec. 4.1.2), of the batch, or not at all ([Dr. GRPO]).
 
-    The spread is that of ``deviations``: of (B, G) outcomes an episode counts once whatever its length, of (B, G, T) once
-    per step. They sum to 0 within a group, so "batch" is the spread around the means of the groups: that some starts are
-    better than others does not enter. Dead groups count there, with deviations of 0.
+    The standard deviation is computed from ``deviations``: with (B, G) outcomes, an episode counts once regardless of its
+    length; with (B, G, T), once per step. Deviations sum to 0 within a group, so "batch" measures the spread around the group
+    means, and differences between starts have no effect. Dead groups count in it, with deviations of 0.
 
     :param advantages: (B, G) or (B, G, T)
-    :param deviations: same shape, deviations from the plain mean (those of leave-one-out are larger), 0 where masked
-    :param mask: same shape, True at the entries that exist
+    :param deviations: same shape, deviations from the plain mean (leave-one-out deviations are larger), 0 where masked
+    :param mask: same shape, True for existing entries
     :param scale: "group", "batch" or "none"
-    :param ddof: 1 for the sample and 0 for the population standard deviation
+    :param ddof: 1 for the sample standard deviation, 0 for the population standard deviation
     :param eps: added to the standard deviation
     :return: same shape
-    :raises ValueError: unknown ``scale`` or ``ddof``
+    :raises ValueError: if ``scale`` or ``ddof`` is unknown
     """
     if scale not in SCALES:
         raise ValueError(f"Unknown scale {scale!r}, must be one of {', '.join(SCALES)}")
@@ -84,9 +84,9 @@ def outcome_advantages(
     """
     Outcome supervision, [DeepSeekMath] sec. 4.1.2: ``(R_i - mean(R)) / std(R)``, shared by all steps of episode i.
 
-    R_i is the return from the first step (gamma = 1: the papers' outcome). Leave-one-out takes the mean over the others,
-    which is the same as multiplying by G / (G - 1); the standard deviation remains that of all. Parameters, return value
-    and errors: :func:`group_advantages`.
+    R_i is the return from the first step (gamma = 1: the papers' outcome). Leave-one-out takes the mean over the other
+    members, which is equivalent to multiplying by G / (G - 1); the standard deviation is still over all members. See
+    :func:`group_advantages` for parameters, return value and errors.
     """
     outcomes, everyone = discounted_returns_to_go(rewards, mask, gamma)[..., 0], mask[..., 0]
     advantages = deviations = _deviations(outcomes, everyone, dim=1)
@@ -98,11 +98,11 @@ def outcome_advantages(
 
 def _without_own_steps(deviations: th.Tensor, mask: th.Tensor) -> th.Tensor:
     """
-    :param deviations: (B, G, T) from the mean over all steps of all members, 0 where ``mask`` is False
+    :param deviations: (B, G, T) deviations from the mean over all steps of all members, 0 where ``mask`` is False
     :param mask: (B, G, T)
     :return: (B, G, T) deviations from the mean over the steps of the other members
     """
-    # They sum to 0, hence the mean over the others is minus the member's own sum over their count
+    # They sum to 0, so the mean over the others is minus the member's own sum divided by their count
     n_others = mask.sum((1, 2), keepdim=True) - mask.sum(2, keepdim=True)
     return deviations + deviations.sum(2, keepdim=True) / n_others.clamp(min=1)
 
@@ -111,11 +111,11 @@ def process_advantages(
     rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
 ) -> th.Tensor:
     """
-    Process supervision, [DeepSeekMath] sec. 4.1.3: the rewards are normalised, then summed from each step on.
+    Process supervision, [DeepSeekMath] sec. 4.1.3: rewards are normalised, then summed from each step on.
 
-    Mean and standard deviation are over all steps of all members, so a reward that is the same at every step (1 for each
-    step survived) carries no signal here, however long the episodes. gamma = 1 gives the paper's sum. Leave-one-out takes
-    the mean over the steps of the other members. Parameters, return value and errors: :func:`group_advantages`.
+    Mean and standard deviation are over all steps of all members, so a constant reward per step (such as 1 for each step
+    survived) carries no signal here, regardless of the episode lengths. gamma = 1 gives the paper's sum. Leave-one-out takes
+    the mean over the steps of the other members. See :func:`group_advantages` for parameters, return value and errors.
     """
     normalised = deviations = _deviations(rewards, mask, dim=(1, 2))
     if leave_one_out:
@@ -128,14 +128,14 @@ def return_to_go_advantages(
     rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
 ) -> th.Tensor:
     """
-    Return from step t on minus its mean, at the same t, over the members that are still alive at t.
+    Return from step t on, minus its mean at the same t over the members that are still alive at t.
 
-    A baseline that depends on time only, hence one that knows nothing of where a member is by then. Members that have ended
-    are left out rather than counted as 0, so surviving is not rewarded at the late steps, only (through the larger return)
-    at the early ones; the last member alive gets 0. With n members alive, the expected gradient of a step is (n - 1) / n
-    of the unbiased one (all of it with leave-one-out, if n > 1): the late steps of long episodes weigh less. With scaling
-    the standard deviation is over all existing steps of the group. Parameters, return value and errors:
-    :func:`group_advantages`.
+    The baseline depends on time only, not on the state that a member has reached by then. Members that have ended
+    are excluded rather than counted as 0, so surviving is not rewarded at late steps, only (through the larger return)
+    at early ones; the last member alive gets 0. With n members alive, the expected gradient of a step is (n - 1) / n
+    of the unbiased one (all of it with leave-one-out, if n > 1): late steps of long episodes weigh less. When scaling,
+    the standard deviation is over all existing steps of the group. See :func:`group_advantages` for parameters, return
+    value and errors.
     """
     advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=1)
     if leave_one_out:
@@ -150,11 +150,11 @@ def gae_advantages(
     """
     Generalised advantage estimates (arXiv:1506.02438, eq. 16) minus their mean over all steps of all members of the group.
 
-    What the state and the time explain has been taken out of the ``rewards``, which are :func:`td_residuals`; ``gamma`` is
-    the product of discount and lambda. What is left to the group is what its start has in common that no observation shows.
-    One number per group takes that out: the mean over the members alive at each step, as for returns to go, would leave the
-    last one alive without any signal. Leave-one-out takes the mean over the steps of the other members. Parameters, return
-    value and errors: :func:`group_advantages`.
+    The ``rewards`` are :func:`td_residuals`, from which the part explained by state and time has already been removed;
+    ``gamma`` is the product of the discount factor and lambda. What remains for the group mean to remove is what the members
+    share through their start but no observation shows. One number per group is enough: the mean over the members alive at
+    each step, as for returns to go, would leave the last one alive without any signal. Leave-one-out takes the mean over the
+    steps of the other members. See :func:`group_advantages` for parameters, return value and errors.
     """
     advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=(1, 2))
     if leave_one_out:
@@ -185,20 +185,20 @@ def group_advantages(
     eps: float = 1e-8,
 ) -> th.Tensor:
     """
-    Advantages of a batch of groups, after checking the input (once per rollout: the checks wait for the device).
+    Compute the advantages of a batch of groups, after checking the input (once per rollout: the checks wait for the device).
 
-    :param rewards: (B, G, T), floating point; for "gae" the :func:`td_residuals`
-    :param mask: (B, G, T) bool, True at existing steps
+    :param rewards: (B, G, T), floating point; for "gae", the :func:`td_residuals`
+    :param mask: (B, G, T) bool, True for existing steps
     :param kind: "outcome", "process", "return_to_go" or "gae": see the function of that name. Or a function that is called
-        like these, with all but ``rewards`` and ``mask`` by name
+        like these, with all but ``rewards`` and ``mask`` as keyword arguments
     :param gamma: discount factor in [0, 1]
-    :param leave_one_out: take the baseline over the other members only
+    :param leave_one_out: compute the baseline from the other members only
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`
-    :param ddof: 1 for the sample and 0 for the population standard deviation
+    :param ddof: 1 for the sample standard deviation, 0 for the population standard deviation
     :param eps: added to the standard deviation
     :return: (B, G, T), 0 where ``mask`` is False and, except with "gae", exactly 0 in groups whose members do not differ
-    :raises ValueError: unknown name, malformed tensors, fewer than 2 members, an episode without steps or with a gap,
-        a reward that is not finite, a function that does not return finite values of this shape
+    :raises ValueError: if the name is unknown, tensors are malformed, there are fewer than 2 members, an episode has no steps
+        or a gap, a reward is not finite, or a function does not return finite values of this shape
     """
     if isinstance(kind, str) and kind not in KINDS:
         raise ValueError(f"Unknown kind of advantage {kind!r}, must be one of {', '.join(KINDS)}")

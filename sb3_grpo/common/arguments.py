@@ -1,4 +1,4 @@
-"""What the arguments of GRPO and DAPO may be: each by itself and all together, and those of PPO that have no meaning here."""
+"""Checks of the arguments of GRPO and DAPO, individually and in combination, and hints for PPO arguments they do not have."""
 
 import difflib
 import importlib.util
@@ -24,9 +24,9 @@ from sb3_grpo.starts.start_queue import MAX_ENVS, MAX_SEED
 from sb3_grpo.utils.parameters import Choice, Flag, Function, Keywords, Kind, Number, Text, Whole, short_repr
 from sb3_grpo.utils.plugins import name_of
 
-# Where whole groups are needed
+# Default number of groups per update, if whole groups are needed
 GROUPS_PER_UPDATE = 4
-# What it is by default
+# Default of gae_lambda
 DEFAULT_GAE_LAMBDA = 0.95
 
 
@@ -43,7 +43,7 @@ class Device(Kind):
         return value
 
 
-# Each argument by itself
+# Allowed values of each argument
 ARGUMENTS: dict[str, Kind] = {
     # The update
     "learning_rate": Number(low=0, schedule=True),
@@ -104,9 +104,9 @@ ARGUMENTS: dict[str, Kind] = {
     "device": Device(),
 }
 
-# In the order in which PPO takes them
+# Positional arguments of PPO after policy and env, in order
 _OF_PPO = ("learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range")
-# Those of PPO and A2C that have no meaning here, and what to write
+# Arguments of PPO and A2C that have no meaning here, and what to write instead
 _WITHOUT_MEANING = {
     "vf_coef": "there is no critic whose loss could be weighed: leave it out",
     "clip_range_vf": "there is no critic whose values could be clipped: leave it out",
@@ -120,22 +120,22 @@ _WITHOUT_MEANING = {
 
 def check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Check each argument by itself.
+    Check each argument individually.
 
     :param values: Arguments by name
-    :return: The same, numbers of NumPy as those of Python
-    :raises ValueError: if one is impossible
+    :return: The same arguments, with NumPy numbers converted to Python
+    :raises ValueError: if an argument is invalid
     """
     return {name: ARGUMENTS[name].check(name, value) for name, value in values.items()}
 
 
 def check_call(algorithm: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """
-    Say what to write instead of a call that was meant for PPO.
+    Tell the user what to write instead of a call with arguments of PPO.
 
     :param algorithm: The class that is called
-    :param args: With these arguments
-    :param kwargs: And these by name
+    :param args: Its positional arguments
+    :param kwargs: Its keyword arguments
     :raises TypeError: if some of them belong to PPO
     """
     parameters = inspect.signature(algorithm.__init__).parameters  # type: ignore[misc]
@@ -153,16 +153,16 @@ def check_call(algorithm: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def check_load(model: Any, kwargs: Mapping[str, Any]) -> None:
     """
-    Refuse what SB3 would take for an attribute that nothing reads.
+    Refuse keyword arguments that SB3 would set as attributes that nothing reads.
 
-    :param model: As it is made, before another is loaded into it
-    :param kwargs: What ``load`` is called with, besides arguments of its own
+    :param model: An empty model, before parameters are loaded
+    :param kwargs: Extra keyword arguments of ``load``
     :raises TypeError: if one is neither an argument of SB3's ``load`` or of the constructor, nor an attribute of the model
     """
     algorithm = type(model)
     called = (algorithm.load, BaseAlgorithm.load, *algorithm.__mro__)
     own = {name for each in called for name in inspect.signature(each).parameters} - {"args", "kwargs"}
-    # Such as observation_space, which it gets later
+    # Attributes that are set later, such as observation_space
     annotated = {name for base in algorithm.__mro__ for name in inspect.get_annotations(base)}
     known = own | annotated | vars(model).keys()
     for name in sorted(kwargs.keys() - known):
@@ -175,9 +175,9 @@ def check_load(model: Any, kwargs: Mapping[str, Any]) -> None:
 
 def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
     """
-    :param policy: What the policy is to be
-    :param known: Policies by their names
-    :raises ValueError: if it is none of them, and no class without a critic
+    :param policy: ``policy`` given by the user
+    :param known: Policy classes by name
+    :raises ValueError: if it is neither one of these names nor a critic-free policy class
     """
     others = f"use one of the names {', '.join(known)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
     if isinstance(policy, str):
@@ -191,9 +191,9 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
 
 def check_env(env: Any, n_envs: int | None) -> None:
     """
-    :param env: What the environment is to be
-    :param n_envs: How many copies, ``None``: not said
-    :raises ValueError: if it is none, or has another number of copies
+    :param env: ``env`` given by the user
+    :param n_envs: Number of copies given by the user, or ``None``
+    :raises ValueError: if ``env`` is not an environment, or has a different number of copies
     """
     if isinstance(env, str):
         return
@@ -217,9 +217,9 @@ def check_env(env: Any, n_envs: int | None) -> None:
 
 def check_use_sde(use_sde: bool, action_space: spaces.Space) -> None:
     """
-    :param use_sde: Whether gSDE is to be used
-    :param action_space: Of the environment
-    :raises ValueError: if it cannot
+    :param use_sde: Whether to use gSDE
+    :param action_space: Action space of the environment
+    :raises ValueError: if gSDE cannot be used with these actions
     """
     if use_sde and not isinstance(action_space, spaces.Box):
         raise ValueError(f"use_sde=True is for continuous actions (Box), and these are {action_space}: leave use_sde=False.")
@@ -227,8 +227,8 @@ def check_use_sde(use_sde: bool, action_space: spaces.Space) -> None:
 
 def check_together(model: Any) -> None:
     """
-    :param model: An algorithm whose arguments are possible, each by itself
-    :raises ValueError: if they are impossible together
+    :param model: An algorithm whose arguments are individually valid
+    :raises ValueError: if they contradict each other
     """
     for topic in (_about_the_update, _about_the_space, _about_starts, _about_the_loss, _about_whole_episodes):
         for conflict in topic(model):
@@ -238,7 +238,7 @@ def check_together(model: Any) -> None:
 def judges_whole_episodes(model: Any) -> str | None:
     """
     :param model: The algorithm
-    :return: An argument that judges whole episodes, ``None`` if each step is judged for itself
+    :return: An argument that judges whole episodes, ``None`` if each step is judged on its own
     """
     for name, per_step in {"advantage": "gae", "ratio_level": "step", "loss_average": "step"}.items():
         value = getattr(model, name)
@@ -265,10 +265,11 @@ def captures_states(model: Any) -> bool:
 
 def without_effect(model: Any) -> Iterator[str]:
     """
-    No errors: tuned entries and presets are combined with arguments of one's own.
+    Find arguments that have no effect. They are not errors, because users combine tuned entries and presets with their own
+    arguments.
 
-    :param model: An algorithm whose arguments are possible
-    :return: What was given and has no effect
+    :param model: An algorithm with valid arguments
+    :return: A message for each argument without effect
     """
     if model.advantage != "gae" and model.gae_lambda != DEFAULT_GAE_LAMBDA:
         kind = model.advantage if isinstance(model.advantage, str) else name_of(model.advantage)
@@ -317,9 +318,9 @@ def without_effect(model: Any) -> Iterator[str]:
 
 def _default(algorithm: type, name: str) -> Any:
     """
-    :param algorithm: An algorithm, perhaps of the user's own
-    :param name: Of an argument
-    :return: Its default
+    :param algorithm: An algorithm class, possibly a user's subclass
+    :param name: Name of an argument
+    :return: The default of this argument
     """
     each = (inspect.signature(cls).parameters.get(name) for cls in algorithm.__mro__[:-1])
     return next(parameter.default for parameter in each if parameter is not None)
@@ -343,7 +344,7 @@ def _about_the_update(model: Any) -> Iterator[str]:
             f"gradient_accumulation_steps={model.gradient_accumulation_steps} takes several minibatches together, and with "
             "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
         )
-    # A model that was loaded to predict logs nothing
+    # A model that was only loaded to predict does not log
     if model.env is not None and model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
         yield f'tensorboard_log="{model.tensorboard_log}" needs TensorBoard: pip install "sb3-grpo[tensorboard]".'
 
@@ -361,7 +362,7 @@ def _about_the_space(model: Any) -> Iterator[str]:
             f'advantage="gae" needs the states as numbers, and {policy.__name__} reads texts: '
             'use advantage="outcome" or advantage="return_to_go".'
         )
-    # A model that was loaded to predict does what it has learned to do
+    # A model that was only loaded to predict acts as it was trained
     if model.env is not None:
         observations = model.observation_space
         parts = [*observations.spaces.values()] if isinstance(observations, spaces.Dict) else [observations]

@@ -1,7 +1,7 @@
 """
-A baseline that knows the state, without a critic: values are fitted to returns in closed form (ridge regression, no network,
-no gradient step) and subtracted. Those of whole groups are fitted to the returns of one update and forgotten; those of updates
-in steps remember earlier ones.
+A state-dependent baseline without a critic: values are fitted to returns in closed form (ridge regression, no network,
+no gradient step) and subtracted. For whole groups, they are fitted to the returns of one update and then discarded; for
+updates sized in steps, earlier updates are remembered.
 
 References: [GAE] arXiv:1506.02438, [RFF] Rahimi and Recht, Random features for large-scale kernel machines (2007),
 [rllab] arXiv:1604.06778, whose linear baseline this extends.
@@ -15,38 +15,38 @@ import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 N_RANDOM_FEATURES = 200
-# Prior variance of what the random features add up to, in units of the returns' variance
+# Prior variance of the sum of the random features, in units of the variance of the returns
 _KERNEL_VARIANCE = 2.0
 # Squared bandwidth of the kernel, as a share of the mean squared distance between two states
 _BANDWIDTH = 1 / 6
-# Standardised entries of a state beyond are cut off: their squares would be out of all proportion
+# Standardised entries of a state are clipped to this: the squares of larger ones would dominate
 _MAX_DEVIATION = 5.0
-# Of states with more numbers no squares are taken: the work grows with the square of the columns
+# States with more numbers get no squared features: the cost grows with the square of the number of columns
 _MAX_SQUARED = 512
-# States with more numbers are projected to this many
+# States with more numbers are projected down to this many
 _MAX_NUMBERS = 1024
-# Images with more entries are made smaller; several in one observation have equal shares of it
+# Images with more entries are downscaled; several images in one observation share this number equally
 MAX_PIXELS = 1024
-# ... to this many rows and columns
+# Rows and columns of a downscaled image
 _IMAGE_SIDE = 21
-# Channels that can be averaged
+# Images with more channels are not averaged over them
 _MAX_FRAMES = 4
-# From one update to the next, the weight of earlier steps in a regression with memory falls by this factor
+# In a regression with memory, the weight of earlier steps is multiplied by this factor at each update
 MEMORY = 0.5
 _N_FIRST_FITS = 3
-# Rows whose features, in single precision, are in memory at a time. Their sums of products are added up in double.
+# Number of rows whose features (in single precision) are in memory at a time. Their sums of products are added up in double.
 _CHUNK = 256
-# With more rows, a regression with memory adds up in double precision, this many at a time: the rounding errors of single
-# precision grow with the rows, and what the prior adds does not
+# With more rows, a regression with memory adds up in double precision, this many rows at a time: the rounding errors of single
+# precision grow with the number of rows, the contribution of the prior does not
 _MANY_ROWS = 2**14
 
 
 class StateFeatures(NamedTuple):
     """
-    What a regression takes for the states.
+    States as seen by a regression.
 
-    :param numbers: (N, d) of which values may be any function
-    :param pictures: (N, k) the entries of images, in which values are linear; k is 0 without images
+    :param numbers: (N, d) entries of which values can be any function
+    :param pictures: (N, k) image entries, in which values are linear; k is 0 without images
     """
 
     numbers: th.Tensor
@@ -55,12 +55,12 @@ class StateFeatures(NamedTuple):
 
 def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor:
     """
-    Images made small enough for a regression. Those with few entries stay as they are; the others are averaged over areas,
-    and over their channels if these are at most four: colours, or the frames of a stack, and not planes of a board.
+    Downscale images for a regression. Images with few entries are kept unchanged; others are average-pooled over areas,
+    and averaged over their channels if there are at most four (colours or stacked frames, rather than planes of a board).
 
     :param images: (N, C, H, W) of any type
-    :param max_pixels: how many entries may remain; one of each channel remains at least
-    :return: (N, k) single precision
+    :param max_pixels: maximum number of entries to keep; at least one is kept per channel
+    :return: (N, k) in single precision
     """
     if images.shape[1:].numel() <= max_pixels:
         return images.float().flatten(1)
@@ -70,7 +70,7 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
     elif images.is_floating_point():
         images = images.mean(1, keepdim=True)
     else:
-        # The same, without all of them in single precision
+        # The same, without converting all of them to single precision
         images = images.sum(1, keepdim=True, dtype=th.int32).float() / n_channels
     side = max(min(_IMAGE_SIDE, math.isqrt(max_pixels // images.shape[1])), 1)
     size = min(side, images.shape[2]), min(side, images.shape[3])
@@ -79,7 +79,7 @@ def image_features(images: th.Tensor, max_pixels: int = MAX_PIXELS) -> th.Tensor
 
 class Moments(NamedTuple):
     """
-    What the entries of states are standardised with.
+    Mean and standard deviation with which the entries of states are standardised.
 
     :param mean: (d,) double precision
     :param std: (d,) double precision
@@ -92,7 +92,7 @@ class Moments(NamedTuple):
 def _moments(inputs: th.Tensor) -> Moments:
     """
     :param inputs: (N, d) states
-    :return: those of their entries
+    :return: the moments of their entries
     """
     if inputs.shape[1] == 0:
         return Moments(*inputs.new_zeros((2, 0), dtype=th.float64))
@@ -102,9 +102,9 @@ def _moments(inputs: th.Tensor) -> Moments:
 def _columns(inputs: th.Tensor, moments: Moments, generator: th.Generator) -> tuple[Callable[[slice], th.Tensor], int, int]:
     """
     :param inputs: (N, d) states
-    :param moments: of these, or of more of their kind
+    :param moments: moments of these states, or of a larger set of them
     :param generator: draws the projection of large states
-    :return: function from rows to their standardised entries (M, c); c; how many entries are not constant
+    :return: function that maps rows to their standardised entries (M, c); c; the number of non-constant entries
     """
     mean, std = moments
     varies = std > 1e-8
@@ -126,15 +126,16 @@ def _features_of_numbers(
 ) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
     :param numbers: (N, d) states
-    :param moments: of these, or of more of their kind
+    :param moments: moments of these states, or of a larger set of them
     :param generator: draws the random features
-    :return: function from rows to x, where there are few also x^2, and random Fourier features; how many columns these have
+    :return: function that maps rows to x, x^2 (unless there are many numbers) and random Fourier features; the number of
+        columns
     """
     with_squares = numbers.shape[1] <= _MAX_SQUARED
     columns, n_columns, n_varying = _columns(numbers, moments, generator)
     frequencies = th.randn(n_columns, N_RANDOM_FEATURES, generator=generator).to(numbers.device)
     phases = 2 * math.pi * th.rand(N_RANDOM_FEATURES, generator=generator).to(numbers.device)
-    # Two standardised states are 2 * n_varying apart, squared, in the mean
+    # The mean squared distance between two standardised states is 2 * n_varying
     frequencies /= math.sqrt(2 * n_varying * _BANDWIDTH)
     amplitude = math.sqrt(2 * _KERNEL_VARIANCE / N_RANDOM_FEATURES)
 
@@ -150,10 +151,10 @@ def _features_of_pictures(
     pictures: th.Tensor, moments: Moments, generator: th.Generator
 ) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
-    :param pictures: (N, k) entries of images
-    :param moments: of these, or of more of their kind
-    :param generator: draws the projection of images with more channels than there may be entries
-    :return: function from rows to x; how many columns it has
+    :param pictures: (N, k) image entries
+    :param moments: moments of these states, or of a larger set of them
+    :param generator: draws the projection of images with more channels than the maximum number of entries
+    :return: function that maps rows to x; the number of columns
     """
     columns, n_columns, n_varying = _columns(pictures, moments, generator)
     return lambda rows: [columns(rows) / math.sqrt(n_varying)], n_columns
@@ -162,9 +163,9 @@ def _features_of_pictures(
 def _features(states: StateFeatures, moments: tuple[Moments, Moments]) -> tuple[Callable[[slice], list[th.Tensor]], int]:
     """
     :param states: N states
-    :param moments: of their numbers and of their pictures
-    :return: function from rows to blocks of features; how many columns these have. They are the same at every call for states
-        of this kind
+    :param moments: moments of their numbers and of their pictures
+    :return: function that maps rows to blocks of features; the number of columns. States of the same kind get the same
+        features at every call
     """
     generator = th.Generator().manual_seed(0)
     kinds = zip(states, moments, (_features_of_numbers, _features_of_pictures), strict=True)
@@ -174,25 +175,25 @@ def _features(states: StateFeatures, moments: tuple[Moments, Moments]) -> tuple[
 
 def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor | None = None) -> th.Tensor:
     """
-    Values of the visited states: the mean of Bayesian linear regression of the returns on features of the states,
-    ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, back in the units of the returns.
+    Values of the visited states: the posterior mean of a Bayesian linear regression of the returns on features of the
+    states, ``V = Phi (Phi' Phi + I)^-1 Phi' z`` with z the standardised returns, converted back to the units of the returns.
 
-    The features of a state of numbers x, standardised over the batch, at time t are a constant, x, x^2, t, t^2, t^3, and
-    random Fourier features of x ([RFF], approximately a Gaussian kernel). With more than 512 numbers there are no x^2. The
+    The features of a state with numbers x (standardised over the batch) at time t are a constant, x, x^2, t, t^2, t^3, and
+    random Fourier features of x ([RFF], approximately a Gaussian kernel). With more than 512 numbers, there are no x^2. The
     random features, and the projection of states with more than 1,024 numbers, are the same at every call. In units of the
-    variance of the returns, the noise has variance 1, the x together 1, the x^2 together about 3, the random features together
-    2, each power of t 1, and the constant is free. So with few steps the values stay nearer to the mean. The standardised
-    entries of pictures have variance 1 together, and no squares and no random features: hundreds of entries are enough to
-    remember single episodes by.
+    variance of the returns, the noise has variance 1, all x together 1, all x^2 together about 3, all random features
+    together 2, each power of t 1, and the constant is unregularised. So with few steps, values stay closer to the mean. The
+    standardised entries of pictures have variance 1 together, but no squares and no random features: their hundreds of
+    entries are already enough to memorise single episodes.
 
-    A step takes part in the fit of its own value, and so does the rest of its episode, whose returns have much of their
-    noise in common: where a whole episode was lucky, part of its luck is taken for the value of its states.
+    A step takes part in the fit of its own value, and so does the rest of its episode, whose returns share much of their
+    noise: if a whole episode was lucky, part of its luck is attributed to the value of its states.
 
     :param numbers: (N, d) observations, or features of them
-    :param time: (N,) the steps' places in their episodes
-    :param returns: (N,) what is to be predicted
-    :param pictures: (N, k) entries of images
-    :return: (N,) double precision
+    :param time: (N,) index of each step in its episode
+    :param returns: (N,) regression targets
+    :param pictures: (N, k) image entries
+    :return: (N,) in double precision
     """
     states = StateFeatures(numbers, numbers[:, :0] if pictures is None else pictures)
     of_state, n_columns = _features(states, (_moments(states.numbers), _moments(states.pictures)))
@@ -217,7 +218,7 @@ def regression_values(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, p
 
 def _gram(phi: th.Tensor) -> th.Tensor:
     """
-    :param phi: (N, c) single precision
+    :param phi: (N, c) in single precision
     :return: (c, c) ``phi' phi`` in double precision
     """
     if len(phi) <= _MANY_ROWS:
@@ -230,8 +231,8 @@ def _gram(phi: th.Tensor) -> th.Tensor:
 
 def _moment(phi: th.Tensor, targets: th.Tensor) -> th.Tensor:
     """
-    :param phi: (N, c) single precision
-    :param targets: (N,) double precision
+    :param phi: (N, c) in single precision
+    :param targets: (N,) in double precision
     :return: (c,) ``phi' targets`` in double precision
     """
     moment = phi.new_zeros(phi.shape[1], dtype=th.float64)
@@ -242,8 +243,8 @@ def _moment(phi: th.Tensor, targets: th.Tensor) -> th.Tensor:
 
 def _times(phi: th.Tensor, weights: th.Tensor) -> th.Tensor:
     """
-    :param phi: (N, c) single precision
-    :param weights: (c,) double precision
+    :param phi: (N, c) in single precision
+    :param weights: (c,) in double precision
     :return: (N,) ``phi weights`` in double precision
     """
     return th.cat([part.double() @ weights for part in phi.split(_MANY_ROWS)])
@@ -251,14 +252,15 @@ def _times(phi: th.Tensor, weights: th.Tensor) -> th.Tensor:
 
 class ValueRegression:
     """
-    Values of states where returns are known in part only, because their episodes go on: the value of ``s_t`` is fitted to
-    ``R_t + gamma^k V(s_{t+k})``, with R_t the discounted rewards of the k steps that are known, and V the fit before.
+    Values of states whose returns are only partly known because their episodes continue: the value of ``s_t`` is fitted to
+    ``R_t + gamma^k V(s_{t+k})``, where R_t are the discounted rewards of the k known steps, and V is the previous fit.
 
-    Each update is one such regression, in closed form: that of :func:`regression_values`, on the same features without the
-    time. Steps of earlier updates count, too, with weights that fall by the factor ``memory`` from one update to the next:
-    only their sums are kept. States are standardised by all that were met so far, so that these are sums of alike features.
+    Each update performs one such regression in closed form, as in :func:`regression_values`, with the same features except
+    time. Steps of earlier updates count as well, with weights that are multiplied by ``memory`` at each update: only their
+    sums are stored. States are standardised with all states seen so far, so that the features in these sums are alike.
 
-    :param memory: From 0, only the newest steps, to 1, all alike
+    :param memory: Factor by which the weight of earlier steps is multiplied at each update, between 0 (only the newest steps
+        count) and 1 (all steps count the same)
     """
 
     def __init__(self, memory: float = MEMORY):
@@ -269,21 +271,21 @@ class ValueRegression:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: What is remembered
+        :return: The remembered sums, statistics and weights
         """
         sums = None if self._sums is None else [each.cpu() for each in self._sums]
         return {"met": self._met, "sums": sums, "weights": None if self._weights is None else self._weights.cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned
+        :param state: The result of ``state_dict``
         """
         self._met, self._weights = state["met"], state["weights"]
         self._sums = None if state["sums"] is None else (state["sums"][0], state["sums"][1])
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there are values."""
+        """Whether the regression has been fitted, so that it can predict values."""
         return self._weights is not None
 
     def fit(
@@ -291,25 +293,25 @@ class ValueRegression:
     ) -> th.Tensor:
         """
         :param states: N states
-        :param returns: (N,) double precision, the discounted rewards from each on, as far as they are known
-        :param next_states: M states in which returns break off
-        :param ends: (N,) long, which of these, -1 where the return is complete
-        :param discounts: (N,) ``gamma^k`` for a state that is k steps after
-        :return: (N,) what was fitted
+        :param returns: (N,) in double precision, discounted sum of the known rewards from each state on
+        :param next_states: M states after the last known rewards
+        :param ends: (N,) long, index of the next state for each return, -1 if the return is complete
+        :param discounts: (N,) ``gamma^k`` if the next state comes k steps later
+        :return: (N,) the regression targets
         """
-        # Before the features are standardised anew
+        # Before the standardisation of the features changes
         after = self.predict(next_states) if self.is_fitted else None
         self._meet(states)
         phi, phi_next = self._features(states), self._features(next_states)
         gram, moment = _gram(phi), th.zeros(phi.shape[1], dtype=th.float64, device=phi.device)
         if self._sums is not None:
-            # From a checkpoint, they are on the host
+            # Loaded from a checkpoint, they are on the host
             old_gram, old_moment = (each.to(phi.device) for each in self._sums)
             gram, moment = gram + self.memory * old_gram, self.memory * old_moment
         prior = th.ones_like(moment)
-        prior[0] = 1e-6  # the constant is free
+        prior[0] = 1e-6  # the constant is unregularised
         factor = th.linalg.cholesky(gram + prior.diag())
-        # The first ones make up for the fits that there were not
+        # At first, several fits make up for the missing earlier ones
         for _ in range(_N_FIRST_FITS if after is None else 1):
             if after is None:
                 after = returns.new_zeros(len(next_states.numbers))
@@ -323,8 +325,8 @@ class ValueRegression:
     def predict(self, states: StateFeatures) -> th.Tensor:
         """
         :param states: N states
-        :return: (N,) their values, double precision
-        :raises ValueError: before the first fit, or if what was remembered is of other features
+        :return: (N,) their values, in double precision
+        :raises ValueError: before the first fit, or if the remembered weights belong to other features
         """
         if self._weights is None:
             raise ValueError("There are no values before the first fit.")
@@ -338,7 +340,7 @@ class ValueRegression:
 
     def _meet(self, states: StateFeatures) -> None:
         """
-        :param states: For the statistics that all are standardised with
+        :param states: States to add to the statistics used for standardisation
         """
         if not self._met:
             self._met = [RunningMeanStd(0.0, (inputs.shape[1],)) for inputs in states]
@@ -348,7 +350,7 @@ class ValueRegression:
     def _features(self, states: StateFeatures) -> th.Tensor:
         """
         :param states: N states
-        :return: (N, c) single precision
+        :return: (N, c) in single precision
         """
         device = states.numbers.device
         numbers, pictures = (
@@ -364,7 +366,7 @@ def r_squared(values: th.Tensor, returns: th.Tensor) -> float:
 
     :param values: (N,)
     :param returns: (N,)
-    :return: 1 where they are the same, 0 where the values are no better than a constant, or there is nothing to explain
+    :return: 1 if they are equal, 0 if the values are no better than a constant or the returns have no variance
     """
     variance = returns.var(correction=0).item()
     return 1.0 - (returns - values).var(correction=0).item() / variance if variance > 0.0 else 0.0
@@ -375,16 +377,17 @@ def td_residuals(
 ) -> th.Tensor:
     """
     ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, [GAE] eq. 10. Their sums discounted by ``gamma * lambda`` are the
-    generalised advantage estimates (eq. 16); with lambda = 1 that is the return to go minus the value.
+    generalised advantage estimates (eq. 16); with lambda = 1, this is the return to go minus the value.
 
-    After the last step of an episode the value is 0 unless ``last_values`` say otherwise, also where a time limit cut it off:
-    there the values are fitted to returns that end, too, and more than that would look like a reward for the last steps.
+    After the last step of an episode, the value is 0 unless given by ``last_values``, even if a time limit truncated the
+    episode: the values are fitted to returns that end there, too, and a larger value would look like a reward for the last
+    steps.
 
     :param rewards: (B, G, T)
-    :param values: (B, G, T) of the states in which the actions were chosen
-    :param mask: (B, G, T), True at existing steps
+    :param values: (B, G, T) values of the states in which the actions were chosen
+    :param mask: (B, G, T), True for existing steps
     :param gamma: discount factor in [0, 1]
-    :param last_values: (B, G) of the states after the last steps, 0 where the episode has ended
+    :param last_values: (B, G) values of the states after the last steps, 0 where the episode has ended
     :return: (B, G, T), 0 where ``mask`` is False
     """
     values = th.where(mask, values, 0.0)

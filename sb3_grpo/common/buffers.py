@@ -25,9 +25,9 @@ class Minibatch(NamedTuple):
     """
     A part of the batch.
 
-    :param steps: (M,) the steps in it, of 0..N-1
-    :param episodes: The episodes they belong to, where whole episodes stay together, on the host
-    :param n_minibatches: How many such parts the batch has
+    :param steps: (M,) indices of its steps, in 0..N-1
+    :param episodes: The episodes that they belong to, on the host; only if whole episodes stay together
+    :param n_minibatches: Number of minibatches in the batch
     """
 
     steps: th.Tensor
@@ -36,7 +36,7 @@ class Minibatch(NamedTuple):
 
 
 class PackedObservations:
-    """Observations that are stored in another form than one row per step: a policy's own, see ``rollout_buffer_class``."""
+    """Observations stored in a policy's own format instead of one row per step, see ``rollout_buffer_class``."""
 
     def at(self, minibatch: Minibatch, episode: th.Tensor) -> Any:
         """
@@ -50,25 +50,26 @@ class PackedObservations:
 @dataclass
 class GroupBatch:
     """
-    The groups of one update. B groups of G members make E = B * G episodes with N steps in all; where an update does not wait
-    for their end, what has been played of them since the last one. T is the length of the longest.
-    Steps are in the order of (group, member, time).
+    The groups of one update. B groups of G members make E = B * G episodes with N steps in total. If an update does not wait
+    for episodes to end, they consist of the steps since the last update. T is the length of the longest.
+    Steps are ordered by (group, member, time).
 
-    :param observations: (rows, \\*obs_shape) or a dict of such, the whole rollout; index with ``rows``.
-        Images of stacked frames as :class:`StackedImages`. Or in a form of the policy's own
+    :param observations: (rows, \\*obs_shape) or a dict of these, for the whole rollout; index with ``rows``.
+        Images of stacked frames are :class:`StackedImages`. Or in the policy's own format
     :param actions: (rows, \\*action_shape), index with ``rows``
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
-    :param rows: (N,) where each step lies in the rollout
+    :param rows: (N,) row of each step in the rollout
     :param episode: (N,) the episode 0..E-1 of each step
-    :param time: (N,) the step's place in its episode
-    :param rewards: (B, G, T) zero-padded, in double precision: members with equal outcomes must be equal
-        in whatever order their rewards came
+    :param time: (N,) index of the step in its episode
+    :param rewards: (B, G, T) zero-padded, in double precision: equal outcomes must compare equal
+        regardless of the order of their rewards
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
-    :param truncated: (B, G) True where a time limit cut the episode off
+    :param truncated: (B, G) True if a time limit truncated the episode
     :param elapsed: (B, G) steps that the time limit had counted before the first step
-    :param going_on: (M,) long, which of the episodes 0..E-1 go on after their last step
-    :param next_observations: (M, \\*obs_shape) or a dict of such, what the policy sees there; ``None`` if M is 0
+    :param going_on: (M,) long, indices (0..E-1) of the episodes that continue after their last step
+    :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
+        is 0
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -95,7 +96,7 @@ class GroupBatch:
     def pad(self, flat: th.Tensor) -> th.Tensor:
         """
         :param flat: (N,) in the order of ``rows``
-        :return: (B, G, T) the same, with zeros where there is no step
+        :return: (B, G, T) the same values, with zeros where there is no step
         """
         padded = flat.new_zeros(self.mask.shape)
         padded[self.mask] = flat
@@ -116,15 +117,15 @@ class GroupBatch:
 
 class GroupRolloutBuffer:
     """
-    The transitions of grouped episodes: one row per step of one environment copy, in the order of time.
+    The transitions of grouped episodes: one row per step of an environment copy, in chronological order.
 
-    Episodes end at different times, and copies that are free begin the next update's groups while the last episodes
-    of this update finish. So rows carry the ticket of their episode, and stay until it was used or dropped.
+    Episodes end at different times, and idle copies start the groups of the next update while the last episodes
+    of this one finish. So each row has the ticket of its episode, and is kept until the episode has been used or dropped.
 
     :param observation_space: Observation space
     :param action_space: Action space
     :param device: PyTorch device that the batches live on
-    :raises NotImplementedError: if SB3 does not take such observations (``Tuple``, ``Text``)
+    :raises NotImplementedError: if SB3 does not support the observation space (``Tuple``, ``Text``)
     """
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
@@ -135,7 +136,7 @@ class GroupRolloutBuffer:
             observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         )
         action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
-        # Bernoulli log probabilities want floats
+        # Bernoulli log probabilities need floats
         indices = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
         self._columns: dict[str, tuple[tuple[int, ...], Any]] = {
             "actions": (action_shape, np.int64 if indices else np.float32),
@@ -147,10 +148,10 @@ class GroupRolloutBuffer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear the buffer."""
         self.size = 0
         self._n_evaluated = 0
-        self._forwarded: list[th.Tensor] = []  # of the rows that are not evaluated yet
+        self._forwarded: list[th.Tensor] = []  # for the rows that are not evaluated yet
         self.forwarded_bytes = 0
         self._capacity = 0
         self._obs: dict[str, np.ndarray | FrameStore] = {
@@ -161,14 +162,14 @@ class GroupRolloutBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: All rows, of which the log probabilities are known
+        :return: All rows, whose log probabilities must have been computed
         """
         assert self._n_evaluated == self.size
         return {name: {key: values[: self.size] for key, values in getattr(self, name).items()} for name in ("_obs", "_data")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned
+        :param state: The result of ``state_dict``
         """
         self.reset()
         vars(self).update({name: value for name, value in state.items() if name != "_obs"})
@@ -182,7 +183,7 @@ class GroupRolloutBuffer:
                 self._obs[key] = values
 
     def _grow(self, n_rows: int) -> None:
-        """Make room. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
+        """Allocate more rows. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
         self._capacity = max(2 * self._capacity, n_rows, 1024)
         for arrays in (self._obs, self._data):
             for key, old in arrays.items():
@@ -208,13 +209,13 @@ class GroupRolloutBuffer:
         """
         Add one step of all environment copies.
 
-        :param obs: (n_envs, \\*obs_shape) or a dict of such
+        :param obs: (n_envs, \\*obs_shape) or a dict of these
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param forwarded: (n_envs, \\*) logits, latent codes or log probabilities: what ``evaluate_log_probs`` needs. It stays
-            on the device, and must not be written into afterwards
-        :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if its steps are not learned from
-        :param time: (n_envs,) steps that this episode had before this one
+        :param forwarded: (n_envs, \\*) logits, latent codes or log probabilities, as needed by ``evaluate_log_probs``. It
+            stays on the device and must not be modified afterwards
+        :param rewards: (n_envs,) the environment's own rewards
+        :param ticket: (n_envs,) ticket of each copy's episode, ``NO_EPISODE`` if its steps are not used for training
+        :param time: (n_envs,) number of earlier steps of the episode
         """
         actions = actions.reshape(len(actions), *self._data["actions"].shape[1:])
         columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time}
@@ -223,19 +224,19 @@ class GroupRolloutBuffer:
     def _store(self, obs: dict[str, np.ndarray], columns: dict[str, np.ndarray], forwarded: th.Tensor) -> None:
         """
         :param obs: Observations of one step of all copies
-        :param columns: Of the same
-        :param forwarded: Of the same
+        :param columns: The other columns of this step, by name
+        :param forwarded: See ``add``
         """
         ticket = columns["ticket"]
         if ticket.min() == NO_EPISODE:
-            # While one long episode goes on, the steps of copies without work would fill the memory
+            # During one long episode, the steps of idle copies would fill the memory
             wanted = np.flatnonzero(ticket != NO_EPISODE)
             obs = {key: values[wanted] for key, values in obs.items()}
             columns = {name: values[wanted] for name, values in columns.items()}
             forwarded = forwarded[th.as_tensor(wanted, device=forwarded.device)]
         end = self.size + len(columns["ticket"])
         for key, old in self._obs.items():
-            # VecNormalize makes fractions of whole numbers (MiniGrid's), and leaves the space of all but images as it is
+            # VecNormalize turns integers (as in MiniGrid) into floats, but changes the space only for images
             if obs[key].dtype.kind == "f" and old.dtype.kind != "f":
                 self._obs[key] = self._grown(old, np.float32)
         if end > self._capacity:
@@ -264,7 +265,7 @@ class GroupRolloutBuffer:
 
     @property
     def actions(self) -> np.ndarray:
-        """The actions of the rollout as sampled, one row per step of a copy, as are ``rewards`` and ``log_probs``."""
+        """The actions of the rollout as sampled. Like ``rewards`` and ``log_probs``, one row per step of a copy."""
         return self._data["actions"][: self.size]
 
     @property
@@ -279,18 +280,18 @@ class GroupRolloutBuffer:
 
     def evaluate_log_probs(self, policy: "ActorPolicy") -> None:
         """
-        Compute the log probabilities of all actions added since the last call, to be called before the policy that chose
-        them is changed, and show it the observations for the statistics that it normalises them with.
+        Compute the log probabilities of all actions added since the last call, and update the policy's normalisation
+        statistics with the observations. Must be called before the policy that chose the actions changes.
 
         :param policy: The policy that chose the actions
-        :raises ValueError: if the policy or an observation is not finite, before an update can spoil the policy
+        :raises ValueError: if a log probability is not finite, before an update can break the policy
         """
         begin, rows = self._n_evaluated, slice(self._n_evaluated, self.size)
         if begin == self.size:
             return
         with th.inference_mode():
             log_prob = policy.sampled_log_probs(th.cat(self._forwarded), self._tensor(self._data["actions"], rows))
-        # Through the host, where they are checked and kept with the other columns: four bytes per step
+        # Copied to the host, where they are checked and stored with the other columns: four bytes per step
         self._data["log_prob"][rows] = log_prob.cpu().numpy()
         for first in range(begin, self.size, _ROWS_AT_A_TIME):
             part = slice(first, min(first + _ROWS_AT_A_TIME, self.size))
@@ -314,7 +315,7 @@ class GroupRolloutBuffer:
         """
         Collect the steps of groups.
 
-        :param groups: With all that was stored of their episodes
+        :param groups: The groups, with all stored steps of their episodes
         :return: The batch of an update
         """
         episodes = [episode for group in groups for episode in group.episodes]
@@ -323,12 +324,12 @@ class GroupRolloutBuffer:
         wanted = np.array([episode.ticket for episode in episodes])  # ascending, as groups were drawn
         episode_of_row = np.searchsorted(wanted, tickets).clip(max=len(wanted) - 1)
         rows = np.flatnonzero(wanted[episode_of_row] == tickets)
-        # Rows lie in the order of time: a stable sort keeps it within each episode
+        # Rows are in chronological order: a stable sort preserves it within each episode
         rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
 
         n_steps = np.bincount(episode_of_row[rows], minlength=len(episodes))
         has_steps = n_steps > 0
-        # Earlier updates have learned from the first steps of episodes that they did not wait for
+        # Earlier updates have already used the first steps of episodes that had not ended
         n_before = np.zeros(len(episodes), dtype=np.int64)
         n_before[has_steps] = self._data["time"][rows[(n_steps.cumsum() - n_steps)[has_steps]]]
         elapsed = np.repeat(
@@ -361,8 +362,8 @@ class GroupRolloutBuffer:
 
     def _stacked(self, observations: list[Any]) -> th.Tensor | TensorDict | None:
         """
-        :param observations: M of them, each an array or a dict of arrays
-        :return: (M, \\*obs_shape) or a dict of such, ``None`` if M is 0
+        :param observations: M observations, each an array or a dict of arrays
+        :return: (M, \\*obs_shape) or a dict of these, ``None`` if M is 0
         """
         if not observations:
             return None
@@ -373,16 +374,17 @@ class GroupRolloutBuffer:
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> Any:
         """
         :param episodes: The episodes of a batch
-        :param rows: Where their steps lie
+        :param rows: The rows of their steps
         :return: The observations of the batch
         """
         return self._observations(slice(0, self.size))
 
     def keep(self, tickets: list[int]) -> None:
         """
-        Drop all rows but those of some episodes, to be called after ``evaluate_log_probs``, which shows the policy all rows.
+        Drop all rows except those of the given episodes. Must be called after ``evaluate_log_probs``, which updates the
+        policy's statistics with all rows.
 
-        :param tickets: The episodes that are still wanted
+        :param tickets: The tickets of the episodes to keep
         """
         kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
         for arrays in (self._obs, self._data):
@@ -390,7 +392,7 @@ class GroupRolloutBuffer:
                 if isinstance(values, FrameStore):
                     values.keep(kept)
                     continue
-                # In parts, as images of all rows would be in memory twice. No row moves to where one is still to be read.
+                # In parts, as images of all rows would be in memory twice. No row overwrites one that is still to be read.
                 for begin in range(0, len(kept), _ROWS_AT_A_TIME):
                     part = kept[begin : begin + _ROWS_AT_A_TIME]
                     values[begin : begin + len(part)] = values[part]
@@ -401,12 +403,12 @@ def minibatches(
     episode: th.Tensor, kept: th.Tensor, batch_size: int | None, whole_episodes: bool = False
 ) -> Iterator[Minibatch]:
     """
-    Split the steps of a batch at random into minibatches of nearly equal size: of whole episodes, as nearly as these allow.
+    Split the steps of a batch randomly into minibatches of nearly equal size (for whole episodes, as equal as possible).
 
     :param episode: (N,) the episode of each step
-    :param kept: (N,) long, the steps that take part in the loss
-    :param batch_size: Largest number of steps in a minibatch (exceeded only by a single longer episode), ``None`` for a single
-        minibatch
+    :param kept: (N,) long, indices of the steps that take part in the loss
+    :param batch_size: Maximum number of steps in a minibatch (exceeded only by a single longer episode), ``None`` for a
+        single minibatch
     :param whole_episodes: Keep the steps of an episode together, for ratios per episode and for texts
     :return: The minibatches
     """
@@ -416,7 +418,7 @@ def minibatches(
         for steps in th.tensor_split(kept[th.randperm(len(kept), device=kept.device)], n_minibatches):
             yield Minibatch(steps, None, n_minibatches)
         return
-    # Steps are in the order of episodes: each is a run of its own. One transfer per epoch, none per minibatch.
+    # Steps are ordered by episode: each episode is a contiguous run. One transfer per epoch, none per minibatch.
     lengths = th.bincount(episode[kept]).tolist()
     runs = th.split(kept, lengths)
     order = [index for index in th.randperm(len(lengths)).tolist() if lengths[index] > 0]
@@ -428,15 +430,15 @@ def minibatches(
 
 def _n_episodes(lengths: np.ndarray, batch_size: int) -> list[int]:
     """
-    :param lengths: (E,) steps of episodes, in their order
-    :param batch_size: Largest number of steps in a minibatch, if it has more than one episode
-    :return: How many of them are in each minibatch
+    :param lengths: (E,) number of steps of each episode, in order
+    :param batch_size: Maximum number of steps in a minibatch with more than one episode
+    :return: Number of episodes in each minibatch
     """
     ends = lengths.cumsum()
     total = int(ends[-1])
     n_minibatches = -(-total // batch_size)
     while True:
-        # Cut into equal parts, each episode goes where its middle lies
+        # Divide the steps into equal parts and assign each episode to the part that contains its middle
         part = (2 * ends - lengths) * n_minibatches // (2 * total)
         counts, sizes = np.bincount(part), np.bincount(part, weights=lengths)
         if ((sizes <= batch_size) | (counts <= 1)).all():

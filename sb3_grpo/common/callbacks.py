@@ -1,4 +1,4 @@
-"""Callbacks: a progress bar for rollouts of whole episodes, and the record of an update."""
+"""Callbacks: a progress bar for rollouts of whole episodes."""
 
 import importlib
 import warnings
@@ -9,8 +9,8 @@ from stable_baselines3.common.callbacks import ProgressBarCallback
 
 class ClampedProgressBarCallback(ProgressBarCallback):
     """
-    SB3's progress bar, for rollouts of whole episodes that go on beyond ``total_timesteps``, and for steps that samplers of
-    starts make.
+    SB3's progress bar, adapted to rollouts of whole episodes, which may exceed ``total_timesteps``, and to the steps made by
+    start samplers.
     """
 
     def _on_training_start(self) -> None:
@@ -22,13 +22,13 @@ class ClampedProgressBarCallback(ProgressBarCallback):
         return True
 
     def _on_training_end(self) -> None:
-        # The RL Zoo calls it in any case, also where an error came before the training began
+        # The RL Zoo calls it in any case, even if an error occurred before the training began
         if hasattr(self, "pbar"):
             super()._on_training_end()
 
 
 def __getattr__(name: str) -> Any:
-    # Configuration files of version 0.1 name them
+    # Configuration files of version 0.1 refer to them here
     if name in ("PlainAttention", "WarmStart"):
         warnings.warn(f"{__name__}.{name} is sb3_grpo.text.callbacks.{name} now.", DeprecationWarning)
         return getattr(importlib.import_module("sb3_grpo.text.callbacks"), name)

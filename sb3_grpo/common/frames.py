@@ -1,4 +1,4 @@
-"""Storage of stacked frames: each frame once, not once for every observation that it is part of."""
+"""Storage of stacked frames: each frame is stored once, not once for every observation that contains it."""
 
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -8,20 +8,20 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 
-# With fewer planes it is one image, in colours
+# Fewer planes are a single image, in colour
 _MIN_PLANES = 4
-# Smaller planes are not worth an index
+# Smaller planes are not worth indexing
 _MIN_PLANE_SIZE = 1024
 
 
 @dataclass
 class StackedImages:
     """
-    The images of a batch, made when they are asked for.
+    The images of a batch, assembled on access.
 
-    :param planes: (P, H * W) the frames, or the colours of frames
-    :param index: (rows, C) which of them are the channels of each image
-    :param shape: Of one image
+    :param planes: (P, H * W) the frames, or the colour channels of frames
+    :param index: (rows, C) indices of the planes that are the channels of each image
+    :param shape: Shape of one image
     """
 
     planes: th.Tensor
@@ -30,7 +30,7 @@ class StackedImages:
 
     def __getitem__(self, rows: th.Tensor) -> th.Tensor:
         """
-        :param rows: (M,) long
+        :param rows: (M,) long, row indices
         :return: (M, \\*shape) their images
         """
         return self.planes.index_select(0, self.index.index_select(0, rows).flatten()).view(-1, *self.shape)
@@ -38,25 +38,26 @@ class StackedImages:
 
 def take_rows(values: th.Tensor | StackedImages, rows: th.Tensor) -> th.Tensor:
     """
-    :param values: Of the whole rollout
-    :param rows: (M,) long
-    :return: Those of these rows. Not by ``values[rows]``, which copies single numbers: a twentieth of the speed for images
+    :param values: Values of the whole rollout
+    :param rows: (M,) long, row indices
+    :return: The values of these rows. Avoids ``values[rows]``, which copies single numbers: a twentieth of the speed for
+        images
     """
     return values[rows] if isinstance(values, StackedImages) else values.index_select(0, rows)
 
 
 class FrameStore:
     """
-    Images of rows in the order of time, as an array of them would have them. Where an observation repeats what the last one of
-    its episode had, shifted by a frame, only the newest frame is stored.
+    Images of rows in chronological order, indexed like an array. If an observation repeats the previous one of its episode,
+    shifted by a frame, only the newest frame is stored.
 
-    :param space: Of one image, channels first
+    :param space: Space of one image, channels first
     """
 
     def __init__(self, space: spaces.Box):
         self.shape, self.dtype = space.shape, space.dtype
         n_planes = space.shape[0]
-        self._shift = 3 if n_planes % 3 == 0 else 1  # frames in colours, or grey ones
+        self._shift = 3 if n_planes % 3 == 0 else 1  # colour or grayscale frames
         self._planes = np.empty((0, int(np.prod(space.shape[1:]))), space.dtype)
         self._n_planes = 0
         self._index = np.empty((0, n_planes), np.int64)
@@ -65,7 +66,7 @@ class FrameStore:
     @staticmethod
     def is_for(space: spaces.Space) -> TypeGuard[spaces.Box]:
         """
-        :param space: Of an observation, or of a part of it
+        :param space: Space of an observation, or of an entry of it
         :return: Whether it can be a stack of frames
         """
         if not (isinstance(space, spaces.Box) and is_image_space(space)):
@@ -74,7 +75,7 @@ class FrameStore:
 
     def __getitem__(self, rows: int | slice | np.ndarray) -> np.ndarray:
         """
-        :param rows: Which
+        :param rows: Row indices
         :return: Their images
         """
         index = self._index[rows]
@@ -82,9 +83,9 @@ class FrameStore:
 
     def add(self, begin: int, images: np.ndarray, ticket: np.ndarray) -> None:
         """
-        :param begin: The first of the new rows
-        :param images: (M, \\*shape) of a step of all copies of the environment
-        :param ticket: (M,) their episodes
+        :param begin: Index of the first new row
+        :param images: (M, \\*shape) images of one step of all environment copies
+        :param ticket: (M,) the tickets of their episodes
         """
         planes = np.ascontiguousarray(images).reshape(len(images), self.shape[0], -1)
         last, self._last = self._last, {}
@@ -110,7 +111,7 @@ class FrameStore:
 
     def grow(self, n_rows: int) -> None:
         """
-        :param n_rows: How many there is to be room for
+        :param n_rows: Number of rows to make room for
         """
         new = np.empty((n_rows, self._index.shape[1]), np.int64)
         new[: len(self._index)] = self._index
@@ -118,14 +119,14 @@ class FrameStore:
 
     def keep(self, kept: np.ndarray) -> None:
         """
-        Drop all rows but some, which become the first ones.
+        Drop all rows except the given ones, which become the first rows.
 
-        :param kept: Which, ascending
+        :param kept: Indices of the rows to keep, ascending
         """
         index = self._index[kept]
         used = np.unique(index)
         self._index[: len(kept)] = np.searchsorted(used, index)
-        # In parts, as all planes would be in memory twice. None moves to where one is still to be read.
+        # In parts, as all planes would be in memory twice. No plane overwrites one that is still to be read.
         for begin in range(0, len(used), 1024):
             part = used[begin : begin + 1024]
             self._planes[begin : begin + len(part)] = self._planes[part]
@@ -134,8 +135,8 @@ class FrameStore:
 
     def images(self, rows: slice, device: th.device) -> StackedImages:
         """
-        :param rows: Which
-        :param device: Where they are to be
+        :param rows: Row indices
+        :param device: Device to put the images on
         :return: Their images
         """
         planes = th.as_tensor(self._planes[: self._n_planes], device=device)

@@ -1,5 +1,5 @@
 """
-KL divergence of the policy from a reference: estimates from samples, a loss with the right gradient, and the exact value.
+KL divergence of the policy from a reference: estimates from samples, a loss with the correct gradient, and the exact value.
 
 References: J. Schulman, "Approximating KL divergence" (2020, http://joschu.net/blog/kl-approx.html), [PPO] arXiv:1707.06347,
 [DeepSeekMath] arXiv:2402.03300.
@@ -32,20 +32,20 @@ _EXACT_KL_TYPES = (
 
 def kl_estimate(log_prob: th.Tensor, ref_log_prob: th.Tensor, estimator: str) -> th.Tensor:
     """
-    Estimates of KL(pi || ref) from actions of pi (Schulman 2020), in nats. With ``r = ref / pi``:
+    Estimate KL(pi || ref) from actions sampled from pi (Schulman 2020), in nats. With ``r = ref / pi``:
 
-    - k1 = -log r: unbiased, noisy, negative at times.
-    - k2 = (log r)^2 / 2: biased, little noise, never negative.
-    - k3 = r - 1 - log r: unbiased, little noise unless r is large, never negative ([DeepSeekMath] eq. 4).
+    - k1 = -log r: unbiased, high variance, sometimes negative.
+    - k2 = (log r)^2 / 2: biased, low variance, never negative.
+    - k3 = r - 1 - log r: unbiased, low variance unless r is large, never negative ([DeepSeekMath] eq. 4).
 
-    These are values to look at. As a loss, without the weights of :func:`kl_loss`, only k2 has the gradient of the KL,
-    and that only while the actions are those of the current policy.
+    These values are for monitoring. As a loss, without the weights of :func:`kl_loss`, only k2 has the gradient of the KL,
+    and only while the actions come from the current policy.
 
     :param log_prob: (N,) log probabilities of the actions under pi
     :param ref_log_prob: (N,) log probabilities of the same actions under the reference
     :param estimator: "k1", "k2" or "k3"
-    :return: (N,)
-    :raises ValueError: unknown ``estimator``
+    :return: (N,) estimates
+    :raises ValueError: if ``estimator`` is unknown
     """
     if estimator not in KL_ESTIMATORS:
         raise ValueError(f"Unknown KL estimator {estimator!r}, must be one of {', '.join(KL_ESTIMATORS)}")
@@ -62,21 +62,22 @@ def kl_loss(log_prob: th.Tensor, old_log_prob: th.Tensor, ref_log_prob: th.Tenso
     """
     Loss of each step whose expected gradient, over actions of the behaviour policy, is that of KL(pi || ref).
 
-    Let ``w = pi / old`` and ``log r = log ref - log pi``. The gradient wanted is, as E_pi[grad log pi] = 0,
+    Let ``w = pi / old`` and ``log r = log ref - log pi``. Because E_pi[grad log pi] = 0, the desired gradient is
 
         grad KL = grad sum_a pi (-log r) = E_pi[(1 - log r) grad log pi] = E_pi[-log r grad log pi].
 
-    For k1 and k3 the loss is ``w k``, differentiated through w as well: E_old[w k] = E_pi[k] = KL whatever pi is, so the
-    gradients agree. For k2 it is ``w k2`` with w held constant: grad k2 = -log r grad log pi, hence
-    E_old[w grad k2] = E_pi[-log r grad log pi]. With w differentiated it would be the gradient of E_pi[k2], another quantity.
-    Without w, k1 has the expected gradient 0 and k3 that of KL(ref || pi), E_pi[(1 - r) grad log pi], on-policy.
+    For k1 and k3, the loss is ``w k``, differentiated through w as well: E_old[w k] = E_pi[k] = KL for any pi, so the
+    gradients agree. For k2, it is ``w k2`` with w held constant: grad k2 = -log r grad log pi, hence
+    E_old[w grad k2] = E_pi[-log r grad log pi]. If w were differentiated, it would be the gradient of E_pi[k2], a different
+    quantity. Without w, on-policy, the expected gradient of k1 is 0, and that of k3 is the gradient of KL(ref || pi),
+    E_pi[(1 - r) grad log pi].
 
     :param log_prob: (N,) log probabilities of the actions under pi, with gradient
-    :param old_log_prob: (N,) under the policy that drew them
+    :param old_log_prob: (N,) under the policy that sampled the actions
     :param ref_log_prob: (N,) under the reference
     :param estimator: "k1", "k2" or "k3"
-    :return: (N,) loss of each step, to minimise
-    :raises ValueError: unknown ``estimator``
+    :return: (N,) loss of each step, to be minimised
+    :raises ValueError: if ``estimator`` is unknown
     """
     ratio = (log_prob - old_log_prob).exp()
     if estimator == "k2":
@@ -86,10 +87,10 @@ def kl_loss(log_prob: th.Tensor, old_log_prob: th.Tensor, ref_log_prob: th.Tenso
 
 def has_exact_kl(dist: Distribution) -> bool:
     """
-    Whether :func:`exact_kl` knows the distribution: all of Stable-Baselines3 itself, no subclass.
+    Whether :func:`exact_kl` supports the distribution: all those of Stable-Baselines3 itself, but no subclasses.
 
     :param dist: distribution of actions
-    :return: True if it does; otherwise estimate with :func:`kl_loss`
+    :return: True if it does; otherwise, estimate the KL with :func:`kl_loss`
     """
     return type(dist) in _EXACT_KL_TYPES
 
@@ -98,19 +99,19 @@ def exact_kl(dist: Distribution, ref_dist: Distribution) -> th.Tensor:
     """
     Exact KL(dist || ref_dist) of each step, in nats, summed over the independent dimensions of the action.
 
-    Squashed distributions are compared before squashing: tanh is a bijection and leaves the KL unchanged. For state dependent
-    exploration it is the KL of the distribution of a single action, which is also what its log probabilities refer to.
+    Squashed distributions are compared before squashing: tanh is a bijection and leaves the KL unchanged. For state-dependent
+    exploration, it is the KL of the distribution of a single action, which its log probabilities refer to as well.
 
     :param dist: distribution of N actions
     :param ref_dist: distribution of N actions, of the same type
     :return: (N,), with gradient
-    :raises ValueError: a type without exact KL (see :func:`has_exact_kl`), or two that differ in type or in squashing
+    :raises ValueError: if the type has no exact KL (see :func:`has_exact_kl`), or types or squashing differ
     """
     if type(dist) is not type(ref_dist) or not has_exact_kl(dist):
         raise ValueError(f"No exact KL divergence of {type(dist).__name__} from {type(ref_dist).__name__}")
     if (getattr(dist, "bijector", None) is None) != (getattr(ref_dist, "bijector", None) is None):
         raise ValueError("No exact KL divergence between a squashed and an unsquashed distribution")
-    # SB3's own function: it sums over the parts of a MultiCategorical, but not over dimensions of the others
+    # SB3's own function: it sums over the parts of a MultiCategorical, but not over the dimensions of the others
     kl = kl_divergence(dist, ref_dist)
     return kl.sum(dim=1) if kl.ndim > 1 else kl
 
@@ -121,9 +122,9 @@ def adapt_kl_coef(kl_coef: float, kl: float, kl_target: float) -> float:
 
     :param kl_coef: current coefficient (0 stays 0)
     :param kl: KL measured after the update, in nats
-    :param kl_target: KL aimed at, in nats
+    :param kl_target: target KL, in nats
     :return: 2 ``kl_coef`` if ``kl`` > 3/2 ``kl_target``, ``kl_coef`` / 2 if ``kl`` < 2/3 ``kl_target``, else unchanged
-    :raises ValueError: negative ``kl_coef`` or non-positive ``kl_target``
+    :raises ValueError: if ``kl_coef`` is negative or ``kl_target`` is not positive
     """
     if kl_coef < 0 or kl_target <= 0:
         raise ValueError(f"kl_coef must be >= 0 and kl_target > 0, got {kl_coef} and {kl_target}")

@@ -1,4 +1,4 @@
-"""Observations in units of their own spread, as part of the policy."""
+"""Normalisation of observations as part of the policy."""
 
 from collections.abc import Mapping
 
@@ -11,20 +11,20 @@ from torch import nn
 
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Those of VecNormalize
+# Same values as in VecNormalize
 CLIP = 10.0
 EPSILON = 1e-8
-# A number that is this large, and this many times as large as others of its entry, is a fault. Its square would be most of the
-# variance from then on, and every other observation would read 0
+# A number that is this large, and this many times as large as other values of its entry, is considered faulty. Its square
+# would dominate the variance from then on, and all other observations would be normalised to 0
 FAULTY, FAULTY_FACTOR = 1e10, 1e4
 
 
 class RunningNorm(nn.Module):
     """
-    ``(x - mean) / sqrt(var + 1e-8)``, clipped to -10 to 10: what ``VecNormalize`` computes, with statistics that stay as they
-    are until ``renew``. What was observed since is part of the state, too. Before the first ``renew`` it only clips.
+    ``(x - mean) / sqrt(var + 1e-8)``, clipped to [-10, 10], as in ``VecNormalize``, but with statistics that do not change
+    until ``renew``. Observations since then are part of the state as well. Before the first ``renew``, it only clips.
 
-    :param shape: Of one observation
+    :param shape: Shape of one observation
     """
 
     mean: th.Tensor
@@ -32,7 +32,7 @@ class RunningNorm(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
-        # On the host and in double precision: in single, a mean far from 0 would stop moving
+        # On the host and in double precision: in single precision, a mean far from 0 would stop changing
         self.observed = RunningMeanStd(0.0, shape)
         self._warned = False
         for name in ("mean", "var"):
@@ -43,7 +43,7 @@ class RunningNorm(nn.Module):
 
     def observe(self, x: np.ndarray) -> None:
         """
-        :param x: (N, \\*shape) observations for the statistics
+        :param x: (N, \\*shape) observations to add to the statistics
         """
         x = x.astype(np.float64)
         if np.abs(x).max(initial=0.0) >= FAULTY:
@@ -53,7 +53,7 @@ class RunningNorm(nn.Module):
     def _without_faults(self, x: np.ndarray) -> np.ndarray:
         """
         :param x: (N, \\*shape) observations
-        :return: The same with the mean in the place of numbers that cannot be observations
+        :return: The same, with faulty numbers replaced by the mean
         """
         observed = self.observed
         usual = np.maximum(np.median(np.abs(x), axis=0), 1.0)
@@ -71,7 +71,7 @@ class RunningNorm(nn.Module):
         return np.where(faulty, mean, x)
 
     def renew(self) -> None:
-        """Let the statistics be those of all that was observed, if anything was."""
+        """Update the statistics to all observations so far, if there are any."""
         if self.observed.count == 0:
             return
         for name in ("mean", "var"):
@@ -79,27 +79,28 @@ class RunningNorm(nn.Module):
 
     def get_extra_state(self) -> th.Tensor:
         """
-        :return: (2 * n + 1,) means and variances of all that was observed, n numbers each, and how much that is
+        :return: (2 * n + 1,) means and variances of all observations so far, n numbers each, and their count
         """
         observed = self.observed
         return th.as_tensor(np.concatenate([np.ravel(observed.mean), np.ravel(observed.var), [observed.count]]))
 
     def set_extra_state(self, state: th.Tensor) -> None:
         """
-        :param state: What ``get_extra_state`` returned
+        :param state: The result of ``get_extra_state``
         """
         values = state.cpu().double().numpy()
         if values.size != 2 * self.mean.numel() + 1:
-            return  # of other observations: PyTorch has an error for the shapes of mean and var
+            return  # other observations: PyTorch raises an error about the shapes of mean and var
         mean, var = values[:-1].reshape(2, *self.mean.shape)
         self.observed.mean, self.observed.var, self.observed.count = mean.copy(), var.copy(), float(values[-1])
 
 
 class ObservationNorm(nn.Module):
     """
-    A :class:`RunningNorm` for each ``Box`` of an observation. What else is in it stays as it is.
+    A :class:`RunningNorm` for each ``Box`` of an observation. Other entries are left unchanged.
 
-    :param parts: The spaces of a Dict, or ``""``: that of the observation. Without those that are to stay as they are
+    :param parts: The spaces of a Dict by key, or the observation space with the key ``""``. Entries that should not be
+        normalised are left out
     """
 
     def __init__(self, parts: Mapping[str, spaces.Space]):
@@ -114,12 +115,12 @@ class ObservationNorm(nn.Module):
 
     def observe(self, observations: Mapping[str, np.ndarray]) -> None:
         """
-        :param observations: (N, \\*shape) for each key
+        :param observations: Observations (N, \\*shape) of each key to add to the statistics
         """
         for key, norm in zip(self.keys, self.norms, strict=True):
             norm.observe(observations[key])  # type: ignore[operator]
 
     def renew(self) -> None:
-        """Let the statistics be those of all that was observed."""
+        """Update the statistics to all observations so far."""
         for norm in self.norms:
             norm.renew()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Layers of a network as plain functions: for a handful of rows, most of PyTorch's time is the way to its operations."""
+"""Layers of a network as plain functions: for a handful of rows, PyTorch spends most of its time on call overhead."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from sb3_grpo.common.normalization import CLIP, EPSILON, RunningNorm
 def layers_of(module: nn.Module) -> list[nn.Module]:
     """
     :param module: A network
-    :return: Its layers, to be called one after the other
+    :return: Its layers, to be called in this order
     """
     if type(module) is nn.Sequential and not has_hooks(module):
         return [layer for child in module for layer in layers_of(child)]
@@ -26,18 +26,18 @@ def has_hooks(module: nn.Module) -> bool:
 
 def to_numpy_layer(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.ndarray] | None:
     """
-    A layer as a function of arrays.
+    Convert a layer to a function of NumPy arrays.
 
     :param layer: The layer
-    :return: The function, which may write over its argument unless the layer is linear or normalises;
-        ``None`` if there is none
+    :return: The function, which may overwrite its argument unless the layer is linear or normalises;
+        ``None`` if there is no such function
     """
     if not isinstance(layer, nn.Module) or has_hooks(layer):
         return None
     if type(layer) is nn.Linear and layer.bias is not None:
         if layer.weight.device.type != "cpu" or layer.weight.dtype != th.float32:
             return None
-        # Views: they follow the parameters
+        # Views, so they follow changes of the parameters
         weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
 
         def linear(x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The base of algorithms that learn from groups of episodes with a common start."""
+"""Base class of algorithms that learn from groups of episodes with a common start."""
 
 import functools
 import pathlib
@@ -50,18 +50,18 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
-# By default: the steps of an update, of all copies together; the share of all steps so far that takes their place once it is
-# more; and how many times as many they become at the most
+# Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and the
+# maximum factor by which an update may grow
 STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_GROWTH = 2048, 0.02, 4
-# What is kept for the log probabilities of a rollout. Beyond, they are computed in the middle of it.
+# Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout.
 MAX_FORWARDED_BYTES = 2**22
-# With max_sampling_rounds=None: after this many steps of a rollout without a live group, it will not come
+# With max_sampling_rounds=None: give up after this many steps of a rollout without a live group
 MAX_DEAD_STEPS = 1_000_000
-# What learn() takes without a number
+# Default of learn()
 TOTAL_TIMESTEPS = 100_000
-# Of an environment that is given by its id
+# Default for an environment that is given by its id
 DEFAULT_N_ENVS = 16
-# What SB3 keeps by another name or in another form
+# Arguments that SB3 stores under another name or in another form
 _NOT_KEPT = ("n_envs", "stats_window_size", "device")
 
 
@@ -77,10 +77,10 @@ def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
 class OnGroupAlgorithm(SavedAlgorithm):
     """
     The base for on-policy algorithms that compare the episodes of a group (ex: GRPO/DAPO):
-    :class:`OnPolicyAlgorithm` whose episodes come in groups of ``group_size``, the members of a group from exactly the same
-    start, on any number of environment copies. A rollout is ``n_steps`` of every copy, or ``n_groups`` whole groups.
+    an :class:`OnPolicyAlgorithm` whose episodes come in groups of ``group_size`` members with exactly the same start,
+    on any number of environment copies. A rollout is ``n_steps`` of every copy, or ``n_groups`` whole groups.
 
-    The parameters are explained at :class:`GRPO`.
+    See :class:`GRPO` for the parameters.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -151,7 +151,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "device": device,
             }
         )
-        # From which resume() makes the environments again
+        # Used by resume() to create the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
@@ -167,11 +167,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
             supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
             **as_in_sb3,
         )
-        # What policy_kwargs do not say. Saved, because a model has to be loaded with what was chosen when it was made
+        # Chosen in addition to policy_kwargs. Saved, because a model has to be loaded with what was chosen at its creation
         self.default_policy_kwargs: dict[str, Any] = {}
         self.group_size = group_size
         self.n_steps = n_steps
-        self.default_n_steps: int | None = None  # where no other number was given
+        self.default_n_steps: int | None = None  # set if n_steps was not given
         self.n_groups = n_groups
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
@@ -186,14 +186,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
-        self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # and what it was made of
-        self.resumption: Resumption | None = None  # until a training that was interrupted goes on
+        self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # with the parameters it was created from
+        self.resumption: Resumption | None = None  # until an interrupted training continues
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
     def _check_each_argument(self) -> None:
         """
-        :raises ValueError: if one is impossible
+        :raises ValueError: if an argument is invalid
         """
         check_policy(self.policy_class, self.policy_aliases)
         kept = {name: getattr(self, name) for name in ARGUMENTS if name not in _NOT_KEPT and hasattr(self, name)}
@@ -201,12 +201,12 @@ class OnGroupAlgorithm(SavedAlgorithm):
             setattr(self, name, value)
 
     def _choose_arguments(self) -> None:
-        """Choose what the user has left open."""
+        """Choose the arguments that the user did not set."""
 
     def _check_together(self) -> None:
         """
-        :raises ValueError: if arguments are impossible together
-        :raises StartNotSupportedError: if groups are to begin in mid-episode, and frames are stacked outside of the copies
+        :raises ValueError: if the arguments contradict each other
+        :raises StartNotSupportedError: if groups are to begin mid-episode, but frames are stacked outside of the copies
         """
         check_together(self)
         if self.env is not None and captures_states(self):
@@ -220,11 +220,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         drawn_so_far = self._start_rng.bit_generator.state
         seed = self.seed
         if seed is not None and self.num_timesteps > 0:
-            # A loaded model that learns on: other random numbers than those that it has learned from, by the same seed
+            # A loaded model that continues training: derive different random numbers from the same seed
             seed = int(np.random.SeedSequence([seed, self.num_timesteps]).generate_state(1)[0])
         self.set_random_seed(seed)
         if self.seed == self._start_seed:
-            self._start_rng.bit_generator.state = drawn_so_far  # a loaded model goes on where it was
+            self._start_rng.bit_generator.state = drawn_so_far  # a loaded model continues where it stopped
         self._start_seed = self.seed
         self.rollout_buffer = self.policy_class.rollout_buffer_class(self.observation_space, self.action_space, self.device)
         self.batch = None
@@ -234,12 +234,12 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _choose_default_policy_kwargs(self) -> dict[str, Any]:
         """
-        :return: What the policy gets beyond ``policy_kwargs``
+        :return: Arguments passed to the policy in addition to ``policy_kwargs``
         """
         return default_policy_kwargs(self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
 
     def _warn_of_images(self) -> None:
-        """Say what a policy cannot learn from images as they are."""
+        """Warn if the policy cannot learn from the images as they are."""
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:
                 warn_user(problem)
@@ -251,7 +251,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        # Of load and set_env, too
+        # Also called by load and set_env
         if isinstance(env, str):
             raise ValueError(
                 f"env={env!r} is the id of an environment, and an environment is needed here: write "
@@ -262,7 +262,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         super().set_env(env, force_reset)
-        # A training that is resumed without an environment would be given another one
+        # Otherwise, a training resumed without an environment would be given a different one
         self.env_id = None
 
     def _make_policy(self) -> ActorPolicy:
@@ -302,21 +302,21 @@ class OnGroupAlgorithm(SavedAlgorithm):
         custom_objects: dict[str, Any] | None = None,
     ) -> SelfOnGroupAlgorithm:
         """
-        Load a training that was interrupted, from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` goes on with it, and
-        ends where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
-        Like ``load`` it runs what is pickled in the files: take none from strangers.
+        Load an interrupted training from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` continues it and ends
+        where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
+        Like ``load``, this runs whatever is pickled in the files: do not load files from people you do not trust.
 
-        :param folder: The folder of the checkpoints, of which the newest is taken, or one of them
-        :param env: An environment made like the one of the training; ``None`` if the model was given the id of one
+        :param folder: The folder of the checkpoints (the newest one is loaded), or a single checkpoint
+        :param env: An environment created like the one of the training; ``None`` if the model was given the id of one
         :param device: Device on which the code should run.
         :param custom_objects: See ``load``
-        :return: The model, and the environment in the episodes that were under way
+        :return: The model, with its environment in the episodes that were in progress
         """
         return resume_training(cls, folder, env, device, custom_objects)
 
     def training_parts(self) -> dict[str, Stateful]:
         """
-        :return: What a checkpoint keeps of the algorithm, besides what ``save`` does
+        :return: Parts of the algorithm that a checkpoint stores in addition to what ``save`` does
         """
         return {}
 
@@ -326,7 +326,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
-        # Whole episodes overshoot: schedules must never see a negative progress
+        # Whole episodes overshoot total_timesteps: schedules must never see a negative progress
         self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
@@ -338,7 +338,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     @property
     def collector(self) -> GroupCollector:
-        """The groups under way, and which of their episodes each environment copy plays."""
+        """The groups in progress, and which of their episodes each environment copy plays."""
         assert self._collector is not None, "Groups are collected in learn()"
         return self._collector
 
@@ -368,7 +368,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         resumed = self.resumption
         if resumed is not None:
             reset_num_timesteps = False
-            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds what there are
+            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds num_timesteps
         if (
             self._last_obs is None
             or reset_num_timesteps
@@ -384,7 +384,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         with self.collector.watchdog:
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if former_logger is not None and former_logger is not self._logger:
-            former_logger.close()  # otherwise a thread of TensorBoard's writer stays for each call of learn
+            former_logger.close()  # otherwise each call of learn leaves a thread of TensorBoard's writer behind
         if fresh:
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
@@ -409,7 +409,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _choose_sampler(self) -> StartSampler:
         """
-        :return: What draws the starts, the same object for as long as the parameters are the same
+        :return: The sampler that draws the starts: the same object as long as the parameters do not change
         """
         parameters = (self.start_sampler, self.vine_share, self.horizon)
         if self._sampler is None or self._sampler[0] != parameters:
@@ -417,7 +417,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         return self._sampler[1]
 
     def begin_groups(self) -> None:
-        """Forget the groups under way, if any, and prepare the environments' start queues."""
+        """Drop the groups in progress, if any, and prepare the start queues of the environments."""
         assert self.env is not None
         if self._collector is not None:
             self._collector.watchdog.stop()
@@ -436,22 +436,23 @@ class OnGroupAlgorithm(SavedAlgorithm):
         n_rollout_steps: int,
     ) -> bool:
         """
-        Collect the steps of one update into ``self.batch``: whole groups, or ``n_steps`` of each copy, or more by default.
+        Collect the steps of one update into ``self.batch``: whole groups, or ``n_steps`` of each copy (if it was left at its
+        default, the number grows during training).
 
         :param env: The training environment
         :param callback: Callback that will be called at each step
             (and at the beginning and end of the rollout)
         :param rollout_buffer: Buffer to fill with rollouts
-        :param n_rollout_steps: ``n_steps``. ``None``: a rollout ends with the last episode of its groups
+        :param n_rollout_steps: ``n_steps``. ``None``: the rollout ends with the last episode of its groups
         :return: True if the rollout is complete, False if callback terminated rollout prematurely.
         """
         assert self._last_obs is not None, "No previous observation was provided"
         # Switch to eval mode (this affects batch norm / dropout)
         self.policy.set_training_mode(False)
-        # Free the groups of the last update; what the copies have begun of the next one stays
+        # Free the groups of the last update, but keep what the copies have already begun for the next one
         self.batch = None
         self._keep_open_groups()
-        # Between two updates: a rollout and its update are of one and the same function of the observations
+        # Only between updates: a rollout and its update must use the same function of the observations
         self.policy.observation_norm.renew()
         self.collector.begin_rollout(self._n_rollout_steps())
         if self.use_sde:
@@ -484,7 +485,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 n_rounds = queue.n_sampling_rounds
                 ready = queue.ready()
                 if queue.n_sampling_rounds > n_rounds:
-                    # Of the dead groups only the outcomes are needed any more
+                    # Only the outcomes of the dead groups are still needed
                     self._keep_open_groups()
             if not ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
                 self._check_live(n_steps * env.num_envs)
@@ -508,8 +509,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _n_rollout_steps(self) -> int | None:
         """
-        :return: How many steps of each copy the next update takes, ``None`` for whole groups. By default the more the later it
-            is: what is left to learn drowns in the noise of updates that were large enough in the beginning
+        :return: Number of steps of each copy in the next update, ``None`` for whole groups. By default, it grows during
+            training: what is left to learn drowns in the noise of updates that were large enough at the beginning
         """
         if self.n_steps is None or self.n_steps != self.default_n_steps:
             return self.n_steps
@@ -519,7 +520,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _check_live(self, n_steps: int) -> None:
         """
         :param n_steps: Steps of this rollout
-        :raises ValueError: if groups are drawn without a limit, and none of them was live
+        :raises ValueError: if groups are drawn without a limit and none of them was live
         """
         if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
             return
@@ -531,18 +532,18 @@ class OnGroupAlgorithm(SavedAlgorithm):
         )
 
     def _evaluate_log_probs(self) -> None:
-        """Make the log probabilities of the actions sampled so far. To be called before the policy may change."""
+        """Compute the log probabilities of the actions sampled so far. Must be called before the policy may change."""
         with unchecked_distributions():
             self.rollout_buffer.evaluate_log_probs(self.policy)
 
     def _keep_open_groups(self) -> None:
-        """Drop the steps of all other groups from the buffer, once the policy has seen them for its statistics."""
+        """Keep only the steps of open groups in the buffer, after the policy has updated its statistics with all of them."""
         self._evaluate_log_probs()
         self.rollout_buffer.keep(self.collector.queue.open_tickets())
 
     def _begin_again(self) -> bool:
         """
-        Drop the groups under way, because the environments were reset outside of the rollout.
+        Drop the groups in progress, because the environments were reset outside of the rollout.
 
         :return: False if no steps are left for new ones
         """
@@ -563,8 +564,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _take_groups(self) -> None:
         """
-        Turn the groups of the rollout into the batch of the update. With dynamic sampling only the live ones; with ``n_steps``
-        all, as each step is judged for itself.
+        Turn the groups of the rollout into the batch of the update. Dynamic sampling keeps only the live ones, except with
+        ``n_steps``, where each step is judged on its own.
         """
         self._sampling_rounds = self.collector.queue.n_sampling_rounds
         groups = self.collector.take(self._last_obs)
@@ -574,7 +575,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
-            # One scale for all, in double precision, which normalize_reward() would round: equal returns stay equal
+            # One scale for all rewards, in double precision (normalize_reward() would round): equal returns stay equal
             scale = float(normalizer.ret_rms.var + normalizer.epsilon) ** -0.5
             self.batch.rewards = (scale * self.batch.rewards).clamp(-normalizer.clip_reward, normalizer.clip_reward)
         self._log_groups([group for group in groups if group.can_be_judged])
@@ -616,7 +617,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException as error:
-            # Perhaps in the middle of a step: the next learn() begins with new episodes
+            # The error may have come in the middle of a step: the next learn() begins with new episodes
             self._last_obs = None
             fault = None if self._collector is None else self._collector.fault_of(error)
             # Ctrl-C also ends the processes of a SubprocVecEnv
@@ -635,8 +636,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:
         """
-        :param actions: As the policy sampled them
-        :return: Within the bounds of the action space
+        :param actions: Actions as sampled by the policy
+        :return: Actions within the bounds of the action space
         """
         if not isinstance(self.action_space, spaces.Box):
             return actions
@@ -657,12 +658,12 @@ class OnGroupAlgorithm(SavedAlgorithm):
         infos: list[dict[str, Any]],
     ) -> bool:
         """
-        Store one step of all copies; where an episode has ended, note its outcome and which one began.
+        Store one step of all copies. If an episode has ended, record its outcome and which episode comes next.
 
         :return: Whether an episode has ended
         """
-        # The scale of VecNormalize changes from step to step, and members of a group are compared with each other. Where it
-        # scales no rewards, they may be those of a wrapper outside of it
+        # VecNormalize's scale changes from step to step, but members of a group are compared with each other. If it does not
+        # scale rewards, they may come from a wrapper outside of it
         if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
@@ -672,15 +673,15 @@ class OnGroupAlgorithm(SavedAlgorithm):
         ended = dones.nonzero()[0].tolist()
         whole = collector.whole_episodes(dones, infos) if ended else dones
         if any(infos):
-            # Also where no episode ends: a wrapper outside of Monitor may go on with the next one
+            # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
             self._update_info_buffer(infos, whole)
         if ended:
             collector.end_episodes(ended, infos)
             collector.begin_episodes(ended, new_obs)
             if self.use_sde:
-                # With that of the episode before, the members of a group that one copy plays would all be the same
+                # With the noise of the previous episode, group members played by the same copy would all be identical
                 self.policy.reset_noise_of(ended, self.n_envs)
         else:
-            # Before the policy acts on them
+            # Check before the policy acts on them
             collector.check_observations(new_obs)
         return bool(ended)

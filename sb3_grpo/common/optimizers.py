@@ -1,4 +1,4 @@
-"""The optimizer of the policies: Adam, as light as its updates of small networks are short."""
+"""The policies' optimizer: Adam with less overhead, for the short updates of small networks."""
 
 import inspect
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import torch as th
 
 class Adam(th.optim.Adam):
     """
-    ``torch.optim.Adam`` that computes the same, and leaves ``torch.compile``'s compiler alone.
+    ``torch.optim.Adam`` with the same results, but without importing ``torch.compile``'s compiler.
 
-    PyTorch wraps these methods so that they are not compiled, and the wrappers import the compiler for it at their first call:
-    70 MiB of memory and a second per process, of which a training that compiles nothing has no use.
-    Under a version of PyTorch that does not wrap them, they are the inherited ones.
+    PyTorch wraps these methods to exclude them from compilation, and the wrappers import the compiler at their first call:
+    70 MiB of memory and a second per process, wasted if a training compiles nothing.
+    With a version of PyTorch that does not wrap them, they are the inherited methods.
     """
 
     add_param_group = inspect.unwrap(th.optim.Adam.add_param_group)
@@ -26,7 +26,7 @@ class Adam(th.optim.Adam):
         Perform a single optimization step.
 
         :param closure: Reevaluates the model and returns the loss
-        :return: what ``closure`` returns
+        :return: the loss returned by ``closure``, if any
         """
         with th.set_grad_enabled(self.defaults["differentiable"]):
             return _step(self, closure)
@@ -37,10 +37,10 @@ _step = inspect.unwrap(th.optim.Adam.step)
 
 def fuse_adam(optimizer: th.optim.Optimizer) -> None:
     """
-    Let Adam write all parameters in one operation, which makes training of small networks 3 to 5% faster, unless
-    ``optimizer_kwargs`` says how to write them (``dict(fused=False)``), or they are not of the kind that this is for.
+    Let Adam update all parameters in one operation, which makes training of small networks 3 to 5% faster, unless
+    ``optimizer_kwargs`` chooses an implementation (``dict(fused=False)``) or the parameters are not suited to it.
 
-    :param optimizer: Of a policy that is on its device already
+    :param optimizer: Optimizer of a policy that is already on its device
     """
     if type(optimizer) not in (Adam, th.optim.Adam, th.optim.AdamW):
         return
@@ -51,5 +51,5 @@ def fuse_adam(optimizer: th.optim.Optimizer) -> None:
 
 
 def _can_be_fused(parameter: th.Tensor) -> bool:
-    # A view into a larger tensor would be updated wrongly, without an error
+    # A non-contiguous view into a larger tensor would be updated wrongly, without an error
     return parameter.is_floating_point() and parameter.is_contiguous() and parameter.device.type in ("cpu", "cuda")

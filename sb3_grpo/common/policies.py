@@ -34,10 +34,10 @@ from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
 
 class NoValue:
     """
-    What stands in the place of a value where there is no critic. PPO and A2C take it for a tensor, and get an error that
-    says what is wrong.
+    Placeholder for values when there is no critic. PPO and A2C treat it as a tensor and get an error that explains what is
+    wrong.
 
-    :param message: The error's
+    :param message: The error message
     """
 
     def __init__(self, message: str):
@@ -45,7 +45,7 @@ class NoValue:
 
     def __getattr__(self, name: str) -> Any:
         if name == "_message" or (name.startswith("__") and name.endswith("__")):
-            # Not yet there while it is copied; or Python asks whether it can do something
+            # Not set yet while being copied; or Python checks for a special method
             raise AttributeError(name)
         raise AttributeError(self._message)
 
@@ -53,7 +53,7 @@ class NoValue:
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
     """
     :param obs: Observations
-    :return: The same with images in that order in memory
+    :return: The same, with images in the channels-last memory format
     """
     if isinstance(obs, dict):
         return {key: _channels_last(entry) for key, entry in obs.items()}  # type: ignore[misc]
@@ -62,13 +62,13 @@ def _channels_last(obs: PyTorchObs) -> PyTorchObs:
 
 class ActorPolicy(ActorCriticPolicy):
     """
-    Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without value function.
-    It has no critic parameters, and the policy computes no value: ``forward`` returns a :class:`NoValue` in the place of the
-    values, and ``evaluate_actions`` ``None``.
+    Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
+    It has no critic parameters and computes no values: in their place, ``forward`` returns a :class:`NoValue` and
+    ``evaluate_actions`` returns ``None``.
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
     ``net_arch=dict(pi=[...], vf=[...])`` and ``share_features_extractor`` are accepted:
-    the ``vf`` layers are not built, and there is only one features extractor, the actor's.
+    the ``vf`` layers are not created, and there is only one features extractor, for the actor.
 
     :param observation_space: Observation space
     :param action_space: Action space
@@ -76,25 +76,26 @@ class ActorPolicy(ActorCriticPolicy):
     :param net_arch: The layers of the policy network, as ``[64, 64]`` or ``dict(pi=[64, 64])``.
     :param use_sde: Whether to use State Dependent Exploration or not
     :param share_features_extractor: Accepted for compatibility, without effect.
-    :param normalize_observations: Whether the network gets observations in units of their own spread: minus their mean and
-        divided by their standard deviation, over all steps of groups before the present rollout (in the first one they are
-        only clipped). Both are part of the policy and saved with it, and cost less time than those of ``VecNormalize``.
-        Images stay as they are. GRPO and DAPO choose it for continuous actions, unless ``VecNormalize`` does it or the
-        features extractor is your own. Not for a policy that was taught before: it would see other numbers after a rollout
+    :param normalize_observations: Whether to normalise observations: subtract their mean and divide by their standard
+        deviation, over all steps of groups before the current rollout (in the first one, they are only clipped). The
+        statistics are part of the policy and saved with it, and take less time than those of ``VecNormalize``. Images are
+        left unchanged. GRPO and DAPO enable it by default for continuous actions, unless ``VecNormalize`` normalises
+        observations, or you use a custom policy or features extractor. Do not use it for a pretrained policy, whose inputs
+        would change after the first rollout
     :param use_bfloat16: Whether the features extractor computes in bfloat16, as layers do in PyTorch's ``autocast``: its
-        parameters, the features and what follows stay in single precision. Faster on processors that have it
+        parameters, the features and everything after it stay in single precision. Faster on hardware that supports it
         (``avx512_bf16`` or ``amx_bf16`` in ``/proc/cpuinfo``, recent GPUs), slower on others
-    :param optimizer_class: The optimizer to use, by default Adam without what of it is for ``torch.compile``
+    :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
     """
 
-    # Whether the observations of an episode are one growing text, which it reads in one forward pass for all steps
+    # Whether the observations of an episode are one growing text, processed in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
-    # Where GRPO and DAPO keep its rollouts, and what they compare within a group unless told otherwise
+    # Rollout buffer used by GRPO and DAPO, and the default of their ``advantage``
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
     default_advantage: ClassVar[str] = "gae"
-    # What to take instead for algorithms that need a critic
+    # Which policy to use instead for algorithms that need a critic
     policy_with_critic: ClassVar[str] = 'Stable-Baselines3\'s own, by their names: PPO("MlpPolicy", ...)'
 
     def __init__(
@@ -112,7 +113,7 @@ class ActorPolicy(ActorCriticPolicy):
         **kwargs: Any,
     ):
         if optimizer_kwargs is None and optimizer_class is Adam:
-            optimizer_kwargs = {"eps": 1e-5}  # as ActorCriticPolicy has it for torch.optim.Adam
+            optimizer_kwargs = {"eps": 1e-5}  # as in ActorCriticPolicy for torch.optim.Adam
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         self.normalize_observations = normalize_observations
         self.use_bfloat16 = use_bfloat16
@@ -130,7 +131,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """
-        Create the features extractor, and what normalises the observations for it.
+        Create the features extractor and the normalisation of its observations.
 
         :return: the features extractor
         """
@@ -140,7 +141,7 @@ class ActorPolicy(ActorCriticPolicy):
         return super().make_features_extractor()
 
     def _build_mlp_extractor(self) -> None:
-        """Create the policy network only: with no ``vf`` layers SB3's extractor has no critic parameters."""
+        """Create the policy network only: without ``vf`` layers, SB3's extractor has no critic parameters."""
         actor_layers = self.net_arch.get("pi", []) if isinstance(self.net_arch, dict) else self.net_arch
         self.net_arch = dict(pi=actor_layers, vf=[])
         super()._build_mlp_extractor()
@@ -162,13 +163,13 @@ class ActorPolicy(ActorCriticPolicy):
 
     def rollout_latent(self) -> Callable[[PyTorchObs], th.Tensor]:
         """
-        :return: Function from observations to the latent code, for as long as the policy is not changed
+        :return: Function that maps observations to the latent code, valid until the policy changes
         """
         reads_images = self._puts_channels_last(self.pi_features_extractor) and self._image_keys()
         if type(self)._latent is not ActorPolicy._latent or not (self.use_bfloat16 or reads_images):
             return self._latent
-        # Weights are brought into their form once, not at each step. Casts take as long as a layer, and temporaries of their
-        # size fragment the heap by gigabytes
+        # Convert the weights once, not at each step. Casts take as long as a layer, and temporaries of this size fragment the
+        # heap by gigabytes
         extractor = copy.deepcopy(self.pi_features_extractor)
         if reads_images:
             extractor.to(memory_format=th.channels_last)  # type: ignore[call-overload]
@@ -179,7 +180,7 @@ class ActorPolicy(ActorCriticPolicy):
     def _puts_channels_last(self, extractor: BaseFeaturesExtractor) -> bool:
         """
         :param extractor: A features extractor
-        :return: Whether it gets images in the order in memory in which convolutions on the CPU are fast
+        :return: Whether it gets images in the channels-last memory format, with which convolutions on the CPU are fast
         """
         return self.device.type == "cpu" and type(extractor) in (NatureCNN, CombinedExtractor)
 
@@ -188,7 +189,7 @@ class ActorPolicy(ActorCriticPolicy):
         Preprocess and normalise the observation if needed and extract features.
 
         :param obs: Observation
-        :param features_extractor: The features extractor to use. ``None``: the policy's
+        :param features_extractor: The features extractor to use. If ``None``, the one of the policy is used.
         :return: The extracted features
         """
         extractor = self.pi_features_extractor if features_extractor is None else features_extractor
@@ -210,9 +211,11 @@ class ActorPolicy(ActorCriticPolicy):
 
     def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
+        Get the inputs of a regression on the state.
+
         :param obs: Observation
-        :return: what a regression on the state takes for it: small pictures of its images and, next to them in a Dict, the
-            other entries; without images what the features extractor makes of the observation
+        :return: downscaled images and, if the observation is a Dict, its other entries; without images, the output of the
+            features extractor
         """
         images = self._image_keys()
         if not images:
@@ -220,12 +223,12 @@ class ActorPolicy(ActorCriticPolicy):
             if next(extractor.parameters(), None) is not None:
                 numbers = self.extract_features(obs).flatten(1)
             else:
-                # As they are: what they are normalised with is another after each rollout, and a regression remembers them
+                # Not normalised: the statistics change after each rollout, but a regression remembers earlier states
                 numbers = extractor(
                     preprocess_obs(obs, self.observation_space, normalize_images=self.normalize_images)
                 ).flatten(1)
             return StateFeatures(numbers, numbers[:, :0])
-        # Not what a network that is still learning to see makes of them: it says less about other episodes
+        # Not the features of a network that is still learning to see, which say less about other episodes
         parts = obs if isinstance(obs, dict) else {"": obs}
         pictures = [image_features(parts[key], MAX_PIXELS // len(images)) for key in images]
         others = []
@@ -236,23 +239,23 @@ class ActorPolicy(ActorCriticPolicy):
 
     def _observation_parts(self) -> dict[str, spaces.Space]:
         """
-        :return: The spaces of a Dict, or ``""``: that of the observation
+        :return: The spaces of a Dict by key, or the observation space with the key ``""``
         """
         space = self.observation_space
         return dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
 
     def _image_keys(self) -> list[str]:
         """
-        :return: The keys of a Dict's images, "" for an observation that is one
+        :return: The keys of the images in a Dict, ``""`` if the observation itself is an image
         """
-        # As SB3 does: only where the extractor is one for images, every array with three axes is an image in other units
+        # As in SB3: only if the extractor is made for images, any array with three axes is an already normalised image
         scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
         return [key for key, part in self._observation_parts().items() if is_image_space(part, normalized_image=scaled)]
 
     def why_not_for_images(self) -> str | None:
         """
-        :return: What is wrong with this policy for the images in the observation, and what to write instead; ``None`` if
-            nothing is
+        :return: Why this policy is unsuitable for the images in the observation, and what to write instead; ``None`` if it
+            is suitable
         """
         parts = self._observation_parts()
         sizes = [int(np.prod(parts[key].shape)) for key in self._image_keys()]  # type: ignore[arg-type]
@@ -265,7 +268,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     def frozen_parts(self) -> list[Any]:
         """
-        :return: What the reference policy can share with this one, because training never changes it
+        :return: Parts that the reference policy can share with this one because training never changes them
         """
         return []
 
@@ -275,7 +278,7 @@ class ActorPolicy(ActorCriticPolicy):
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
-        :return: action, nothing of use in the place of the value, and log probability of the action
+        :return: action, :class:`NoValue` instead of the value, and log probability of the action
         """
         distribution = self.get_distribution(obs)
         actions = distribution.get_actions(deterministic=deterministic)
@@ -285,18 +288,19 @@ class ActorPolicy(ActorCriticPolicy):
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
-        The hot path of the rollout: a function that samples actions, for the observations of one and the same number of
-        environment copies. It holds for as long as the policy is not changed.
+        The hot path of the rollout: get a function that samples actions, always for the same number of environment copies.
+        It is valid until the policy changes.
 
-        :return: function from observations (array, or dict of arrays) to actions, and to what ``sampled_log_probs`` makes
-            their log probabilities of: for many steps at once that is cheaper. A subclass overrides both or none
+        :return: function that maps observations (array, or dict of arrays) to actions and to the input from which
+            ``sampled_log_probs`` computes their log probabilities, which is cheaper for many steps at once. A subclass must
+            override both methods or neither
         """
         if self.distribution_follows_from_latent:
             return latent_sampler(self)
         return self._sample_from_distribution
 
     def _sample_from_distribution(self, observations: Any) -> tuple[np.ndarray, th.Tensor]:
-        """The way of a subclass that has a distribution of its own: an action mask, a temperature."""
+        """For subclasses with their own distribution, for example with an action mask or a temperature."""
         with unchecked_distributions():
             distribution = self.get_distribution(obs_as_tensor(observations, self.device))
             actions = distribution.sample()
@@ -305,10 +309,10 @@ class ActorPolicy(ActorCriticPolicy):
 
     def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N, \\*) what the action sampler returned with the actions: logits, the latent code, or already
-            the log probabilities
-        :param actions: (N, \\*action_shape) those actions
-        :return: (N,) their log probabilities, if the policy was not changed since
+        :param forwarded: (N, \\*) second output of the action sampler: logits, the latent code, or the log probabilities
+            themselves
+        :param actions: (N, \\*action_shape) actions returned by the action sampler
+        :return: (N,) their log probabilities, provided that the policy has not changed since
         """
         if not self.distribution_follows_from_latent:
             return forwarded
@@ -320,7 +324,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     @property
     def distribution_follows_from_latent(self) -> bool:
-        """Whether no subclass has a say in it, which may look at the observations, or change with time."""
+        """Whether no subclass overrides the distribution, which could then depend on observations or change over time."""
         return (
             type(self).get_distribution is ActorPolicy.get_distribution
             and type(self)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
@@ -328,7 +332,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     @property
     def is_plain_mlp(self) -> bool:
-        """Whether there is nothing to preprocess, and nothing to flatten."""
+        """Whether observations need no preprocessing and no flattening before an MLP."""
         return (
             type(self)._latent is ActorPolicy._latent
             and type(self).extract_features is ActorPolicy.extract_features
@@ -349,7 +353,7 @@ class ActorPolicy(ActorCriticPolicy):
         if type(noise) is not StateDependentNoiseDistribution:
             super().reset_noise(n_envs)
             return
-        # What its sample_weights does, without an object for the distribution and without a graph: a tenth of the time
+        # Same as its sample_weights, but without a distribution object and without a graph: a tenth of the time
         std = noise.get_std(self.log_std.detach())
         drawn = th.randn((n_envs + 1, *std.shape), device=std.device) * std
         noise.exploration_mat, noise.exploration_matrices = drawn[0], drawn[1:]
@@ -358,7 +362,7 @@ class ActorPolicy(ActorCriticPolicy):
         """
         Sample new weights for the exploration matrices of some environment copies (gSDE).
 
-        :param copies: Those copies
+        :param copies: Indices of these copies
         :param n_envs: Number of environment copies
         """
         noise = self.action_dist
@@ -376,7 +380,7 @@ class ActorPolicy(ActorCriticPolicy):
 
         :param obs: Observation
         :param actions: Actions
-        :return: ``None`` in the place of the value, log likelihood of taking those actions
+        :return: ``None`` instead of the value, log likelihood of taking those actions
             and entropy of the action distribution.
         """
         distribution = self.get_distribution(obs)
@@ -384,7 +388,7 @@ class ActorPolicy(ActorCriticPolicy):
 
     def predict_values(self, obs: PyTorchObs) -> th.Tensor:
         """
-        There is no critic to ask.
+        Not available: there is no critic.
 
         :param obs: Observation
         :raises AttributeError: always
@@ -426,8 +430,8 @@ class ActorMultiInputPolicy(ActorPolicy):
 
 def has_own_extractor(policy_kwargs: dict[str, Any]) -> bool:
     """
-    :param policy_kwargs: Of a model
-    :return: Whether the user's own features extractor reads the observations
+    :param policy_kwargs: ``policy_kwargs`` of a model
+    :return: Whether it uses a custom features extractor
     """
     return policy_kwargs.get("features_extractor_class") not in (None, CombinedExtractor, FlattenExtractor, NatureCNN)
 
@@ -436,12 +440,12 @@ def default_policy_kwargs(
     policy_class: type[ActorPolicy], action_space: spaces.Space, policy_kwargs: dict[str, Any], is_normalized: bool
 ) -> dict[str, Any]:
     """
-    :param policy_class: Of a model
+    :param policy_class: Policy class of a model
     :param action_space: Action space
-    :param policy_kwargs: What the user has given
+    :param policy_kwargs: ``policy_kwargs`` given by the user
     :param is_normalized: Whether ``VecNormalize`` normalises the observations
-    :return: That the policy normalises observations, where actions are continuous. Not if ``VecNormalize`` does, nor if
-        a features extractor or a policy is the user's own, to which the numbers may mean something
+    :return: ``normalize_observations=True`` if actions are continuous, unless ``VecNormalize`` already normalises, or the
+        policy or features extractor is a custom one, which may rely on the original values
     """
     own_policy = policy_class not in (ActorPolicy, ActorCnnPolicy, ActorMultiInputPolicy)
     if not isinstance(action_space, spaces.Box) or own_policy or has_own_extractor(policy_kwargs) or is_normalized:

@@ -1,4 +1,4 @@
-"""The reference policy: a copy that the policy is kept near to by a KL penalty."""
+"""The reference policy: a copy of the policy; a KL penalty keeps the policy close to it."""
 
 import copy
 from collections.abc import Callable
@@ -23,23 +23,23 @@ class Reference:
     """
     Owns the reference policy and measures how far the policy is from it.
 
-    :param policy: The policy, which becomes its own reference
-    :param make_policy: Builds another policy of the same kind
-    :param estimator: see ``kl_estimator`` of :class:`GRPO`
+    :param policy: The policy, whose current parameters become the reference
+    :param make_policy: Function that creates another policy of the same kind
+    :param estimator: See ``kl_estimator`` of :class:`GRPO`
     """
 
     def __init__(self, policy: ActorPolicy, make_policy: Callable[[], ActorPolicy], estimator: str | KLFunction):
         self.estimator = estimator
         shared = {id(part): part for part in policy.frozen_parts()}
-        # What is in the memo counts as copied
+        # deepcopy does not copy what is in the memo
         self.policy: ActorPolicy = copy.deepcopy(policy, shared) if shared else make_policy()
         self.policy.set_training_mode(False)
-        self._is_loaded = False  # another one than the policy, which the first rollout must not replace
+        self._is_loaded = False  # whether it was loaded and differs from the policy: the first rollout must not replace it
         self.renew(policy)
 
     def renew(self, policy: ActorPolicy) -> None:
         """
-        The present policy becomes the reference.
+        Make the current policy the reference.
 
         :param policy: The policy
         """
@@ -47,7 +47,9 @@ class Reference:
 
     def note_loaded(self, policy: ActorPolicy) -> None:
         """
-        :param policy: The policy, with parameters that were loaded as those of the reference were
+        Call this after the parameters of the policy and of the reference have been loaded.
+
+        :param policy: The policy
         """
         pairs = zip(self.policy.parameters(), policy.parameters(), strict=True)
         self._is_loaded = not all(th.equal(of_reference, of_policy) for of_reference, of_policy in pairs)
@@ -55,19 +57,19 @@ class Reference:
     def begin_rollout(self, policy: ActorPolicy, n_updates: int) -> None:
         """
         :param policy: The policy
-        :param n_updates: How many updates it has had
+        :param n_updates: Number of updates so far
         """
         if n_updates == 0 and not self._is_loaded:
             # The policy may have had a warm start since it was built
             self.renew(policy)
-        # It gets what the policy gets, as it would from VecNormalize: observations in the units of the present
+        # Both get the same observations, normalised with current statistics, as they would with VecNormalize
         self.policy.observation_norm = policy.observation_norm
 
     def log_prob(self, observations: Any, actions: th.Tensor) -> th.Tensor:
         """
-        :param observations: As the policy takes them
+        :param observations: Observations in the form that the policy takes
         :param actions: (M,) or (M, d)
-        :return: (M,) their log probabilities under the reference, without gradient
+        :return: (M,) log probabilities of the actions under the reference, without gradient
         """
         with th.no_grad():
             return self.policy.get_distribution(observations).log_prob(actions)
@@ -81,12 +83,14 @@ class Reference:
         old_log_prob: th.Tensor,
     ) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param distribution: Of the policy
-        :param observations: As the policy takes them
-        :param actions: (M,) or (M, d) those of the behaviour policy
-        :param log_prob: (M,) under the policy, with gradient
-        :param old_log_prob: (M,) under the behaviour policy
-        :return: (M,) the loss of the KL divergence from the reference, and (M,) the divergence
+        Compute the KL divergence of the policy from the reference, and the corresponding loss.
+
+        :param distribution: Action distribution of the policy
+        :param observations: Observations in the form that the policy takes
+        :param actions: (M,) or (M, d) actions of the behaviour policy
+        :param log_prob: (M,) their log probabilities under the policy, with gradient
+        :param old_log_prob: (M,) their log probabilities under the behaviour policy
+        :return: (M,) the KL loss and (M,) the KL divergence of each step
         """
         with th.no_grad():
             reference = self.policy.get_distribution(observations)
@@ -107,24 +111,24 @@ class Reference:
 
 def adapt_kl_coef_within_bounds(kl_coef: float, kl: float, kl_target: float) -> float:
     """
-    :param kl_coef: Present coefficient
+    :param kl_coef: Current coefficient
     :param kl: KL divergence from the reference after an update, in nats
-    :param kl_target: The one aimed at
-    :return: The next coefficient, see :func:`adapt_kl_coef`, within bounds: without, it would take as many updates to come
-        back as it took to leave
+    :param kl_target: Target KL divergence, in nats
+    :return: The next coefficient, see :func:`adapt_kl_coef`, within bounds: without them, a coefficient that has drifted away
+        would need as many updates to come back
     """
     return min(max(adapt_kl_coef(kl_coef, kl, kl_target), MIN_KL_COEF), MAX_KL_COEF)
 
 
 def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: bool) -> dict[str, Any]:
     """
-    Parameters of a model with or without reference policy, for one with or without. A model that was saved without gives the
-    reference from its policy; a reference that is not used is left out.
+    Adapt saved parameters to a model with or without a reference policy. If there is no saved reference policy, the saved
+    policy is used as the reference; a reference policy that is not needed is dropped.
 
-    :param params: Of the saved model
+    :param params: Parameters of the saved model
     :param policy: The policy of the model that loads them
     :param has_reference: Whether that model has a reference policy
-    :return: Its parameters
+    :return: The parameters to load
     """
     params = dict(params)
     if not has_reference:
@@ -132,7 +136,7 @@ def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: b
     elif "policy" in params:
         params.setdefault("ref_policy", params["policy"])
     if "ref_policy" in params:
-        # The two may be one and the same module, and the policy's is the one that holds
+        # The two policies may share this module, and the policy's values take precedence
         norms = params.get("policy", policy.state_dict())
         norms = {key: value for key, value in norms.items() if key.startswith("observation_norm.")}
         params["ref_policy"] = {**params["ref_policy"], **norms}

@@ -1,14 +1,14 @@
-"""Steps of the optimizer that are refused, because they would spoil the policy."""
+"""Optimizer steps that are refused because they would break the policy."""
 
 from collections.abc import Iterable
 
 import torch as th
 from torch import nn
 
-# In a row. After that there is no hope
+# Give up after this many in a row
 MAX_REFUSED_STEPS = 10
 
-# In the order in which they are computed
+# In the order of computation
 _PARTS = {
     "ratio_max": "the ratio of the new to the old probability of an action",
     "entropy_loss": "the entropy of the policy",
@@ -22,12 +22,12 @@ def what_broke(
     advantages: th.Tensor, stats: list[dict[str, th.Tensor]], parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> str:
     """
-    What was the first not to be finite, from the advantages to the gradient.
+    Find the first quantity that was not finite, from the advantages to the gradient.
 
-    :param advantages: (N,) of the update
-    :param stats: Of the minibatches of a step of the optimizer
-    :param parameters: Of the policy, with their names and gradients
-    :return: It in words
+    :param advantages: (N,) advantages of the update
+    :param stats: Statistics of the minibatches of an optimizer step
+    :param parameters: Parameters of the policy, with their names and gradients
+    :return: A description of it
     """
     broken = advantages[~th.isfinite(advantages)]
     if len(broken):

@@ -1,4 +1,4 @@
-"""What values by a regression leave of the rewards of a batch: the residuals that groups compare with ``advantage="gae"``."""
+"""TD residuals of a batch with values from a regression: what groups compare with ``advantage="gae"``."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from sb3_grpo.groups.group import live_groups
 if TYPE_CHECKING:
     from sb3_grpo.common.policies import ActorPolicy
 
-# Of states that the features extractor reads at a time
+# Number of states that the features extractor processes at a time
 _ROWS_AT_A_TIME = 512
 
 
@@ -20,13 +20,14 @@ def residuals_of_groups(
     policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float, time_limit: bool
 ) -> tuple[th.Tensor, float]:
     """
-    Residuals of whole groups: of the values that :func:`regression_values` fits to the returns of this update alone.
+    Residuals of whole groups, with values that :func:`regression_values` fits to the returns of this update alone.
 
-    :param policy: It says what the regression takes for a state
+    :param policy: The policy, which extracts the state features for the regression
     :param batch: Whole groups
     :param rewards: (B, G, T)
     :param gamma: Discount factor
-    :param time_limit: Whether what is left until a time limit matters, also where an episode began in the middle of another
+    :param time_limit: Whether the time left until a time limit matters. If so, time includes the steps before a start in
+        mid-episode
     :return: (B, G, T) residuals, 0 in dead groups; share of the variance of the returns that the values explain
     """
     returns = discounted_returns_to_go(rewards, batch.mask, gamma)
@@ -34,7 +35,7 @@ def residuals_of_groups(
     time = batch.time + batch.elapsed.flatten()[batch.episode] if time_limit else batch.time
     values = regression_values(states.numbers, time, fitted, states.pictures)
     residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma)
-    # Where all members have the same return, what is left is the error of the regression
+    # If all members have the same return, the residuals are only the error of the regression
     is_live = live_groups(returns[..., 0])[:, None, None]
     return th.where(is_live, residuals, 0.0), r_squared(values, fitted)
 
@@ -43,22 +44,22 @@ def residuals_of_steps(
     policy: "ActorPolicy", regression: ValueRegression, batch: GroupBatch, rewards: th.Tensor, gamma: float
 ) -> tuple[th.Tensor, float | None]:
     """
-    Residuals of steps whose episodes may go on: of the values that ``regression`` had before it was fitted to this batch,
-    which leave all of the signal in them. Those of the first update are its own.
+    Residuals of steps whose episodes may continue, with the values of ``regression`` before it is fitted to this batch,
+    which preserve the whole signal. In the first update, the values are fitted to the batch itself.
 
-    :param policy: It says what the regression takes for a state
-    :param regression: Is fitted to this batch, too
+    :param policy: The policy, which extracts the state features for the regression
+    :param regression: The regression, which is also fitted to this batch
     :param batch: Steps of an update
     :param rewards: (B, G, T)
     :param gamma: Discount factor
-    :return: (B, G, T) residuals; share of the variance of what was fitted that these values explain, ``None`` where there
-        was nothing to fit: all rewards are the same, and no episode has ended, or they are zero and have always been
+    :return: (B, G, T) residuals; share of the variance of the regression targets that the values explain, ``None`` if
+        nothing was fitted: all rewards are equal and no episode has ended, or they are zero and always have been
     """
     n_ended = (batch.lengths > 0).sum() - len(batch.going_on)
     steps = batch.flatten(rewards)
     if (steps == steps[0]).all() and (n_ended == 0 or (steps[0] == 0.0 and not regression.is_fitted)):
-        # Whatever was done came to the same: what is left is the error of the regression. Zeros are a signal to values
-        # that expect a reward
+        # All actions led to the same result: residuals would only be the error of the regression. But zeros are a signal
+        # for values that expect a reward
         return th.zeros_like(rewards), None
     states = _states(policy, batch)
     next_states = _next_states(policy, batch, states)
@@ -81,9 +82,9 @@ def residuals_of_steps(
 
 def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
     """
-    :param policy: It says what the regression takes for a state
+    :param policy: The policy, which extracts the state features for the regression
     :param batch: The steps of an update
-    :return: The state of each of them
+    :return: The state of each step
     """
     parts = th.arange(len(batch.rows), device=batch.rows.device).split(_ROWS_AT_A_TIME)
     states: StateFeatures | None = None
@@ -91,7 +92,7 @@ def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
         for steps in parts:
             part = policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
             if states is None:
-                # A list of parts would lie between the temporaries of the forward passes, and fragment the heap
+                # A list of parts would be allocated between the temporaries of the forward passes and fragment the heap
                 states = StateFeatures(*(each.new_empty((len(batch.rows), each.shape[1])) for each in part))
             for of_all, of_part in zip(states, part, strict=True):
                 of_all[steps] = of_part
@@ -101,10 +102,10 @@ def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
 
 def _next_states(policy: "ActorPolicy", batch: GroupBatch, states: StateFeatures) -> StateFeatures:
     """
-    :param policy: It says what the regression takes for a state
+    :param policy: The policy, which extracts the state features for the regression
     :param batch: The steps of an update
-    :param states: Of these steps
-    :return: The states in which episodes go on
+    :param states: The states of these steps
+    :return: The states from which episodes continue
     """
     if batch.next_observations is None:
         return StateFeatures(*(each[:0] for each in states))

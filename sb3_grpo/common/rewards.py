@@ -7,14 +7,14 @@ def soft_overlong_penalty(lengths: th.Tensor, max_length: int, cache_length: int
     """
     Soft punishment of long episodes, DAPO eq. 13, to be added to the reward of the episode.
 
-    0 up to ``max_length - cache_length`` steps, then falling linearly, to -1 at ``max_length`` and beyond. It tells equally
-    successful members apart by their length: dynamic sampling has to look at the outcomes before this is added.
+    It is 0 up to ``max_length - cache_length`` steps, then falls linearly to -1 at ``max_length`` and stays there. Because it
+    distinguishes equally successful members by their length, dynamic sampling must use the outcomes before it is added.
 
     :param lengths: lengths of the episodes in steps, any shape
-    :param max_length: length from which on the penalty is full, in steps
+    :param max_length: length at which the full penalty is reached, in steps
     :param cache_length: length of the interval over which the penalty grows, in steps
     :return: same shape as ``lengths``, floating point, in [-1, 0]
-    :raises ValueError: ``cache_length`` is not in (0, ``max_length``]
+    :raises ValueError: if ``cache_length`` is not in (0, ``max_length``]
     """
     if not 0 < cache_length <= max_length:
         raise ValueError(f"cache_length must be in (0, max_length = {max_length}], got {cache_length}")
@@ -23,13 +23,14 @@ def soft_overlong_penalty(lengths: th.Tensor, max_length: int, cache_length: int
 
 def kl_penalised_rewards(rewards: th.Tensor, log_prob: th.Tensor, ref_log_prob: th.Tensor, kl_coef: float) -> th.Tensor:
     """
-    The KL divergence in the reward, ``r_t - beta (log pi(a_t | s_t) - log ref(a_t | s_t))`` (arXiv:2402.03300 eq. 2,
-    arXiv:2402.14740): PPO for language models has it there, GRPO in the loss.
+    Subtract the KL penalty from the rewards, ``r_t - beta (log pi(a_t | s_t) - log ref(a_t | s_t))`` (arXiv:2402.03300 eq. 2,
+    arXiv:2402.14740): PPO for language models puts it in the reward, GRPO in the loss.
 
-    The sum over an episode is an estimate of the divergence of whole episodes (k1), so a return is its reward minus this.
+    The sum of the log ratios over an episode is an estimate (k1) of the KL divergence over whole episodes, so the return is
+    the total reward minus beta times this estimate.
 
-    :param rewards: any shape, of each step
-    :param log_prob: same shape, log probabilities of the actions under the policy that drew them
+    :param rewards: reward of each step, any shape
+    :param log_prob: same shape, log probabilities of the actions under the policy that sampled them
     :param ref_log_prob: same shape, under the reference
     :param kl_coef: beta
     :return: same shape

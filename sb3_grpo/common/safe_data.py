@@ -1,6 +1,6 @@
 """
-Objects as JSON and tensors, and back. Only a few known classes are made again, by their constructors; nothing that a file
-says is imported or called beyond these.
+Convert objects to JSON and tensors, and back. Only a few known classes are created again, by their constructors; beyond
+these, nothing named in a file is imported or called.
 """
 
 import importlib
@@ -17,11 +17,11 @@ from sb3_grpo.utils.parameters import short_repr
 
 class Known(NamedTuple):
     """
-    How a class is taken apart.
+    How a known class is encoded.
 
-    :param arguments: of the constructor, which are attributes, too
-    :param state: attributes that are set afterwards
-    :param optional: arguments that older files do not have
+    :param arguments: constructor arguments, which are also attributes
+    :param state: attributes that are set after construction
+    :param optional: arguments that older files do not contain
     """
 
     arguments: tuple[str, ...]
@@ -29,7 +29,7 @@ class Known(NamedTuple):
     optional: tuple[str, ...] = ()
 
 
-# By where they are defined: a room below does not import those above
+# By their dotted names: this package must not import those above it
 _KNOWN = {
     "gymnasium.spaces.box.Box": Known(("low", "high", "dtype")),
     "gymnasium.spaces.dict.Dict": Known(("spaces",)),
@@ -44,16 +44,16 @@ _KNOWN = {
     "sb3_grpo.envs.text.tokenizers.CharTokenizer": Known(("alphabet",)),
     "sb3_grpo.text.tokens.TokenSpace": Known(("length", "tokenizer")),
 }
-# Where classes may stand in policy_kwargs, and what they have to be
+# Packages whose classes are allowed in policy_kwargs
 _CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.optimizers.")
 
 
 class NotDataError(ValueError):
     """
-    Something can only be pickled.
+    The value can only be pickled.
 
-    :param where: what holds it
-    :param value: what it is
+    :param where: where the value was found
+    :param value: the value
     """
 
     def __init__(self, where: str, value: Any):
@@ -66,9 +66,9 @@ def _dotted(cls: Any) -> str:
 
 class Encoder:
     """
-    Takes objects apart.
+    Encode objects as JSON and tensors.
 
-    :param policies: classes of policies by their names
+    :param policies: policy classes by name
     """
 
     def __init__(self, policies: Mapping[str, type]):
@@ -77,10 +77,10 @@ class Encoder:
 
     def encode(self, where: str, value: Any) -> Any:
         """
-        :param where: what holds it, for messages
-        :param value: anything
-        :return: for JSON. Tensors and arrays are left in ``tensors``
-        :raises NotDataError: if it is no data
+        :param where: where the value was found, for error messages
+        :param value: any object
+        :return: the value for JSON. Tensors and arrays are stored in ``tensors``
+        :raises NotDataError: if the value is not data
         """
         kind = type(value)
         if value is None or kind in (bool, int, str):
@@ -105,7 +105,7 @@ class Encoder:
     def _encode_object(self, where: str, value: Any) -> Any:
         kind = type(value)
         if isinstance(value, th.Tensor):
-            # The same storage may not be saved twice
+            # Copied, because the same storage must not be saved twice
             self.tensors[where] = value.detach().cpu().clone().contiguous()
             return {"$tensor": where}
         if kind is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype.itemsize <= 8:
@@ -129,10 +129,10 @@ class Encoder:
 
 class Decoder:
     """
-    Puts objects together again.
+    Decode objects written by :class:`Encoder`.
 
-    :param policies: classes of policies by their names
-    :param tensors: what the encoder left
+    :param policies: policy classes by name
+    :param tensors: ``tensors`` of the encoder
     """
 
     def __init__(self, policies: Mapping[str, type], tensors: Mapping[str, th.Tensor]):
@@ -141,9 +141,9 @@ class Decoder:
 
     def decode(self, value: Any) -> Any:
         """
-        :param value: from JSON
+        :param value: value read from JSON
         :return: the object
-        :raises ValueError: if it is nothing that ``Encoder`` writes
+        :raises ValueError: if ``Encoder`` does not write such values
         """
         if isinstance(value, list):
             return [self.decode(each) for each in value]
@@ -205,8 +205,8 @@ def _number_type(name: str) -> np.dtype[Any]:
 
 def _class_of(dotted: str) -> type | None:
     """
-    :param dotted: where a class is defined
-    :return: the class, if it is a network, a part of one, or an optimizer
+    :param dotted: dotted name of a class
+    :return: the class if it is an allowed module or optimizer, otherwise None
     """
     if not dotted.startswith(_CLASSES):
         return None

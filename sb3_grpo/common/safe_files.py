@@ -1,4 +1,4 @@
-"""Models in files that hold data alone: safetensors and JSON, each with its hash. And what stands in files that hold more."""
+"""Model files with data only: safetensors and JSON, each member with its hash. And a look into files with pickles."""
 
 import base64
 import hashlib
@@ -24,12 +24,12 @@ from sb3_grpo.common.safe_data import Decoder, Encoder, NotDataError
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
 _MANIFEST, _DATA, _SYSTEM = "manifest.json", "data.json", "system_info.txt"
-# Bytes of attributes with pickles that are looked at: a small file can unpack to more than the memory
+# Maximum size in bytes of attributes to inspect: a small file can unpack to more than the memory
 _MAX_LOOK = 2**24
 _FORMAT, _VERSION = "sb3-grpo safe model", 1
-# Attributes and state dicts in data.json, and their tensors
+# Name of the attributes in data.json, next to the state dicts, and of the file with their tensors
 _ATTRIBUTES = "attributes"
-# State dicts that SB3 does not take for parameters: what is in them, it would set anywhere in the model
+# Names that SB3 does not treat as parameters: it would set their content anywhere in the model
 _NO_PARAMETERS = frozenset({"pytorch_variables", "tensors"})
 
 
@@ -37,11 +37,11 @@ def write_safe_model(
     file: io.BufferedIOBase, data: dict[str, Any], params: dict[str, Any], policies: Mapping[str, type]
 ) -> None:
     """
-    :param file: where to
+    :param file: file to write to
     :param data: attributes of the model
     :param params: state dicts by name
-    :param policies: classes of policies by their names
-    :raises ValueError: if something is no data, with what to do
+    :param policies: policy classes by name
+    :raises ValueError: if something is not data; the message says what to do
     """
     members: dict[str, bytes] = {_SYSTEM: get_system_info(print_info=False)[1].encode()}
     content = {}
@@ -52,7 +52,7 @@ def write_safe_model(
     members[_DATA] = json.dumps(content).encode()
     hashes = {name: hashlib.sha256(each).hexdigest() for name, each in members.items()}
     manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": hashes}
-    # Not compressed: what is small in the file is small in memory
+    # Not compressed, so a small file needs little memory
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         for name, each in members.items():
@@ -61,12 +61,12 @@ def write_safe_model(
 
 def _encoded(encoder: Encoder, section: str, key: str, value: Any) -> Any:
     """
-    :param encoder: what takes it apart
+    :param encoder: the encoder
     :param section: attributes, or the name of a state dict
-    :param key: name of the attribute, or of what is in the state dict
-    :param value: what it is
-    :return: for JSON
-    :raises ValueError: if it is no data, with what to do
+    :param key: name of the attribute, or key in the state dict
+    :param value: its value
+    :return: the value for JSON
+    :raises ValueError: if the value is not data; the message says what to do
     """
     try:
         return encoder.encode(key, value)
@@ -85,7 +85,7 @@ def _opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
-    # RuntimeError: encrypted, or compressed in a way that is not known
+    # RuntimeError: encrypted, or compressed with an unknown method
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path} is no zip file of a model, or damaged: {error}") from error
     finally:
@@ -107,9 +107,9 @@ def is_safe_model(path: ModelFile) -> bool:
 def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     :param path: path to the file, or the open file
-    :param policies: classes of policies by their names
+    :param policies: policy classes by name
     :return: attributes of the model, and state dicts by name
-    :raises ValueError: if a member is not what was saved, or says what no model says
+    :raises ValueError: if a member is not the one that was saved, or its content is not that of a model
     """
     with _opened(path) as archive:
         members = _verified(archive, path)
@@ -128,9 +128,10 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
 
 def _verified(archive: zipfile.ZipFile, path: ModelFile) -> dict[str, bytes]:
     """
-    :param archive: a model
-    :param path: where it is, for messages
-    :return: the content of its members
+    :param archive: file of a model
+    :param path: path to the file, for error messages
+    :return: content of its members by name
+    :raises ValueError: if the members are not the ones that were saved, or the format is unknown
     """
     members = {}
     for info in archive.infolist():
@@ -154,10 +155,10 @@ def _verified(archive: zipfile.ZipFile, path: ModelFile) -> dict[str, bytes]:
 
 def as_sb3_file(names: Iterable[str], params: dict[str, Any]) -> io.BytesIO:
     """
-    :param names: of the attributes, whose values are given as ``custom_objects``: in the file they would be JSON again,
-        some of which SB3 takes for pickles
+    :param names: names of the attributes. Their values are passed as ``custom_objects``: in the file they would be JSON
+        again, and SB3 would treat some of it as pickles
     :param params: state dicts by name
-    :return: what SB3 loads, in memory
+    :return: an in-memory file that SB3 can load
     """
     file = io.BytesIO()
     save_to_zip_file(file, data=dict.fromkeys(names), params=params, pytorch_variables={})
@@ -167,10 +168,10 @@ def as_sb3_file(names: Iterable[str], params: dict[str, Any]) -> io.BytesIO:
 
 def pickles_in(path: ModelFile) -> list[str]:
     """
-    Look into a file without loading it.
+    Inspect a file without loading it.
 
     :param path: path to the file, or the open file
-    :return: for each attribute that is pickled, its name and what its pickle names
+    :return: for each pickled attribute, its name and the names in its pickle; the names of pickled members
     """
     found = []
     with _opened(path) as archive:
@@ -194,7 +195,7 @@ def pickles_in(path: ModelFile) -> list[str]:
 def _names_in(pickled: bytes) -> list[str]:
     """
     :param pickled: a pickle, which is not loaded
-    :return: the modules and functions that it names
+    :return: names of the modules and functions that it refers to
     """
     names: set[str] = set()
     texts: list[str] = []
@@ -218,6 +219,6 @@ def _names_in(pickled: bytes) -> list[str]:
                 names.add(".".join(texts[-2:]))
             elif last is not None:
                 texts.append(last)
-    except Exception:  # pickles that are damaged on purpose
+    except Exception:  # deliberately damaged pickles
         names.add("something that cannot be read")
     return sorted(names)

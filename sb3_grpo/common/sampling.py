@@ -1,6 +1,6 @@
 """
-Samples actions of small policies faster than ``torch.distributions`` and ``nn.Module`` would, with the same result: for a
-handful of rows, most of PyTorch's time is the way to its operations.
+Sample actions of small policies faster than ``torch.distributions`` and ``nn.Module`` would, with the same result: for a
+handful of rows, PyTorch spends most of its time on call overhead.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ from sb3_grpo.common.numpy_layers import has_hooks, layers_of, to_numpy_layer
 if TYPE_CHECKING:
     from sb3_grpo.common.policies import ActorPolicy
 
-# Noise for this many steps is drawn at once
+# Number of steps for which noise is drawn at once
 NOISE_STEPS = 64
-# Multiplications of a layer, for all copies of the environment: up to here NumPy's BLAS stays on one thread
+# Multiplications of a layer, for all environment copies: up to this number, NumPy's BLAS uses a single thread
 _MAX_NUMPY_WORK = 2**18
 
 
@@ -36,8 +36,8 @@ def unchecked_distributions() -> Iterator[None]:
     """
     Turn off the argument checks of ``torch.distributions`` inside the ``with`` block.
 
-    Each check reads a tensor back from the device: a third of the time of choosing an action on CPU,
-    and a host synchronisation per minibatch on GPU. GRPO looks for non-finite values once per update instead.
+    Each check reads a tensor back from the device, which takes a third of the time for choosing an action on CPU
+    and a host synchronisation per minibatch on GPU. GRPO checks for non-finite values itself.
     """
     checked = th.distributions.Distribution._validate_args
     th.distributions.Distribution.set_default_validate_args(False)
@@ -49,11 +49,10 @@ def unchecked_distributions() -> Iterator[None]:
 
 def renew_noise(model: BaseAlgorithm, n_steps: int, n_envs: int) -> None:
     """
-    Before an action is sampled outside of a rollout: with gSDE, the noise is a function of the state that is drawn anew only
-    now and then.
+    With gSDE, sample a new noise matrix if it is due. Call this before sampling an action outside of a rollout.
 
     :param model: The model that acts
-    :param n_steps: Steps that it has made so far
+    :param n_steps: Number of steps so far
     :param n_envs: Number of environment copies
     """
     frequency = getattr(model, "sde_sample_freq", -1)
@@ -67,8 +66,8 @@ def _on_host(values: np.ndarray | th.Tensor) -> np.ndarray:
 
 def latent_sampler(policy: "ActorPolicy") -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
     """
-    :param policy: A policy whose distribution is what SB3 makes of the latent code
-    :return: see :meth:`ActorPolicy.action_sampler`
+    :param policy: A policy whose distribution is computed from the latent code as in SB3
+    :return: See :meth:`ActorPolicy.action_sampler`
     """
     forward, small_forward, max_rows = _latent_functions(policy)
     sample_from = _sampling_function(policy)
@@ -79,7 +78,7 @@ def latent_sampler(policy: "ActorPolicy") -> Callable[[Any], tuple[np.ndarray, t
             latent = small_forward(observations)
             return sample_from(latent).reshape(actions_shape), th.from_numpy(latent)
         forwarded = forward(observations)
-        # Without layers the latent code is the observations, which the environment may write into
+        # Without layers, the latent code is the array of observations itself, which the environment may overwrite
         return sample_from(forwarded).reshape(actions_shape), forwarded.clone()
 
     return sample
@@ -87,12 +86,12 @@ def latent_sampler(policy: "ActorPolicy") -> Callable[[Any], tuple[np.ndarray, t
 
 def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tensor], np.ndarray]:
     """
-    Samples without building ``torch.distributions``' objects, which takes longer than a small network.
+    Sample without creating ``torch.distributions`` objects, which takes longer than a small network.
 
     :param policy: The policy
-    :return: function from what one of ``_latent_functions`` makes of observations to sampled actions
+    :return: Function that maps the output of one of the ``_latent_functions`` to sampled actions
     """
-    drawn: list[Any] = []  # noise for many steps at once
+    drawn: list[Any] = []  # noise drawn in advance, one entry per step
 
     def like(latent: np.ndarray | th.Tensor, noise: th.Tensor) -> Any:
         return noise.numpy() if isinstance(latent, np.ndarray) else noise
@@ -115,7 +114,7 @@ def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tenso
     def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
         assert isinstance(policy.action_dist, StateDependentNoiseDistribution)
         if in_numpy_means is not None:
-            # SB3's get_noise: a matrix for each copy, if there are more than one
+            # As in SB3's get_noise: one matrix per copy if there is more than one
             noise = policy.action_dist
             each = len(latent) == len(noise.exploration_matrices) > 1
             matrices = (noise.exploration_matrices if each else noise.exploration_mat).detach().numpy()
@@ -146,21 +145,22 @@ def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tenso
 def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor], Callable[[Any], np.ndarray], int]:
     """
     :param policy: The policy
-    :return: function from observations to the latent code of the policy, or to the logits or means where these say
-        all; another one in NumPy, for few copies of an environment; how many rows are few, 0 if there is no such function
+    :return: Function that maps observations to the latent code of the policy, or to the logits or means if these are
+        sufficient; the same in NumPy, for a few environment copies; the maximum number of rows for the latter, 0 if it cannot
+        be used
     """
     layers = _actor_layers(policy)
     plain_mlp = policy.is_plain_mlp
-    # Without nn.Module.__call__, which takes half of the time of a small layer
+    # Bypass nn.Module.__call__, which takes half of the time of a small layer
     in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
     as_numpy = [to_numpy_layer(layer) for layer in layers]
     work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
-    # Not where the first layer would write into the observations
+    # Not if the first layer would overwrite the observations
     possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
 
     def forward(observations: Any) -> th.Tensor:
         if plain_mlp:
-            # A SubprocVecEnv hands on what the environment sends, whatever its observation space says
+            # A SubprocVecEnv passes on what the environment sends, regardless of its observation space
             observations = np.asarray(observations, np.float32)
         latent: Any = obs_as_tensor(observations, policy.device)
         for layer in in_torch:
@@ -179,8 +179,8 @@ def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor]
 def _actor_layers(policy: "ActorPolicy") -> list[Callable[[Any], th.Tensor]]:
     """
     :param policy: The policy
-    :return: What to call, one after the other, to come from observations to the latent code of the policy,
-        or to the logits or means where these say all
+    :return: Functions to apply in this order, from observations to the latent code of the policy,
+        or to the logits or means if these are sufficient
     """
     layers: list[Callable[[Any], th.Tensor]] = [policy.rollout_latent()]
     if policy.is_plain_mlp:

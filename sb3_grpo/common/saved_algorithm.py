@@ -1,4 +1,4 @@
-"""Saving and loading of an algorithm: as Stable-Baselines3 does, or without pickles."""
+"""Saving and loading of an algorithm, as in Stable-Baselines3 or without pickles."""
 
 import functools
 import inspect
@@ -19,16 +19,16 @@ from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 
-# What the parts of a model raise where they do not fit what they are given
+# Errors raised by the parts of a model when their arguments do not fit
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
-    """:class:`OnPolicyAlgorithm` whose files can be without pickles, and are whole or not there."""
+    """:class:`OnPolicyAlgorithm` that can be saved without pickles, and never leaves incomplete files behind."""
 
-    # Those that can be functions of the user's own, without which a model can still predict
+    # Parameters that can be custom functions, which a model does not need to predict
     plugin_parameters: ClassVar[tuple[str, ...]] = ()
-    # From which the environments can be made again, None if they were given
+    # Id from which the environments can be created again, None if an environment object was given
     env_id: str | None
 
     def save(
@@ -40,14 +40,15 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An older file of this name is replaced when the new one is complete. If the disk is full, the file is written into
-        another folder, and the error says where.
+        An existing file of this name is only replaced once the new one is complete. If the disk is full, the file is written
+        to another folder, and the error message says where.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
-        :param format: ``"sb3"``: as Stable-Baselines3 does, with pickles. ``"safe"``: safetensors and JSON, each member with
-            its hash, for models that others are to load. What is no data (functions and classes of your own) is an error
+        :param format: ``"sb3"``: the format of Stable-Baselines3, with pickles. ``"safe"``: safetensors and JSON, each member
+            with its hash, for models to be loaded by others. Anything that is not data (custom functions and classes) raises
+            an error
         """
         Choice(("sb3", "safe")).check("format", format)
         if isinstance(path, (str, pathlib.Path)):
@@ -60,7 +61,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         self, file: io.BufferedIOBase, exclude: Iterable[str] | None, include: Iterable[str] | None, format: str
     ) -> None:
         """
-        The parameters are explained at ``save``.
+        See ``save`` for the parameters.
         """
         if format == "safe":
             excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
@@ -86,24 +87,25 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         **kwargs: Any,
     ) -> SelfSavedAlgorithm:
         """
-        Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Functions of the user's own that cannot be imported
-        (``advantage``, ``start_sampler``, ...) are not needed to predict; to go on learning give them by ``custom_objects``.
+        Load the model from a zip-file, see :meth:`BaseAlgorithm.load`. Custom functions that cannot be imported
+        (``advantage``, ``start_sampler``, ...) are not needed to predict; to continue training, pass them in
+        ``custom_objects``.
 
-        :param path: path to the file (or a file-like) where to load the agent from, of either ``format`` of :meth:`save`
+        :param path: path to the file (or a file-like) where to load the agent from, in either ``format`` of :meth:`save`
         :param env: the new environment to run the loaded model on
             (can be None if you only need prediction from a trained model) has priority over any saved environment
         :param device: Device on which the code should run.
         :param custom_objects: Dictionary of objects to replace upon loading.
-        :param trusted: Whether the file comes from a person whose programs you would run: with pickles, loading a file runs
-            whatever it says. ``False``: only files of ``format="safe"``
+        :param trusted: Whether you trust the author of the file enough to run their code: loading a file with pickles can run
+            arbitrary code. ``False``: only load files saved with ``format="safe"``
         :param kwargs: extra arguments of :meth:`BaseAlgorithm.load`, and attributes to change
         :return: new model instance with loaded parameters
-        :raises TypeError: if there are other arguments
-        :raises ValueError: if it is not trusted and has pickles
+        :raises TypeError: if there are unknown arguments
+        :raises ValueError: if the file is not trusted but has pickles
         """
         check_load(cls._without_parameters(), kwargs)
         if "n_steps" in kwargs:
-            # A number that is given is no default, also where it is the same
+            # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None
         if is_safe_model(path):
             model = cls._load_safe(path, env, device, custom_objects, **kwargs)
@@ -131,14 +133,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> SelfSavedAlgorithm:
         data, params = read_safe_model(path, cls.policy_aliases)
         for name in cls.plugin_parameters:
-            # A function would have been refused by save: only the user says what to import
+            # save would have refused a function: only the user decides what is imported
             if isinstance(plugin := data.get(name), str) and "." in plugin:
                 raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
         for name in cls._without_parameters()._never_in_safe_files(data):
             raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
         given = custom_objects or {}
         left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
-        # tensorboard_log: a folder of another machine
+        # tensorboard_log may be a folder on another machine
         data = {**left_out, **data, "tensorboard_log": None, **given}
         file: Any = as_sb3_file(data, params)
         try:
@@ -151,15 +153,15 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     @classmethod
     def _without_parameters(cls: type[SelfSavedAlgorithm]) -> SelfSavedAlgorithm:
         """
-        :return: A model as SB3 makes one to load another into it
+        :return: An empty model, as SB3 creates it before loading parameters
         """
         return cls(policy=next(iter(cls.policy_aliases)), env=None, device="cpu", _init_setup_model=False)  # type: ignore[call-arg, arg-type]
 
     def _never_in_safe_files(self, names: Iterable[str]) -> list[str]:
         """
         :param names: Names of attributes
-        :return: Those that ``save(format="safe")`` does not write and ``load`` does not set: what is saved in another way or
-            not at all (of ``env="module:Name"`` SB3 would import the module), methods and properties
+        :return: Names that ``save(format="safe")`` does not write and ``load`` does not set: attributes that are saved in
+            another way or not at all (for ``env="module:Name"``, SB3 would import the module), methods and properties
         """
         state_dicts, variables = self._get_torch_save_params()
         never = {*self._excluded_save_params(), *(name.split(".")[0] for name in (*state_dicts, *variables))}

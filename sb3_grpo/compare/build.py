@@ -1,4 +1,4 @@
-"""A model and its environments as the RL Zoo builds them, and what can be said of it before it learns."""
+"""Build a model and its environments with the RL Zoo, and describe it before training."""
 
 import argparse
 import copy
@@ -26,7 +26,7 @@ from sb3_grpo.console import UsageError, find_env, missing_env_extra
 # Importing the package registers grpo and dapo
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 
-# Parameters that SB3's and sb3-contrib's policies have only to judge, not to act. DQN's q_net does both
+# Parameters that policies of SB3 and sb3-contrib use only to judge, not to act. DQN's q_net does both
 _CRITIC = (
     "value_net",
     "mlp_extractor.value_net",
@@ -42,11 +42,11 @@ _CRITIC = (
 
 class Built(NamedTuple):
     """
-    What the RL Zoo makes of an entry.
+    What the RL Zoo builds from an entry.
 
-    :param manager: its experiment, which makes environments
+    :param manager: its experiment manager, which creates environments
     :param model: the model, with its environments
-    :param entry: the entry with what was overridden
+    :param entry: the entry, including overrides
     """
 
     manager: GroupExperimentManager
@@ -55,13 +55,13 @@ class Built(NamedTuple):
 
     def hyperparams(self) -> dict[str, str]:
         """
-        :return: the entry, and the defaults of what it does not set
+        :return: the entry, and defaults of the parameters that it does not set
         """
         defaults = default_settings(type(self.model))
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
-        # What "auto" has become, but not the function that a schedule has
+        # The values that "auto" has become, but not the functions that schedules have become
         used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}
-        # Chosen for the environment, and not in older experiments
+        # Chosen depending on the environment, and not recorded in older experiments
         used |= {
             name: value
             for name, value in getattr(self.model, "default_policy_kwargs", {}).items()
@@ -71,8 +71,8 @@ class Built(NamedTuple):
 
     def evaluation_envs(self, n_envs: int) -> VecEnv:
         """
-        :param n_envs: how many copies
-        :return: environments as those it learns from, its own
+        :param n_envs: number of copies
+        :return: separate environments of the same kind as the training environments
         """
         with preserve_generators():
             return self.manager.create_envs(n_envs, eval_env=True, no_log=True)
@@ -80,7 +80,7 @@ class Built(NamedTuple):
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Inside the ``with`` block, random numbers are drawn without an effect on the global generators."""
+    """Random numbers drawn inside the ``with`` block do not affect the global generators."""
     python, numpy = random.getstate(), np.random.get_state()
     with th.random.fork_rng():
         try:
@@ -108,14 +108,14 @@ def build(settings: dict[str, Any]) -> Iterator[Built]:
             logs,
             n_timesteps=settings["timesteps"],
             eval_freq=-1,
-            # Algorithms put their own into dictionaries that they get
+            # Algorithms add entries to dictionaries that they are given
             hyperparams=copy.deepcopy(variant["hyperparams"]),
             seed=settings["seed"],
             verbose=0,
             device=settings["device"],
         )
         experiment = manager.setup_experiment()
-        assert experiment is not None  # only with optimize_hyperparameters
+        assert experiment is not None  # None only with optimize_hyperparameters
         model, entry = experiment
         try:
             yield Built(manager, model, dict(entry))
@@ -127,25 +127,25 @@ def build(settings: dict[str, Any]) -> Iterator[Built]:
 
 def check(experiment: Experiment, progress: Callable[[list[Job]], Iterable[Job]]) -> None:
     """
-    Build each model once, before anything runs, and note what it is built with.
+    Build each model once before anything runs, and record its hyperparameters and network.
 
     :param experiment: the experiment
-    :param progress: shows how far the iteration over a list is
+    :param progress: wraps a list to show the progress of the iteration over it
     """
     first = experiment.seeds[0]
     for job in progress([job for job in experiment.jobs() if job.seed == first]):
         where = f"{job.variant.name} on {job.env}"
         try:
-            # Each run has a log for what is said here
+            # Output is silenced here, because each run has its own log for it
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore")
                 with build(experiment.settings(job)) as built:
                     if isinstance(built.model, OnGroupAlgorithm):
-                        # Whether groups can begin in these environments is known after a reset
+                        # Only a reset shows whether groups can begin in these environments
                         built.model._setup_learn(total_timesteps=1)
                     hyperparams, network = built.hyperparams(), describe_network(built.model.policy)
         except Exception as error:
-            # Constructors have many ways of saying that a value is impossible
+            # Constructors raise many kinds of errors for invalid values
             missing = missing_env_extra(job.env, error)
             raise missing or UsageError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
         experiment.hyperparams.setdefault(job.env, {})[job.variant.name] = hyperparams
@@ -178,7 +178,7 @@ def describe_network(policy: BasePolicy) -> str:
 def count_parameters(policy: nn.Module) -> tuple[int, int]:
     """
     :param policy: the policy of a model
-    :return: the number of all its parameters, and of those that choose no actions: of critics and target networks
+    :return: the number of all parameters, and of those that are not used to choose actions: critics and target networks
     """
     counts = {name: parameter.numel() for name, parameter in policy.named_parameters()}
     return sum(counts.values()), sum(count for name, count in counts.items() if _is_critics(name))

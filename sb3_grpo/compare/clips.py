@@ -1,4 +1,4 @@
-"""What the agents of a comparison do: an untrained one and each variant side by side, from the same start."""
+"""Clips of the agents of a comparison: an untrained one and each variant side by side, from the same start."""
 
 import base64
 import shutil
@@ -15,7 +15,7 @@ from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.runs import run_folder
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Variants side by side; more cannot be seen at once
+# Maximum number of variants side by side; more cannot be followed at once
 MAX_VARIANTS = 11
 UNTRAINED = "untrained"
 
@@ -23,13 +23,13 @@ UNTRAINED = "untrained"
 @dataclass
 class Panel:
     """
-    An agent.
+    The clip of an agent.
 
-    :param name: of the variant, or ``UNTRAINED``
-    :param seed: of its run
-    :param alt: what is seen
-    :param moving: data of the moving picture, as an address
-    :param still: the same of its last picture
+    :param name: name of the variant, or ``UNTRAINED``
+    :param seed: seed of its run
+    :param alt: alternative text
+    :param moving: the animation as a data URL
+    :param still: its last frame as a data URL
     """
 
     name: str
@@ -42,11 +42,11 @@ class Panel:
 @dataclass
 class Clip:
     """
-    What the agents do on an environment.
+    The clips of the agents on an environment.
 
-    :param caption: what is seen
-    :param panels: pictures of them
-    :param exchanges: of an environment of text: each question, and what the agents answered
+    :param caption: caption that describes them
+    :param panels: the clips
+    :param exchanges: for text environments: each question with the answers of the agents
     :param reason: why there is neither
     """
 
@@ -58,10 +58,10 @@ class Clip:
 
 def median_seeds(results: Results, env: str) -> dict[str, int]:
     """
-    :param results: of a comparison
+    :param results: results of a comparison
     :param env: an environment
-    :return: of each variant with finished runs that have left a clip, or why there is none, the seed whose final return is
-        the median of those; of two in the middle, the lower
+    :return: for each variant, the seed with the median final return among finished runs that have a clip or a reason for its
+        absence; with an even number, the lower of the two in the middle
     """
     seeds = {}
     for name in results.variants[:MAX_VARIANTS]:
@@ -98,12 +98,12 @@ def _load(results: Results, env: str) -> dict[str, tuple[int, Pair | Exchanges |
 
 def pack_clips(results: Results, target: Path) -> None:
     """
-    Write what the clips of a report are made of.
+    Write the data for the clips of a report.
 
-    :param results: of a comparison
-    :param target: folder with its packed results
+    :param results: results of a comparison
+    :param target: folder with the packed results
     """
-    # Of other runs, packed before; whatever else is in the folder is not ours
+    # Remove clips of other runs that were packed before; other files in the folder are not ours
     for path in [path for name in (SHEET, DESCRIPTION) for path in (target / "clips").rglob(name)]:
         path.unlink()
     for env in results.envs:
@@ -111,7 +111,7 @@ def pack_clips(results: Results, target: Path) -> None:
             folder = _folder(target, env, name, seed)
             folder.mkdir(parents=True, exist_ok=True)
             source = _folder(results.folder, env, name, seed)
-            # Not what else is there
+            # Only these files
             for path in (source / file for file in (SHEET, DESCRIPTION)):
                 if path.is_file():
                     shutil.copyfile(path, folder / path.name)
@@ -119,13 +119,13 @@ def pack_clips(results: Results, target: Path) -> None:
 
 def env_clip(results: Results, env: str) -> Clip | None:
     """
-    :param results: of a comparison
+    :param results: results of a comparison
     :param env: an environment
-    :return: what its agents do, as far as runs have left it
+    :return: clips of its agents, as far as runs have recorded them
     """
     found = _load(results, env)
     pairs = {name: (seed, played) for name, (seed, played) in found.items() if isinstance(played, Pair)}
-    # Where an agent ends no answer, there is nothing to show
+    # If an agent does not finish any answer, there is nothing to show
     texts = {name: (seed, each) for name, (seed, each) in found.items() if isinstance(each, Exchanges) and all(each)}
     n_variants = len(results.variants)
     whose = "each variant" if n_variants <= MAX_VARIANTS else f"each of the first {MAX_VARIANTS} of {n_variants} variants"
@@ -147,7 +147,7 @@ def _caption(actions: str, whose: str, first: str, seed: int, below: str) -> str
 def _pictures(env: str, pairs: Mapping[str, tuple[int, Pair]], whose: str) -> Clip:
     first_name, (first_seed, first) = next(iter(pairs.items()))
     shown = [(UNTRAINED, first_seed, first.untrained)] + [(name, seed, pair.trained) for name, (seed, pair) in pairs.items()]
-    # As text in the page it is a third more, and a little
+    # Encoded as text in the page, it is a good third larger
     moving, still = separate_pictures([episode for _, _, episode in shown], MAX_BYTES * 7 // 10)
     panels = [
         Panel(name, seed, f"{env}, {name}, seed {seed}: {_outcome(episode)}.", _address(moving[place]), _address(still[place]))

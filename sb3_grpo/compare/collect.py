@@ -1,4 +1,4 @@
-"""An experiment's folder, read into tidy tables."""
+"""Read the folder of an experiment into tidy tables."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from sb3_grpo.utils.files import replace_text
 if TYPE_CHECKING:
     import pandas as pd
 
-# A reader is told of runs that went further beyond their budget
+# Runs that exceed their budget by more than this share are reported to the reader
 _OVERSHOOT = 0.05
 
 
@@ -25,7 +25,7 @@ def collect(folder: Path) -> Results:
     """
     Read all runs and write ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``. Packed results are read as they are.
 
-    :param folder: the experiment's
+    :param folder: folder of the experiment
     :return: its results
     """
     import_extra("pandas")
@@ -49,9 +49,9 @@ def collect(folder: Path) -> Results:
 
 def _require_final_returns(folder: Path, tables: "dict[str, pd.DataFrame]") -> None:
     """
-    :param folder: with packed results
-    :param tables: theirs
-    :raises UsageError: if a run that has finished has no return at its end
+    :param folder: folder with packed results
+    :param tables: their tables
+    :raises UsageError: if a finished run has no final return
     """
     runs, evaluations = tables["runs"], tables["evaluations"]
     finals = evaluations[(evaluations.final == 1) & np.isfinite(evaluations.return_mean)]
@@ -67,8 +67,8 @@ def _require_final_returns(folder: Path, tables: "dict[str, pd.DataFrame]") -> N
 
 def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     """
-    :param folder: the experiment's
-    :param experiment: what ``experiment.json`` says
+    :param folder: folder of the experiment
+    :param experiment: content of ``experiment.json``
     :return: the configuration of each (environment, variant, seed), and the tables of runs, evaluations and diagnostics
     """
     import pandas as pd
@@ -117,7 +117,7 @@ def _require_finished(results: Results) -> None:
 
 
 def _notes(results: Results) -> list[str]:
-    """What was done about data that are not as planned: nothing is left out silently."""
+    """Describe how data that are not as planned were handled: nothing is left out silently."""
     notes = []
     for env in results.envs:
         for mode in results.modes:
@@ -132,7 +132,7 @@ def _notes(results: Results) -> list[str]:
                     )
     for (env, variant), run in results.runs[results.runs.status == "done"].groupby(["env", "variant"], sort=False):
         budget, least, steps = results.experiment["timesteps"][env], int(run.steps.min()), int(run.steps.max())
-        # A callback of the entry may end the training
+        # A callback in the entry may end the training early
         if least < budget:
             notes.append(
                 f"{env}, {variant}: a run ended after {least:,} steps of a budget of {budget:,}. From there on its curve has "

@@ -1,4 +1,4 @@
-"""What is drawn of one environment: computed once, for the pictures and for the page."""
+"""Data to draw for one environment, computed once for the pictures and for the page."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import Band, Interval, iqm_curve, iqm_interval
 from sb3_grpo.compare.tables import threshold_of
 
-# What is drawn under which title: the first key that a variant logged, and what it is multiplied with
+# Logged values to draw under each title: the first key that a variant logged, multiplied by the factor
 DIAGNOSTICS: dict[str, tuple[tuple[str, float], ...]] = {
     "Dead groups (share of groups)": (("group/dead_fraction", 1.0),),
     "Clipped at the low side (share of steps)": (("train/clip_fraction_low", 1.0),),
@@ -26,12 +26,12 @@ _LONG = 300.0
 
 class Line(NamedTuple):
     """
-    What a variant contributes to a picture.
+    The line of a variant in a picture.
 
-    :param name: of the variant
-    :param x: (points,) where
-    :param band: what is drawn there
-    :param runs: (n, points) drawn one by one if the band has no interval
+    :param name: name of the variant
+    :param x: (points,) horizontal positions
+    :param band: values to draw
+    :param runs: (n, points) drawn individually if the band has no interval
     """
 
     name: str
@@ -43,18 +43,18 @@ class Line(NamedTuple):
 @dataclass
 class EnvCurves:
     """
-    Everything about one environment that is drawn.
+    All data to draw for one environment.
 
     :param env: the environment
     :param mode: the kind of evaluation whose returns are the scores
-    :param steps: learning curves against environment steps, by mode
-    :param time: the same against training time, in ``unit``
+    :param steps: learning curves over environment steps, by mode
+    :param time: learning curves over training time in ``unit``, by mode
     :param unit: seconds or minutes
-    :param times: (n, points) of each variant, when its runs were evaluated, in ``unit``, by mode
+    :param times: (n, points) evaluation times of each variant's runs in ``unit``, by mode
     :param finals: final returns of each variant
-    :param intervals: their IQM
-    :param diagnostics: logged values, by title: mean over the seeds, and the range
-    :param threshold: the return from which the environment counts as solved, if there is one
+    :param intervals: IQM of the final returns
+    :param diagnostics: logged values by title: mean and range over the seeds
+    :param threshold: the return at which the environment is considered solved, if there is one
     """
 
     env: str
@@ -71,9 +71,9 @@ class EnvCurves:
 
 def env_curves(results: Results, env: str) -> EnvCurves:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment in which a run has finished
-    :return: everything about it that is drawn
+    :return: all data to draw for it
     """
     names = [name for name in results.variants if len(results.done(env, name))]
     steps, time, times = {}, {}, {}
@@ -109,7 +109,7 @@ def _diagnostics(results: Results, env: str, names: list[str]) -> dict[str, list
             values = next((sign * values for sign, values in logged_as if values.size), np.empty((0, 0)))
             if not values.size:
                 continue
-            # Where no run has logged anything, nothing is drawn
+            # Nothing is drawn where no run has logged anything
             logged = ~np.isnan(values).all(axis=0)
             values, x = values[:, logged], grid[1:][logged]
             if len(x):

@@ -1,4 +1,4 @@
-"""What a comparison runs, as the user writes it: everything that can be wrong is found before anything runs."""
+"""Definition of a comparison as written by the user: all mistakes are found before anything runs."""
 
 import inspect
 import itertools
@@ -29,7 +29,7 @@ from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.utils.parameters import Kind, short_repr
 from sb3_grpo.zoo.hyperparams import config_path, entry_name
 
-# What an entry of the RL Zoo's files may have besides the parameters of the algorithm
+# Keys of an entry in the RL Zoo's files other than the parameters of the algorithm
 _ZOO_KEYS = (
     "callback",
     "env_kwargs",
@@ -42,11 +42,11 @@ _ZOO_KEYS = (
     "normalize",
     "vec_env_wrapper",
 )
-# Parameters that the comparison sets, or that say nothing of the algorithm
+# Parameters that are set by the comparison, or do not affect the algorithm
 NOT_SETTABLE = ("self", "args", "kwargs", "env", "seed", "device", "verbose", "tensorboard_log", "_init_setup_model")
-# Below, the evaluations of a good policy would take longer than the training
+# With smaller budgets, as many evaluations of a good policy would take longer than the training
 _LARGE_BUDGET = 100_000
-# What ``main_mode`` does, as the page says it
+# What ``main_mode`` does, in the words of the page
 MODE_RULE = (
     "sampled actions in Atari games and MiniGrid, where the RL Zoo evaluates with them, too, and the most likely actions "
     "everywhere else"
@@ -61,7 +61,7 @@ _KEYS = (
     "n_eval_episodes",
     "n_final_episodes",
     "device",
-    # For readers, and the list of those that are ready
+    # For readers, and for the list of ready comparisons
     "about",
     "minutes",
     "extras",
@@ -71,7 +71,7 @@ _KEYS = (
 def read_experiment(path: Path) -> dict[str, Any]:
     """
     :param path: a YAML file
-    :return: what it says, with the file's name as the experiment's if it has none
+    :return: its content, named after the file if it does not name the experiment
     """
     content = read_yaml(path)
     if not isinstance(content, dict):
@@ -81,17 +81,18 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
     """
-    Check everything that can be wrong before anything runs.
+    Check everything before anything runs.
 
-    :param content: of a YAML file, or the same from the command line
-    :param source: where it comes from, for messages
+    :param content: content of a YAML file, or the same from the command line
+    :param source: where it comes from, for error messages
     :return: the experiment
+    :raises UsageError: if something in it is wrong
     """
     _check_names(content, _KEYS, source, "key")
     for key in ("name", "envs", "variants", "timesteps"):
         if content.get(key) in (None, "", [], {}):
             raise UsageError(f"{source}: {key} is missing")
-    # The RL Zoo registers environments, too
+    # Importing the RL Zoo also registers environments
     algorithms = known_algorithms()
     envs = _as_list(content["envs"], f"{source}: envs")
     for env in envs:
@@ -124,19 +125,19 @@ def make_experiment(content: Mapping[str, Any], source: str) -> Experiment:
 
 
 def _evaluation(timesteps: int) -> dict[str, int]:
-    """How a comparison is evaluated if nothing else is said: no more than its largest budget is worth."""
+    """Default evaluation of a comparison: no more than is worthwhile for its largest budget."""
     n_evaluations, n_episodes = (20, 10) if timesteps >= _LARGE_BUDGET else (10, 5)
     return {"n_evaluations": n_evaluations, "n_eval_episodes": n_episodes, "n_final_episodes": 20}
 
 
 def main_mode(env: str) -> str:
     """
-    Whether runs are scored by their sampled or by their most likely actions: by the rule of the RL Zoo.
+    Decide whether runs are scored by their sampled or by their most likely actions, with the rule of the RL Zoo.
 
-    A policy that learns from sampled actions relies on chance to get out of a loop, and an emulator has none of its own: its
-    most likely actions play one game again and again. With continuous actions, samples have the noise of exploring. The rule
-    looks at the environment alone, so that all variants are judged alike; it is written down before anything runs, so that
-    no result chooses it.
+    A policy that learns from sampled actions relies on chance to get out of a loop. An emulator has no randomness of its own,
+    so most likely actions play the same game again and again. With continuous actions, samples contain exploration noise. The
+    rule only depends on the environment, so all variants are treated alike; it is recorded before anything runs, so no
+    result can influence it.
 
     :param env: an environment
     :return: the kind of evaluation whose returns are the scores
@@ -150,7 +151,7 @@ def main_mode(env: str) -> str:
 
 def known_algorithms() -> dict[str, type]:
     """
-    :return: the RL Zoo's algorithms, and ours
+    :return: the algorithms of the RL Zoo and of this package
     """
     import rl_zoo3
 
@@ -162,21 +163,21 @@ def known_algorithms() -> dict[str, type]:
 
 def known_hyperparams(algorithm: type) -> set[str]:
     """
-    :param algorithm: its class
-    :return: what an entry for it can set
+    :param algorithm: class of an algorithm
+    :return: keys that an entry for it can set
     """
-    # Constructors pass on what they do not name
+    # Constructors pass on arguments that they do not name
     names = {name for cls in algorithm.__mro__ for name in inspect.signature(cls).parameters}
     return (names - set(NOT_SETTABLE)) | set(_ZOO_KEYS)
 
 
 def default_settings(algorithm: type) -> dict[str, Any]:
     """
-    :param algorithm: its class
+    :param algorithm: class of an algorithm
     :return: the defaults of all parameters of its constructors
     """
     defaults: dict[str, Any] = {}
-    # Constructors pass on what they do not name
+    # Constructors pass on arguments that they do not name
     for cls in reversed(algorithm.__mro__):
         parameters = inspect.signature(cls).parameters
         defaults |= {name: each.default for name, each in parameters.items() if each.default is not each.empty}
@@ -184,7 +185,7 @@ def default_settings(algorithm: type) -> dict[str, Any]:
 
 
 def _expand(entries: Iterable[Any], source: str) -> Iterator[Variant]:
-    """The variants of a list, with one for each combination of an entry's factors."""
+    """Expand the entries of a list to variants: one for each combination of an entry's factors."""
     for entry in entries:
         entry = {"algo": entry} if isinstance(entry, str) else entry
         where = f"{source}: variant {short_repr(entry)}"
@@ -226,19 +227,19 @@ def _preset(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _label(value: Any) -> str:
-    # A folder has this name
+    # Used as the name of a folder
     return re.sub(r"[^\w.+-]+", "_", str(value)).strip("_") or "empty"
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 takes 3e-4 for text; PyYAML wants 3.0e-4."""
+    """Convert numbers such as 3e-4, which YAML 1.1 reads as text (PyYAML requires 3.0e-4)."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
 
 
 def _numbers(value: Any) -> Any:
-    """``_number`` of a value, and of what is in it."""
+    """Apply ``_number`` to a value and everything inside it."""
     if isinstance(value, dict):
         return {key: _numbers(each) for key, each in value.items()}
     return [_numbers(each) for each in value] if isinstance(value, list) else _number(value)

@@ -1,4 +1,4 @@
-"""Evaluations that do not disturb the training."""
+"""Evaluations that do not affect the training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ from sb3_grpo.common.sampling import renew_noise, unchecked_distributions
 from sb3_grpo.compare.build import preserve_generators
 from sb3_grpo.compare.reading import MODES
 
-# Of the first environment of an evaluation. Training seeds are below, see MAX_SEED. The episodes at the end begin in states
-# that no other evaluation has seen; all runs have the same, or their scores would differ by their starts
+# Seed of the first environment of an evaluation. Training seeds are smaller, see MAX_SEED. Final evaluations begin in states
+# that no other evaluation has seen; they are the same for all runs, otherwise scores would differ because of their starts
 EVALUATION_SEED = 2**31
 FINAL_EVALUATION_SEED = 2**31 + 2**30
 
 
 class _Actor:
     """
-    A model as it acts in training, for ``evaluate_policy``.
+    Wrapper for ``evaluate_policy`` in which a model acts as in training.
 
     :param model: the model
     :param n_envs: number of environments
@@ -47,11 +47,11 @@ _NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
 
 class Evaluator:
     """
-    Evaluates a model on environments of its own, and changes nothing that its training depends on. Each episode has a new
-    environment: in a used one ``reset`` may go on with a game that is under way (``EpisodicLifeEnv``).
+    Evaluates a model on separate environments without changing anything that its training depends on. Each episode gets a
+    new environment: in a used one, ``reset`` may continue a game in progress (``EpisodicLifeEnv``).
 
     :param model: the model
-    :param make_envs: makes this number of new environments
+    :param make_envs: function that creates a given number of new environments
     """
 
     def __init__(self, model: BaseAlgorithm, make_envs: Callable[[int], VecEnv]):
@@ -61,8 +61,8 @@ class Evaluator:
     def evaluate(self, n_episodes: int, final: bool) -> list[dict[str, Any]]:
         """
         :param n_episodes: number of episodes
-        :param final: whether it is the evaluation at the end
-        :return: for each way of acting, columns of ``evaluations.csv``
+        :param final: whether this is the final evaluation
+        :return: columns of ``evaluations.csv`` for each mode of choosing actions
         """
         policy = self.model.policy
         noise = getattr(getattr(policy, "actor", policy), "action_dist", None)
@@ -81,7 +81,7 @@ class Evaluator:
 
         def note_success(local_variables: dict[str, Any], _: dict[str, Any]) -> None:
             info = local_variables["info"]
-            # Only at the end of the episode, which for Monitor is not that of a life
+            # Only at the end of an episode; for Monitor, losing a life does not end it
             if "episode" in info and "is_success" in info:
                 successes.append(bool(info["is_success"]))
 

@@ -1,4 +1,4 @@
-"""What a comparison runs: environments x variants of algorithms x seeds."""
+"""Runs of a comparison: environments x variants of algorithms x seeds."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class Variant(NamedTuple):
     """
     An algorithm with its hyperparameters.
 
-    :param name: as it is called in tables and pictures
+    :param name: its name in tables and pictures
     :param algo: name of the algorithm
-    :param hyperparams: what differs from the entry of the environment in the algorithm's file
+    :param hyperparams: hyperparameters that differ from the environment's entry in the algorithm's file
     """
 
     name: str
@@ -31,8 +31,8 @@ class Job(NamedTuple):
     One run.
 
     :param env: id of the environment
-    :param variant: what learns
-    :param seed: seed of everything random
+    :param variant: the algorithm with its hyperparameters
+    :param seed: seed of all random numbers
     """
 
     env: str
@@ -45,14 +45,14 @@ class Job(NamedTuple):
     def folder(self, root: Path) -> Path:
         """
         :param root: folder of the experiment
-        :return: where this run leaves its files
+        :return: folder for the files of this run
         """
         return run_folder(root, self.env, self.variant.name, self.seed)
 
     def is_done(self, root: Path) -> bool:
         """
         :param root: folder of the experiment
-        :return: whether there are results
+        :return: whether this run has results
         """
         return is_done(self.folder(root))
 
@@ -64,19 +64,19 @@ class Experiment:
 
     :param name: name of the experiment
     :param envs: ids of environments
-    :param variants: what is compared
-    :param seeds: the seeds of the runs, the same for all
-    :param timesteps: environment steps to train, for each environment
-    :param n_evaluations: how many times a run is evaluated, besides the evaluation before it begins to learn
-    :param n_eval_episodes: episodes in each evaluation
-    :param n_final_episodes: episodes in the evaluation at the end
-    :param device: PyTorch's
-    :param command: what started it, a line for each different one; the last is that of now
-    :param versions: of the packages
-    :param machine: where it was started
-    :param hyperparams: for each environment and variant, what its model is built with
+    :param variants: the variants to compare
+    :param seeds: the seeds of the runs, the same for all variants
+    :param timesteps: number of training steps for each environment
+    :param n_evaluations: number of evaluations of a run, in addition to the one before training
+    :param n_eval_episodes: episodes per evaluation
+    :param n_final_episodes: episodes of the final evaluation
+    :param device: PyTorch device
+    :param command: commands that started it, one line for each different one; the last line is the current one
+    :param versions: versions of the packages
+    :param machine: the machine it was started on
+    :param hyperparams: for each environment and variant, the hyperparameters of its model
     :param networks: for each environment and variant, its network
-    :param clips: whether runs leave moving pictures
+    :param clips: whether runs record clips
     :param main_modes: for each environment, the kind of evaluation whose returns are the scores of its runs
     """
 
@@ -99,14 +99,14 @@ class Experiment:
 
     def jobs(self) -> list[Job]:
         """
-        :return: all runs, seed by seed, so that what is there after half of the time compares all variants
+        :return: all runs, seed by seed, so that all variants can already be compared after half of the time
         """
         return [Job(env, variant, seed) for seed in self.seeds for env in self.envs for variant in self.variants]
 
     def settings(self, job: Job) -> dict[str, Any]:
         """
         :param job: a run
-        :return: what the process that makes it has to know, for JSON
+        :return: settings for the process of this run, as data for JSON
         """
         return {
             "env": job.env,
@@ -147,14 +147,14 @@ class Experiment:
 
 def differences(before: Experiment, now: Experiment, folder: Path, defaults: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
-    What keeps the runs of two experiments out of one comparison. More environments, variants or seeds do not,
-    nor does a change of what no finished run depends on, nor a parameter that came with a later version and has its default.
+    Find differences that prevent comparing the runs of two experiments. Additional environments, variants or seeds do not,
+    nor do changes that no finished run depends on, nor parameters added by a later version with their default value.
 
-    :param before: the experiment whose results are there
-    :param now: the one to go on with
-    :param folder: where the results are
-    :param defaults: of the parameters of each variant's algorithm
-    :return: the differences in words
+    :param before: the experiment with existing results
+    :param now: the experiment to continue with
+    :param folder: folder of the results
+    :param defaults: default parameters of each variant's algorithm
+    :return: descriptions of the differences
     """
     done = {(job.env, job.variant.name) for job in before.jobs() if job.is_done(folder)}
     found = []
@@ -176,7 +176,7 @@ def differences(before: Experiment, now: Experiment, folder: Path, defaults: Map
         for env in now.envs:
             if env in envs:
                 old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
-                # All parameters were noted: one that was not did not exist
+                # All parameters were recorded: one that was not did not exist
                 old = {key: str(value) for key, value in defaults[variant.name].items() if key in new} | old
                 changes += [
                     f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
@@ -185,7 +185,7 @@ def differences(before: Experiment, now: Experiment, folder: Path, defaults: Map
                     if old.get(key) != new.get(key)
                 ]
         if not changes and (hyperparams := former[variant.name].hyperparams) != variant.hyperparams:
-            # The finished runs are of other environments, but a name stands for one variant everywhere
+            # The finished runs are on other environments, but a name must stand for the same variant everywhere
             changes.append(f"hyperparams of variant {variant.name!r} were {hyperparams} and are {variant.hyperparams} now")
         found += changes
     return found
@@ -193,9 +193,9 @@ def differences(before: Experiment, now: Experiment, folder: Path, defaults: Map
 
 def merge(before: Experiment, now: Experiment) -> Experiment:
     """
-    :param before: the experiment whose results are there
-    :param now: the one to go on with, without ``differences``
-    :return: everything of both
+    :param before: the experiment with existing results
+    :param now: the experiment to continue with, without ``differences``
+    :return: the combined experiment
     """
     variants = {variant.name: variant for variant in [*before.variants, *now.variants]}
     hyperparams = {env: before.hyperparams.get(env, {}) | now.hyperparams.get(env, {}) for env in [*before.envs, *now.envs]}
@@ -207,7 +207,7 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
         variants=list(variants.values()),
         seeds=sorted({*before.seeds, *now.seeds}),
         timesteps=before.timesteps | now.timesteps,
-        # Runs that there are keep the rule by which they were scored, also that of folders older than any rule
+        # Existing runs keep the rule by which they were scored, even in folders older than any rule
         main_modes={env: mode for env, mode in now.main_modes.items() if env not in before.envs} | before.main_modes,
         hyperparams=hyperparams,
         networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in hyperparams},

@@ -1,8 +1,8 @@
 """
-The pictures, each as PNG and SVG: 16:9 with large letters, for slides.
+The pictures, each as PNG and SVG, in 16:9 with large text for slides.
 
 A variant has the same colour, line style and marker in all pictures. The colours are those of Okabe and Ito that are
-dark enough for a white background; who cannot tell them apart has the line styles and markers.
+dark enough for a white background; line styles and markers help readers who cannot tell the colours apart.
 """
 
 import textwrap
@@ -27,10 +27,10 @@ class Style(NamedTuple):
     """
     How a variant is drawn.
 
-    :param colour: as matplotlib and CSS take it, on white
-    :param linestyle: as matplotlib takes it
-    :param marker: as matplotlib takes it
-    :param dark: the colour on black
+    :param colour: colour on white, for matplotlib and CSS
+    :param linestyle: line style for matplotlib
+    :param marker: marker for matplotlib
+    :param dark: colour on black
     """
 
     colour: str
@@ -40,7 +40,7 @@ class Style(NamedTuple):
 
     @property
     def dashes(self) -> tuple[float, ...]:
-        """Dashes and gaps in widths of the line, empty for a solid one."""
+        """Dashes and gaps in units of the line width, empty for a solid line."""
         return self.linestyle[1] if isinstance(self.linestyle, tuple) else ()
 
 
@@ -69,7 +69,7 @@ _RC = {
     "axes.grid": True,
     "grid.color": "#DDDDDD",
     "axes.axisbelow": True,
-    # Letters as outlines: the same wherever the picture is shown
+    # Text as outlines, so that it looks the same everywhere
     "svg.fonttype": "path",
 }
 _SIZE = (12.8, 7.2)
@@ -78,8 +78,8 @@ _DPI = 150
 
 def styles(variants: Sequence[str]) -> dict[str, Style]:
     """
-    :param variants: their names, in the order of the experiment
-    :return: the algorithms' own styles for variants that are called after them, one of the others for each of the rest
+    :param variants: names of the variants, in the order of the experiment
+    :return: the style of each variant: the algorithm's own if it is named after an algorithm, otherwise one of the others
     """
     known = {name: _STYLES[_KNOWN[name]] for name in variants if name in _KNOWN}
     free = [style for style in _STYLES if style not in known.values()]
@@ -91,7 +91,7 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
         elif free:
             chosen[name] = free.pop(0)
         else:
-            # More variants than colours: a colour comes again with another line style and marker
+            # More variants than colours: colours repeat with another line style and marker
             i = n_beyond % len(_STYLES)
             linestyle, marker = _STYLES[(i + 3) % len(_STYLES)].linestyle, _MARKERS[i % len(_MARKERS)]
             chosen[name] = _STYLES[i]._replace(linestyle=linestyle, marker=marker)
@@ -101,24 +101,24 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
 
 @contextmanager
 def _figure(path: Path, title: str, size: tuple[float, float] = _SIZE) -> Iterator["Figure"]:
-    """A figure that is saved as ``path`` with the suffixes .png and .svg at the end of the ``with`` block."""
+    """Create a figure that is saved as ``path`` with the suffixes .png and .svg at the end of the ``with`` block."""
     matplotlib = import_extra("matplotlib")
     from matplotlib.figure import Figure
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The same data make the same files
+    # The same data must give the same files
     with matplotlib.rc_context({**_RC, "svg.hashsalt": path.name}):
         figure = Figure(figsize=size, layout="constrained")
         figure.suptitle(title, fontsize=26)
         yield figure
         figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
-        # The layout takes as long as the drawing, and is found
+        # Computing the layout takes as long as drawing, and it is already known
         figure.set_layout_engine("none")
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=_DPI)
 
 
 def _legend(figure: "Figure", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
-    # Letters that fit next to each other, with the line in front of them
+    # Width of an entry in characters, including the line in front of it
     width = max(len(label) for label in labels) + 9
     small = -(-len(labels) // max(1, 85 // width)) > 2
     n_columns = max(1, min(5, len(labels), (115 if small else 85) // width))
@@ -142,7 +142,7 @@ def _plot(axes: "Axes", lines: Sequence[Line], look: Mapping[str, Style], marker
         else:
             axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.2, linewidth=0)
         every = max(1, len(x) // 8)
-        # Not all markers of two overlapping curves at the same place
+        # Shift markers, so that those of two overlapping curves do not coincide
         begin = i * every // max(1, len(lines))
         axes.plot(
             x,
@@ -176,11 +176,11 @@ def draw_curves(
     Learning curves.
 
     :param path: where to save, without a suffix
-    :param title: of the picture
-    :param xlabel: what is on the horizontal axis
-    :param ylabel: what is on the vertical axis
-    :param lines: of the variants
-    :param look: their styles
+    :param title: title of the picture
+    :param xlabel: label of the horizontal axis
+    :param ylabel: label of the vertical axis
+    :param lines: lines of the variants
+    :param look: styles of the variants
     :param threshold: a return to mark
     """
     with _figure(path, title) as figure:
@@ -214,20 +214,20 @@ def draw_scores(
     look: Mapping[str, Style],
 ) -> None:
     """
-    One row per variant: a small marker for each run, a large one with a bar for the IQM and its interval.
+    One row per variant: a small marker per run, and a large one with a bar for the IQM and its interval.
 
     :param path: where to save, without a suffix
-    :param title: of the picture
-    :param xlabel: what the scores are
-    :param scores: of each variant, one for each run
-    :param intervals: of each variant
-    :param look: their styles
+    :param title: title of the picture
+    :param xlabel: label of the scores
+    :param scores: scores of each variant, one per run
+    :param intervals: interval of each variant
+    :param look: styles of the variants
     """
     with _figure(path, title, (_SIZE[0], 2.6 + 0.95 * len(scores))) as figure:
         axes = figure.subplots()
         for row, (name, values) in enumerate(scores.items()):
             style, interval = look[name], intervals[name]
-            # Side by side where many runs have the same score
+            # Spread out, because many runs may have the same score
             spread = row + np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.array([row + 0.0])
             axes.plot(values, spread + 0.16, style.marker, color=style.colour, alpha=0.4, markersize=9, markeredgewidth=0)
             if interval.known:
@@ -248,10 +248,10 @@ def draw_profiles(
     Performance profiles.
 
     :param path: where to save, without a suffix
-    :param title: of the picture
+    :param title: title of the picture
     :param thresholds: (points,) normalised scores
     :param profiles: share of the runs above them, for each variant
-    :param look: their styles
+    :param look: styles of the variants
     """
     with _figure(path, title) as figure:
         from matplotlib.ticker import PercentFormatter
@@ -266,10 +266,10 @@ def draw_profiles(
 
 def draw_improvements(path: Path, title: str, rows: Sequence[tuple[str, str, Interval]], look: Mapping[str, Style]) -> None:
     """
-    Probability of improvement, a row for each pair.
+    Probability of improvement, one row per pair.
 
     :param path: where to save, without a suffix
-    :param title: of the picture
+    :param title: title of the picture
     :param rows: (X, Y, probability that X > Y)
     :param look: styles of the variants
     """
@@ -302,12 +302,12 @@ def draw_diagnostics(
     path: Path, title: str, xlabel: str, panels: Mapping[str, Sequence[Line]], look: Mapping[str, Style]
 ) -> None:
     """
-    A small picture for each diagnostic.
+    One small picture per diagnostic.
 
     :param path: where to save, without a suffix
-    :param title: of the picture
-    :param xlabel: what is on the horizontal axes
-    :param panels: what is drawn under each title
+    :param title: title of the picture
+    :param xlabel: label of the horizontal axes
+    :param panels: lines to draw under each title
     :param look: styles of the variants
     """
     n_rows = (len(panels) + 1) // 2
@@ -322,7 +322,7 @@ def draw_diagnostics(
             if min(line.band.low.min() for line in lines) >= 0:
                 axes.set_ylim(0, 1.1 * max(line.band.high.max() for line in lines) or 1)
             _thousands(axes)
-            # Not every panel has every variant
+            # Not every panel contains every variant
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
         for axes in all_axes[len(panels) :]:

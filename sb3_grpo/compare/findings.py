@@ -1,4 +1,4 @@
-"""What the final scores support for each pair of variants, in plain words."""
+"""Conclusions that the final scores support for each pair of variants, in plain words."""
 
 import itertools
 import math
@@ -23,12 +23,12 @@ from sb3_grpo.compare.statistics import (
 
 class Scale(NamedTuple):
     """
-    The returns that become the normalised scores 0 and 1.
+    The returns that are normalised to the scores 0 and 1.
 
     :param low: mean return of the untrained policies
     :param high: best mean final return over the seeds of a variant
-    :param usable: whether a variant learned anything, and the second is above the first: otherwise the distance between the
-        two would be noise, or turn the order of the variants round
+    :param usable: whether any variant learned anything and ``high`` is above ``low``: otherwise, the distance between the
+        two would be noise, or reverse the order of the variants
     """
 
     low: float
@@ -38,10 +38,12 @@ class Scale(NamedTuple):
 
 class Finding(NamedTuple):
     """
-    :param env: the environment, None if it is about all of them
-    :param comparison: of two variants
+    The conclusion for two variants.
+
+    :param env: the environment, None for all environments together
+    :param comparison: comparison of two variants
     :param adjusted_p: p-value after Holm's correction
-    :param verdict: what can be said
+    :param verdict: the verdict
     :param sentence: the same in words
     """
 
@@ -54,33 +56,33 @@ class Finding(NamedTuple):
 
 def number(value: float, like: Sequence[float] = ()) -> str:
     """
-    :param value: any
-    :param like: other numbers next to it
-    :return: with as many digits as a reader wants of the largest of them, "-" for NaN
+    :param value: any number
+    :param like: other numbers shown next to it
+    :return: the number as text, with as many digits as are useful for the largest of them, "-" for NaN
     """
     if math.isnan(value):
         return "-"
     size = max(abs(x) for x in (value, *like))
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else _digits_of_small(size)
-    # Among several, what is not zero must not look like it: whether an interval ends below or at it is the question
+    # With several numbers, nonzero ones must not look like zero: readers need to see whether an interval ends below or at it
     while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):
         digits += 1
     text = f"{value:,.{digits}f}"
     if not like and "." in text:
         text = text.rstrip("0").rstrip(".")
-    # No minus before zero
+    # No minus sign before zero
     return text if text.strip("-0.") else text.removeprefix("-")
 
 
 def _digits_of_small(size: float) -> int:
-    # Two that count. What is smaller than the eighth is rounding
+    # Two significant digits. Anything beyond the eighth decimal is rounding error
     return min(max(4, 1 - math.floor(math.log10(size))), 8)
 
 
 def interval_text(interval: Interval, least: float = 0.0) -> str:
     """
-    :param interval: an estimate
-    :param least: digits are as for this size at the least
+    :param interval: an estimate with its interval
+    :param least: show digits as for a number of at least this size
     :return: "value (low to high)"
     """
     if not interval.known:
@@ -91,29 +93,29 @@ def interval_text(interval: Interval, least: float = 0.0) -> str:
 
 def scale(results: Results, env: str) -> Scale:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment
-    :return: what the scores of this environment are normalised with
+    :return: the returns with which scores of this environment are normalised
     """
     mode = results.main_mode(env)
     finals = [scores for variant in results.variants if (scores := results.final_scores(env, variant, mode)).size]
     if not finals or results.grid(env, mode)[0] != 0:
         return Scale(math.nan, math.nan, False)
     rows = results.untrained(env, mode)
-    # One policy for each seed: the mean of several is nearer to the middle than the score of a single one after learning
+    # One policy per seed: the mean of several is closer to the middle than the score of a single one after training
     most = max(results.variants, key=lambda name: (rows.variant == name).sum())
     untrained = rows[rows.variant == most].return_mean.to_numpy(float)
     learned = learned_p_value(untrained, finals) <= 1.0 - CONFIDENCE
     low = float(rows.groupby("seed").return_mean.mean().mean())
     high = max(float(scores.mean()) for scores in finals)
-    # Ranks know nothing of the one untrained policy that lifts the mean of all
+    # Ranks do not reveal a single untrained policy that raises the mean of all
     return Scale(low, high, learned and high > low)
 
 
 def common_envs(results: Results) -> tuple[list[str], list[str]]:
     """
-    :param results: of the experiment
-    :return: the variants with any finished run, and the environments in which all of these have one
+    :param results: results of the experiment
+    :return: the variants with a finished run, and the environments in which all of these have one
     """
     variants = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
     return variants, [env for env in results.envs if all(len(results.done(env, name)) for name in variants)]
@@ -121,8 +123,8 @@ def common_envs(results: Results) -> tuple[list[str], list[str]]:
 
 def normalised_scores(results: Results) -> tuple[list[str], dict[str, list[np.ndarray]]]:
     """
-    :param results: of the experiment
-    :return: the environments that can be put together, and for each variant its normalised final scores on each of them
+    :param results: results of the experiment
+    :return: the environments that can be combined, and the normalised final scores of each variant on each of them
     """
     variants, envs = common_envs(results)
     scales = {env: scale(results, env) for env in envs}
@@ -138,7 +140,7 @@ def normalised_scores(results: Results) -> tuple[list[str], dict[str, list[np.nd
 
 def find_in(results: Results, env: str) -> list[Comparison]:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment
     :return: a comparison for each pair of variants that have finished runs there
     """
@@ -149,7 +151,7 @@ def find_in(results: Results, env: str) -> list[Comparison]:
 
 def find_overall(scores: dict[str, list[np.ndarray]]) -> list[Comparison]:
     """
-    :param scores: normalised, of each variant on each environment
+    :param scores: normalised scores of each variant on each environment
     :return: a comparison for each pair of variants
     """
     return [compare(x, y, scores[x], scores[y]) for x, y in itertools.combinations(scores, 2)]
@@ -157,9 +159,9 @@ def find_overall(scores: dict[str, list[np.ndarray]]) -> list[Comparison]:
 
 def all_together(results: Results, envs: Sequence[str]) -> str:
     """
-    :param results: of the experiment
-    :param envs: the environments that were put together
-    :return: which they are, in words
+    :param results: results of the experiment
+    :param envs: the environments that were combined
+    :return: description of them
     """
     missing = [env for env in results.envs if env not in envs]
     if not missing:
@@ -169,12 +171,12 @@ def all_together(results: Results, envs: Sequence[str]) -> str:
 
 def judge(comparisons: Sequence[tuple[str | None, Comparison]], together: str = "") -> list[Finding]:
     """
-    :param comparisons: all of a kind, with the environment that each is about
-    :param together: which environments those are about that are about several
-    :return: what can be said of each, given how many they are
+    :param comparisons: all comparisons of a kind, each with its environment
+    :param together: description of the environments for comparisons of several
+    :return: the conclusion of each, given their number
     """
     adjusted = holm([comparison.p_value for _, comparison in comparisons])
-    # Whether the correction lets any difference through, if it is as clear as it can be
+    # Whether any difference, however clear, can be significant after the correction
     possible = min(holm([comparison.smallest_p for _, comparison in comparisons]), default=0.0) <= 1.0 - CONFIDENCE
     findings = []
     for (env, comparison), p_value in zip(comparisons, adjusted, strict=True):
@@ -197,8 +199,8 @@ def _counts(numbers: Sequence[int]) -> str:
 
 def seen(comparison: Comparison) -> str:
     """
-    :param comparison: of two variants
-    :return: how many of their runs beat each other, which is what was seen and not what other seeds would give
+    :param comparison: comparison of two variants
+    :return: sentence on how many of their runs beat each other: this is what was observed, not what other seeds would give
     """
     first, second, share = comparison.first, comparison.second, comparison.improvement.value
     if share < 0.5:
@@ -216,12 +218,12 @@ def sentence(
     where: str, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int, normalised: bool
 ) -> str:
     """
-    :param where: on which environments, in words
-    :param comparison: of two variants
+    :param where: description of the environments
+    :param comparison: comparison of two variants
     :param adjusted_p: its p-value after Holm's correction
-    :param judged: what can be said
-    :param n_comparisons: how many comparisons the correction is for
-    :param normalised: whether the scores are, and of several environments
+    :param judged: the verdict
+    :param n_comparisons: number of comparisons in the correction
+    :param normalised: whether scores are normalised, over several environments
     :return: a statement in plain words
     """
     first, second, difference, improvement, *_ = comparison
@@ -235,7 +237,7 @@ def sentence(
     counted = f"seeds per environment: {counted}" if normalised else f"{counted} seeds"
     if judged is Verdict.TOO_FEW_SEEDS:
         return f"Seen {where}: {seen(comparison)}; {counted}."
-    # Normalised scores are between 0 and 1 or not far off: two digits
+    # Normalised scores are in or near [0, 1]: two digits
     value, low, high = (number(x, (*difference, 1.0 if normalised else 0.0)) for x in difference)
     numbers = (
         f"IQM {value}{unit} higher (95% interval {low} to {high}); a run of {first} beats a run of {second} "

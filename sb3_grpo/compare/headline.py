@@ -1,4 +1,4 @@
-"""What the first screen says: the result in a sentence, and what a few seeds are worth."""
+"""Text of the first screen: the result in a sentence, and how much a few seeds can show."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from sb3_grpo.compare.pictures import MODE_WORDS
 from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.statistics import CONFIDENCE, MIN_SEEDS, Interval, Verdict
 
-# More differences than these are counted
+# With more differences than this, only their number is stated
 _NAMED = 3
 
 
@@ -19,9 +19,9 @@ def headline(
     intervals: dict[str, dict[str, Interval]],
 ) -> str:
     """
-    :param results: of the experiment
-    :param findings: all, of single environments and of several together
-    :param learned: the environments that were put together
+    :param results: results of the experiment
+    :param findings: all findings, on single environments and on several together
+    :param learned: the environments that were combined
     :param intervals: final returns of each variant, by environment
     :return: the result in a sentence
     """
@@ -40,8 +40,8 @@ def headline(
 
 def scored_by(results: Results) -> str:
     """
-    :param results: of the experiment
-    :return: which actions the scores are of, in words
+    :param results: results of the experiment
+    :return: description of the actions that the scores are based on
     """
     by_mode: dict[str, list[str]] = {}
     for env in results.envs:
@@ -57,7 +57,7 @@ def _ends(intervals: dict[str, dict[str, Interval]]) -> str:
 
 
 def _on_single(findings: Sequence[Finding]) -> str:
-    """How many differences there are on single environments, by name if they are few."""
+    """Sentence on the differences on single environments: their number, or their names if they are few."""
     clear = [finding for finding in findings if finding.verdict is Verdict.DIFFERENCE]
     if not clear:
         return ""
@@ -97,7 +97,7 @@ def _result(where: str, findings: Sequence[Finding]) -> str:
 
 
 def _seen(where: str, findings: Sequence[Finding]) -> str:
-    """What the runs did, where their number allows no claim."""
+    """Describe the runs if their number does not support any claim."""
     winners: dict[str, list[str]] = {}
     n_overlap = 0
     for finding in findings:
@@ -116,7 +116,7 @@ def _seen(where: str, findings: Sequence[Finding]) -> str:
 
 
 def _beaten(findings: Sequence[Finding], verdict: Verdict) -> str:
-    """ "dapo ended higher than ppo and trpo, grpo higher than trpo", of those with a verdict."""
+    """ "dapo ended higher than ppo and trpo, grpo higher than trpo", for the findings with this verdict."""
     winners: dict[tuple[str, ...], list[str]] = {}
     by_winner: dict[str, list[str]] = {}
     for finding in findings:
@@ -124,7 +124,7 @@ def _beaten(findings: Sequence[Finding], verdict: Verdict) -> str:
             first, second, difference, *_ = finding.comparison
             best, other = (first, second) if difference.value > 0 else (second, first)
             by_winner.setdefault(best, []).append(other)
-    # Those who beat the same ones together
+    # Group variants that beat the same ones
     for best, others in by_winner.items():
         winners.setdefault(tuple(others), []).append(best)
     ordered = sorted(winners.items(), key=lambda each: -len(each[0]))
@@ -141,9 +141,9 @@ def _pairs(count: int, total: int) -> str:
 
 def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
     """
-    :param results: of the experiment
-    :param findings: all
-    :return: what so few seeds are worth and how many a claim would take, said once; empty where there are enough
+    :param results: results of the experiment
+    :param findings: all findings
+    :return: how much so few seeds can show and how many a claim would need, stated once; empty if there are enough
     """
     said = []
     few = [finding for finding in findings if finding.verdict is Verdict.TOO_FEW_SEEDS]
@@ -153,7 +153,7 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
         chance = max(finding.comparison.smallest_p for finding in few)
         total = sum(finding.env is not None for finding in findings)
         n_few = sum(finding.env is not None for finding in few)
-        # Over several environments together the same seeds may be enough, and other variants may have more
+        # The same seeds may be enough over several environments together, and other variants may have more
         where = " on a single environment" if n_few == total else f" of {_pairs(n_few, total)} on single environments"
         where = "" if len(few) == len(findings) else where
         claim = "A claim" if total == 1 else f"A claim on any of the {total} pairs on single environments"
@@ -171,8 +171,8 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
 
 def seeds_needed(n_comparisons: int) -> int:
     """
-    :param n_comparisons: that Holm's correction is for
-    :return: the smallest number of seeds with which two variants whose runs do not overlap are told apart
+    :param n_comparisons: number of comparisons in Holm's correction
+    :return: the smallest number of seeds with which two variants with non-overlapping runs can be told apart
     """
     seeds = MIN_SEEDS
     while n_comparisons * 2.0 / math.comb(2 * seeds, seeds) >= 1.0 - CONFIDENCE:

@@ -1,4 +1,4 @@
-"""The table with which PPO, GRPO and DAPO are usually told apart, filled with what the runs measured."""
+"""The table that usually contrasts PPO, GRPO and DAPO, filled with measurements from the runs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from sb3_grpo.compare.results import Results
 from sb3_grpo.compare.tables import median
 from sb3_grpo.console import ALGORITHMS
 
-# The first that an algorithm logs is how far an update went from the policy that acted
+# The first key that an algorithm logs measures how far an update moved from the policy that acted
 KL_KEYS = ("train/approx_kl", "train/kl_divergence_loss")
 _WITH_CRITIC = ("a2c", "ppo", "ppo_lstm", "trpo")
 
@@ -19,8 +19,8 @@ class Fact(NamedTuple):
     """
     Part of a cell of the lecture's table.
 
-    :param text: what it says
-    :param measured: whether these runs were measured, or it is stated from the configuration
+    :param text: its text
+    :param measured: whether it was measured in these runs rather than taken from the configuration
     """
 
     text: str
@@ -29,7 +29,7 @@ class Fact(NamedTuple):
 
 def lecture_table(results: Results) -> tuple[list[str], list[tuple[str, list[list[Fact]]]]]:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :return: the variants, and for each row its title and a list of facts per variant
     """
     names = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
@@ -48,23 +48,23 @@ def lecture_table(results: Results) -> tuple[list[str], list[tuple[str, list[lis
 
 
 class _Described:
-    """What can be said of one variant over all environments."""
+    """Facts about one variant over all environments."""
 
     def __init__(self, results: Results, name: str):
         self.results, self.name = results, name
         self.algo = next(variant["algo"] for variant in results.experiment["variants"] if variant["name"] == name)
         self.envs = [env for env in results.envs if len(results.done(env, name))]
         self.grouped = self.algo in ALGORITHMS
-        # Which networks of other algorithms judge, and which act, is not known here
+        # For other algorithms, it is not known here which networks judge and which act
         self.described = self.grouped or self.algo in _WITH_CRITIC
 
     def medians(self, column: str) -> dict[str, float]:
-        """Medians of a column of runs.csv by environment."""
+        """Median of a column of runs.csv for each environment."""
         medians = {env: median(self.results.done(env, self.name)[column]) for env in self.envs}
         return {env: value for env, value in medians.items() if not np.isnan(value)}
 
     def log_means(self, key: str) -> dict[str, float]:
-        """Means of a logged value by environment: over the training of each run, then over the runs."""
+        """Mean of a logged value for each environment: over the training of each run, then over the runs."""
         means = {}
         for env in self.envs:
             values = self.results.diagnostic(env, self.name, key)
@@ -74,7 +74,7 @@ class _Described:
         return means
 
     def setting(self, name: str, words: Mapping[str, str] | None = None) -> str:
-        """A hyperparameter as the models had it, "None" if they have none, with its environments where they differ."""
+        """Value of a hyperparameter in the models, "None" if they lack it, with the environments if values differ."""
         by_value: dict[str, list[str]] = {}
         for env in self.envs:
             value = self.results.hyperparams(env, self.name).get(name, "None")
@@ -85,7 +85,7 @@ class _Described:
 
 
 def _spread(values: Iterable[float], form: Callable[[float], str] = number) -> str:
-    """Mean over the environments, and the range where they differ."""
+    """Mean over the environments, and the range if they differ."""
     values = list(values)
     texts = {form(value) for value in values}
     if len(texts) == 1:

@@ -1,4 +1,4 @@
-"""What the page's script draws from: every number once, with as many digits as can be seen."""
+"""Data for the script of the page: every number once, with as many digits as are visible."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ def live_data(
 ) -> dict[str, Any]:
     """
     :param look: styles of the variants
-    :param envs: what is drawn of each environment
-    :param scales: what is 0 and 1 on each environment
-    :param profiles: normalised scores, and the share of the runs above them for each variant
-    :return: for JSON
+    :param envs: curves of each environment
+    :param scales: the returns that are normalised to 0 and 1 on each environment
+    :param profiles: normalised scores, and the share of runs above them for each variant
+    :return: data for JSON
     """
     thresholds, bands = profiles
     return {

@@ -1,4 +1,4 @@
-"""The results of a comparison in a few small files: for a repository, a paper's supplement, a mail."""
+"""The results of a comparison in a few small files: for a repository, the supplement of a paper, or an e-mail."""
 
 import json
 import lzma
@@ -23,20 +23,20 @@ _TABLES = {"runs": "runs.csv", "evaluations": "evaluations.csv.xz", "diagnostics
 
 def is_packed(folder: Path) -> bool:
     """
-    :param folder: of a comparison
-    :return: whether it holds packed results, and no runs
+    :param folder: folder of a comparison
+    :return: whether it holds packed results and no runs
     """
     return (folder / _CONFIGS).is_file() and not (folder / "runs").is_dir()
 
 
 def pack(results: "Results", target: Path) -> None:
     """
-    Write everything that a report is made of: all evaluations, logged values, configurations and final scores.
-    A comparison can be reported from it, but not continued.
+    Write everything a report needs: all evaluations, logged values, configurations and final scores.
+    Packed results are enough for a report, but not for continuing the comparison.
 
-    :param results: of a comparison
+    :param results: results of a comparison
     :param target: folder to write to
-    :raises UsageError: if it holds runs, or these results, or packed runs that are not among these
+    :raises UsageError: if the folder holds runs, or these results, or packed runs that are not among these
     """
     if (target / "runs").is_dir():
         raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
@@ -70,8 +70,8 @@ def _finished_of(runs: "pd.DataFrame") -> set[tuple[str, str, int]]:
 
 def unpack(folder: Path, columns: Mapping[str, list[str]]) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     """
-    :param folder: with packed results
-    :param columns: of each table
+    :param folder: folder with packed results
+    :param columns: columns of each table
     :return: the configuration of each (environment, variant, seed), and the tables of runs, evaluations and diagnostics
     :raises UsageError: if a column is missing
     """

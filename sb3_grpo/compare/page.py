@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, not even a network. Without scripts it stands still, and is complete."""
+"""The page: one self-contained HTML file that needs no network. Without scripts, it is static but complete."""
 
 import json
 from collections import Counter
@@ -32,16 +32,18 @@ _ASSETS = files("sb3_grpo.compare") / "assets"
 @dataclass
 class EnvSection:
     """
+    The section of one environment.
+
     :param env: the environment
     :param curves: its learning curves
-    :param curve_files: the same as files next to the page
-    :param final: the final return of every run
-    :param diagnostics: what was logged while training, if anything was
-    :param tables: of the final scores by mode
-    :param runs: the final return of every run as a number
-    :param efficiency: how fast returns rose
-    :param findings: what can be said of each pair
-    :param clip: what its agents do, if the runs have left it
+    :param curve_files: the learning curves as files next to the page
+    :param final: picture of the final return of every run
+    :param diagnostics: values logged during training, if any
+    :param tables: tables of the final scores by mode
+    :param runs: table of the final return of every run
+    :param efficiency: table of how fast returns rose
+    :param findings: conclusions on each pair of variants
+    :param clip: clip of its agents, if the runs have recorded it
     """
 
     env: str
@@ -59,13 +61,15 @@ class EnvSection:
 @dataclass
 class Overall:
     """
-    :param envs: that were put together
-    :param scales: what is 0 and 1 on each environment
-    :param pictures: of all environments together
-    :param profiles: normalised scores, and the share of the runs above them for each variant
+    The section of all environments together.
+
+    :param envs: the environments that were combined
+    :param scales: the returns that are normalised to 0 and 1 on each environment
+    :param pictures: pictures of all environments together
+    :param profiles: normalised scores, and the share of runs above them for each variant
     :param intervals: IQM of the normalised scores of each variant, if there are several environments
-    :param table: of the same
-    :param findings: what can be said of each pair, if there are several environments
+    :param table: table of these scores
+    :param findings: conclusions on each pair of variants, if there are several environments
     """
 
     envs: list[str]
@@ -80,19 +84,19 @@ class Overall:
 @dataclass
 class Page:
     """
-    All that is on the page.
+    Content of the page.
 
-    :param results: of the experiment
+    :param results: results of the experiment
     :param look: style of each variant
     :param headline: the result in a sentence
-    :param few_seeds: what so few seeds are worth, empty where there are enough
-    :param overall: all environments together
-    :param sections: each environment
+    :param few_seeds: how much so few seeds can show, empty if there are enough
+    :param overall: section of all environments together
+    :param sections: sections of the environments
     :param cost: speed, memory and sizes
     :param tuning: where hyperparameters come from
     :param networks: whether networks are the same
-    :param lecture: what tells the variants apart
-    :param data: what the script draws from
+    :param lecture: differences between the variants
+    :param data: data that the script draws
     """
 
     results: Results
@@ -110,7 +114,7 @@ class Page:
 
 def write_page(page: Page) -> "Path":
     """
-    :param page: all that is on it
+    :param page: content of the page
     :return: the file
     """
     jinja2, markupsafe = import_extra("jinja2"), import_extra("markupsafe")
@@ -146,7 +150,7 @@ def write_page(page: Page) -> "Path":
         mode_rule=MODE_RULE if "main_modes" in page.results.experiment else "",
         style=markupsafe.Markup(style),
         script=markupsafe.Markup(script),
-        # Only these may be used, and nothing may be fetched: pictures are in the page
+        # Only these sources are allowed, and nothing may be fetched: pictures are embedded in the page
         sources=markupsafe.Markup(f"img-src data:; style-src {source_of(style)}; script-src {source_of(script)}"),
         data=markupsafe.Markup(script_json(page.data)),
     )
@@ -160,7 +164,7 @@ def _asset(name: str) -> str:
 
 
 def _colours(look: dict[str, Style]) -> str:
-    """A class for each variant, with its colour on white and on black."""
+    """CSS class of each variant, with its colours on white and on black."""
     return "\n".join(
         f".v{place} {{ --of-light: {style.colour}; --of-dark: {style.dark}; }}" for place, style in enumerate(look.values())
     )
@@ -200,7 +204,7 @@ def _flat(content: Any) -> str:
 
 
 def _verdict_grid(page: Page) -> tuple[list[str], list[tuple[str, list[tuple[str, str]]]]]:
-    """A row for each pair: what can be said of it on each environment and over all, in a word."""
+    """One row per pair of variants: the verdict on each environment and over all, in a word."""
     columns = [section.env for section in page.sections]
     findings = [finding for section in page.sections for finding in section.findings]
     if page.overall.findings:

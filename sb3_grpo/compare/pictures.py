@@ -1,4 +1,4 @@
-"""The pictures of the page: drawings, what they show in words, and the files that lie next to the page."""
+"""The pictures of the page: drawings, captions, and the files next to the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class File(NamedTuple):
     A picture next to the page, as PNG and SVG.
 
     :param label: what it shows
-    :param name: of the files, without a suffix
+    :param name: name of the files, without a suffix
     """
 
     label: str
@@ -31,16 +31,18 @@ class File(NamedTuple):
     def address(self, suffix: str) -> str:
         """
         :param suffix: png or svg
-        :return: for a link
+        :return: address for a link
         """
         return quote(f"figures/{self.name}.{suffix}")
 
 
 class Drawing(NamedTuple):
     """
-    :param still: what is seen without scripts and on paper
-    :param title: above it, if the picture has several
-    :param live: the name of what a script draws in its place, if one does
+    One drawing of a picture.
+
+    :param still: static version, shown without scripts and on paper
+    :param title: title, if the picture has several drawings
+    :param live: name of the drawing with which a script replaces it, if any
     """
 
     still: Still
@@ -51,10 +53,12 @@ class Drawing(NamedTuple):
 @dataclass
 class Picture:
     """
-    :param title: what it is about
-    :param caption: what is seen
-    :param drawings: one, or several that belong together
-    :param files: the same as files next to the page
+    A picture with its caption.
+
+    :param title: title of the picture
+    :param caption: caption that describes it
+    :param drawings: one or several drawings that belong together
+    :param files: the same picture as files next to the page
     """
 
     title: str
@@ -65,7 +69,7 @@ class Picture:
 
 def curves_picture(curves: EnvCurves, number_of: int, look: Mapping[str, Style]) -> Picture:
     """
-    :param curves: of an environment
+    :param curves: curves of an environment
     :param number_of: the environment's number on the page
     :param look: styles of the variants
     :return: its learning curves
@@ -83,9 +87,9 @@ def curves_picture(curves: EnvCurves, number_of: int, look: Mapping[str, Style])
 
 def final_picture(curves: EnvCurves, look: Mapping[str, Style], file: File) -> Picture:
     """
-    :param curves: of an environment
+    :param curves: curves of an environment
     :param look: styles of the variants
-    :param file: the same as files next to the page
+    :param file: the same picture as files next to the page
     :return: the final return of every run
     """
     numbers = {name: place for place, name in enumerate(look)}
@@ -97,11 +101,11 @@ def final_picture(curves: EnvCurves, look: Mapping[str, Style], file: File) -> P
 
 def diagnostics_picture(curves: EnvCurves, number_of: int, look: Mapping[str, Style], file: File) -> Picture:
     """
-    :param curves: of an environment
+    :param curves: curves of an environment
     :param number_of: the environment's number on the page
     :param look: styles of the variants
-    :param file: the same as files next to the page
-    :return: what was logged while training
+    :param file: the same picture as files next to the page
+    :return: the values logged during training
     """
     drawings = []
     for place, (title, lines) in enumerate(curves.diagnostics.items()):
@@ -119,11 +123,11 @@ def aggregate_picture(
     where: str, scores: dict[str, np.ndarray], intervals: dict[str, Interval], look: Mapping[str, Style], file: File
 ) -> Picture:
     """
-    :param where: on which environments
-    :param scores: normalised, of every run of each variant
-    :param intervals: their IQM
+    :param where: description of the environments
+    :param scores: normalised scores of every run of each variant
+    :param intervals: IQM of these scores
     :param look: styles of the variants
-    :param file: the same as files next to the page
+    :param file: the same picture as files next to the page
     :return: all environments together
     """
     numbers = {name: place for place, name in enumerate(look)}
@@ -137,11 +141,11 @@ def profiles_picture(
     where: str, thresholds: np.ndarray, profiles: dict[str, Band], look: Mapping[str, Style], file: File
 ) -> Picture:
     """
-    :param where: on which environments
+    :param where: description of the environments
     :param thresholds: (points,) normalised scores
     :param profiles: share of the runs above them, for each variant
     :param look: styles of the variants
-    :param file: the same as files next to the page
+    :param file: the same picture as files next to the page
     :return: performance profiles
     """
     middle = int(np.abs(thresholds - 0.5).argmin())
@@ -155,10 +159,10 @@ def profiles_picture(
 
 def improvements_picture(where: str, pairs: Sequence[Comparison], look: Mapping[str, Style], file: File) -> Picture:
     """
-    :param where: on which environments
-    :param pairs: of variants
+    :param where: description of the environments
+    :param pairs: comparisons of pairs of variants
     :param look: styles of the variants
-    :param file: the same as files next to the page
+    :param file: the same picture as files next to the page
     :return: probabilities of improvement
     """
     numbers = {name: place for place, name in enumerate(look)}

@@ -1,4 +1,4 @@
-"""Where runs take place: processes on this machine, or a Ray cluster."""
+"""Where runs are executed: processes on this machine, or a Ray cluster."""
 
 import logging
 import os
@@ -19,40 +19,40 @@ _INTERVAL = 0.5
 
 class Pool(Protocol):
     """
-    Makes runs at the same time.
+    Executes runs in parallel.
 
-    :param capacity: how many runs can be given to it
+    :param capacity: maximum number of runs that it accepts at a time
     """
 
     capacity: int
 
     def start(self, key: Key, settings: dict[str, Any], folder: Path) -> None:
         """
-        :param key: names the run
+        :param key: key of the run
         :param settings: see :meth:`Experiment.settings`
-        :param folder: where its results go
+        :param folder: folder for its results
         """
 
     def take_ended(self) -> list[Key]:
         """
-        :return: runs that have ended since the last call, and whose files are in their folders
+        :return: runs that have ended since the last call; their files are in their folders
         """
 
     def progress(self) -> dict[Key, list[float]]:
         """
-        :return: how far each run is that takes place, see ``Progress``; an empty list if it is about to begin
+        :return: progress of each current run, see ``Progress``; an empty list if it is about to begin
         """
 
     def close(self) -> None:
-        """Give up the runs that have not ended."""
+        """Abort the runs that have not ended."""
 
 
 class LocalPool:
     """
     Processes on this machine.
 
-    :param n_workers: how many at the same time
-    :param save_freq: steps from one checkpoint of a run to the next, see ``TrainingCheckpoint``
+    :param n_workers: number of runs in parallel
+    :param save_freq: number of steps between checkpoints of a run, see ``TrainingCheckpoint``
     """
 
     def __init__(self, n_workers: int, save_freq: int | None = None):
@@ -79,7 +79,7 @@ class LocalPool:
 
 
 class _Board:
-    """An actor that tasks tell how far they are."""
+    """An actor to which tasks report their progress."""
 
     def __init__(self) -> None:
         self._progress: dict[Key, list[float]] = {}
@@ -87,7 +87,7 @@ class _Board:
     def note(self, key: Key, progress: list[float] | None) -> None:
         """
         :param key: the run
-        :param progress: how far it is, None at its end
+        :param progress: its progress, None at its end
         """
         if progress is None:
             self._progress.pop(key, None)
@@ -96,19 +96,19 @@ class _Board:
 
     def read(self) -> dict[Key, list[float]]:
         """
-        :return: how far all are
+        :return: progress of all runs
         """
         return self._progress
 
 
 def _run(key: Key, settings: dict[str, Any], board: Any) -> dict[str, bytes]:
     """
-    A task: one run in a process of its own, because only a fresh one can measure its memory.
+    A task: one run in its own process, because only a fresh process can measure its memory.
 
-    :param key: the run
+    :param key: key of the run
     :param settings: see :meth:`Experiment.settings`
     :param board: the actor
-    :return: the files it has left, because there may be no folder that all machines see
+    :return: the content of its files, because the machines may not have a shared folder
     """
     with tempfile.TemporaryDirectory() as folder:
         process = RunProcess(settings, Path(folder) / "run")
@@ -121,11 +121,11 @@ def _run(key: Key, settings: dict[str, Any], board: Any) -> dict[str, bytes]:
 
 class RayPool:
     """
-    A task for each run, on a Ray cluster. Ray repeats a task whose worker or machine has died.
+    One task per run on a Ray cluster. Ray repeats a task whose worker or machine has died.
 
-    :param address: of the cluster, ``"auto"`` for the one that this machine belongs to
-    :param n_workers: how many runs at the same time, None for as many as the cluster has room for
-    :param device: of the models
+    :param address: address of the cluster, ``"auto"`` for the one that this machine belongs to
+    :param n_workers: number of runs in parallel, None for as many as the cluster has room for
+    :param device: device of the models
     """
 
     def __init__(self, address: str, n_workers: int | None, device: str):
@@ -142,11 +142,11 @@ class RayPool:
                 "One with Ray's token authentication also needs RAY_AUTH_MODE=token in the environment of this command."
             ) from error
         self.capacity = n_workers if n_workers is not None else 10**6
-        # Ray's handles have methods that its types do not know of
-        # Where the machine with the board dies, another one gets it
+        # Ray's handles have methods that its type hints do not cover
+        # If the machine with the board dies, another one takes over
         actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Board)
         self._board = actor.remote()
-        # A cluster that scales itself must see what waits for it: no limit but the user's
+        # An autoscaling cluster must see all waiting tasks: no limit except the user's
         self._task = ray.remote(num_cpus=1, num_gpus=int(device.startswith("cuda")), max_retries=3)(_run)
         self._tasks: dict[Any, tuple[Key, Path]] = {}
 
@@ -176,7 +176,7 @@ class RayPool:
         try:
             return self._ray.get(self._board.read.remote())
         except self._ray.exceptions.RayError:
-            # The board has died. The runs go on without it
+            # The board has died. The runs continue without it
             return {}
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """
-Files of comparisons that others may have written: they are data, name nothing outside of their folder, and have the size and
-the shape that they must have.
+Reading files of comparisons that others may have written: checks that they are data only, refer to nothing outside of their
+folder, and have the expected size and structure.
 """
 
 import json
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 # How actions are chosen in evaluations
 MODES = ("deterministic", "stochastic")
-# Beyond are the seeds of evaluations
+# Larger seeds are used for evaluations
 MAX_SEED = 2**31 - 1
-# Of environments, variants and seeds together
+# Maximum number of environments x variants x seeds
 MAX_RUNS = 100_000
 MAX_VARIANTS = 1000
 MAX_TIMESTEPS = 10**12
 MAX_EVALUATIONS = 100_000
-# In bytes, once unpacked
+# In bytes, after decompression
 _MAX_SIZE = 2**29
-# Of the name of a folder, by most file systems
+# Maximum length of a folder name in most file systems
 _MAX_NAME = 255
 _MAX_YAML_SIZE = 2**20
-# A few lines of YAML can stand for more than any memory holds
+# A few lines of YAML can expand to more than fits into memory
 _MAX_YAML_VALUES = 100_000
 
 
 @dataclass(frozen=True)
 class Name(Kind):
     """
-    What becomes the name of a folder.
+    Text that becomes the name of a folder.
 
-    :param pattern: what it looks like
-    :param wanted: the same in words
+    :param pattern: pattern that it must match
+    :param wanted: description of the pattern
     """
 
     pattern: str
@@ -61,7 +61,7 @@ class Name(Kind):
 VARIANT_NAME = Name(r"[\w+-][\w .,;=+()-]*", "use letters, digits, blanks and . , ; = + - ( )")
 ENV_ID = Name(r"([\w.:-]{1,100}/)?[\w.:-]{1,100}", "the id of an environment, such as CartPole-v1 or ALE/Pong-v5")
 
-# A type, a kind, a list with what each entry is, or a dictionary: with "*", what each value is
+# A type, a kind, a list with the shape of its entries, or a dictionary ("*": the shape of all values)
 _EXPERIMENT = {
     "name": str,
     "envs": [ENV_ID],
@@ -118,7 +118,7 @@ def _in_words(kind: type) -> str:
 def _read(path: Path, shape: Any) -> Any:
     """
     :param path: a JSON file
-    :param shape: what it must be
+    :param shape: required shape of its content
     :return: its content
     """
     try:
@@ -132,7 +132,7 @@ def _read(path: Path, shape: Any) -> Any:
 
 
 def _whole_number(text: str) -> int:
-    # No count has this many digits, and what is not in the shape goes into tables of floats
+    # No count has this many digits, and numbers not covered by the shape go into tables of floats
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"{text[:20]}... is too large a number")
     return int(text)
@@ -151,8 +151,8 @@ def _bytes(path: Path) -> bytes:
 
 def read_experiment_json(folder: Path) -> dict[str, Any]:
     """
-    :param folder: of a comparison
-    :return: what ``experiment.json`` says
+    :param folder: folder of a comparison
+    :return: content of ``experiment.json``
     """
     path = folder / "experiment.json"
     content = _read(path, _EXPERIMENT)
@@ -170,9 +170,9 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
 def check_size(envs: list[Any], variants: list[Any], seeds: list[int], where: str) -> None:
     """
     :param envs: ids of environments
-    :param variants: what is compared
+    :param variants: the variants to compare
     :param seeds: seeds of the runs
-    :param where: for the message
+    :param where: location for the error message
     """
     if len(variants) > MAX_VARIANTS:
         raise UsageError(f"{where}: there are more than {MAX_VARIANTS:,} variants, which no comparison shows")
@@ -183,7 +183,7 @@ def check_size(envs: list[Any], variants: list[Any], seeds: list[int], where: st
 def read_result(path: Path) -> dict[str, Any]:
     """
     :param path: a ``result.json``
-    :return: what it says
+    :return: its content
     """
     content = _read(path, _RESULT)
     missing = [key for key in ("steps", "seconds") if content.get(key) is None]
@@ -195,15 +195,15 @@ def read_result(path: Path) -> dict[str, Any]:
 def read_config(path: Path) -> dict[str, Any]:
     """
     :param path: a ``config.json``
-    :return: what it says
+    :return: its content
     """
     return _read(path, _CONFIG)
 
 
 def read_configs(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """
-    :param path: all configurations of packed results
-    :return: that of each (environment, variant, seed)
+    :param path: file with all configurations of packed results
+    :return: the configuration of each (environment, variant, seed)
     """
     content = _read(path, [{"env": ENV_ID, "variant": VARIANT_NAME, "seed": Whole(0, MAX_SEED), "config": _CONFIG}])
     try:
@@ -215,16 +215,16 @@ def read_configs(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
 def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFrame":
     """
     :param path: a CSV file
-    :param columns: those that it may have
+    :param columns: columns that it may have
     :param options: see ``pandas.read_csv``
-    :return: its rows; none if a run has just begun it
+    :return: its rows; empty if a run has only just created it
     """
     import io
 
     import pandas as pd
 
     try:
-        # A variant may be called 1.0 or NA
+        # A variant may be named 1.0 or NA
         texts: dict[str, Any] = {"dtype": dict.fromkeys(_TEXTS, str), "keep_default_na": False, "na_values": [""]}
         table = pd.read_csv(io.BytesIO(_bytes(path)), **texts, **options)
         for column in table.columns.intersection(list(columns)).difference(_TEXTS):
@@ -237,7 +237,7 @@ def read_table(path: Path, columns: Iterable[str], **options: Any) -> "pd.DataFr
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Of a key that is there twice the last one would count. Merge keys (``<<: [*a, *a]``) multiply what they stand for."""
+    """Refuse duplicate keys, of which the last would win, and merge keys (``<<: [*a, *a]``), which multiply their content."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -264,8 +264,8 @@ class _StrictLoader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Any:
     """
-    :param path: a file that a user has written
-    :return: its content, nothing of it evaluated
+    :param path: a file written by a user
+    :return: its content, without evaluating any of it
     """
     try:
         text = path.read_bytes()
@@ -274,7 +274,7 @@ def read_yaml(path: Path) -> Any:
         content = yaml.load(text, Loader=_StrictLoader)
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}") from error
-    # What is no date and no number, and what no key can be, has errors of its own
+    # Invalid dates, numbers and keys raise other errors than YAMLError
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     n_values = sum(1 for _, _ in zip(_values(content), range(_MAX_YAML_VALUES), strict=False))

@@ -1,4 +1,4 @@
-"""What is kept of a run while it trains: evaluations, seconds, what it logs."""
+"""Records of a run during training: evaluations, time, logged values."""
 
 import time
 from collections import defaultdict
@@ -19,11 +19,11 @@ _PROGRESS_INTERVAL = 0.5
 
 class Progress(NamedTuple):
     """
-    How far a run is.
+    Progress of a run.
 
     :param steps: environment steps so far
-    :param seconds: of training
-    :param wall_seconds: of training and evaluations
+    :param seconds: seconds of training
+    :param wall_seconds: seconds of training and evaluations
     """
 
     steps: int
@@ -33,15 +33,15 @@ class Progress(NamedTuple):
 
 class Recorder(BaseCallback):
     """
-    Evaluates at the steps at which all runs are evaluated, and keeps the time of the training without evaluations and
+    Evaluates at the steps at which all runs are evaluated, and measures the training time without evaluations and
     checkpoints.
 
-    :param evaluator: evaluates
+    :param evaluator: evaluates the model
     :param timesteps: budget of the run
-    :param n_evaluations: how many times, besides the evaluation before the training
-    :param n_episodes: episodes in each evaluation
-    :param report: told from time to time how far the run is
-    :param checkpoint: writes checkpoints, with what is kept here
+    :param n_evaluations: number of evaluations, in addition to the one before training
+    :param n_episodes: episodes per evaluation
+    :param report: function that is called from time to time with the progress
+    :param checkpoint: callback that writes checkpoints, including the state of this one
     """
 
     def __init__(
@@ -60,33 +60,33 @@ class Recorder(BaseCallback):
         self.rows: list[dict[str, Any]] = []
         self._report = report
         self._checkpoint = checkpoint
-        self._n_evaluated = 0  # of the targets
+        self._n_evaluated = 0  # number of targets evaluated so far
         self._begin = self._last_report = 0.0
-        self._paused = 0.0  # for evaluations, and for checkpoints before an interruption
+        self._paused = 0.0  # seconds of evaluations, and of checkpoints before an interruption
         self._at_rollout = Progress(0, 0.0, 0.0)
         self._earlier_memory = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of training."""
+        """Seconds of training."""
         writing = 0.0 if self._checkpoint is None else self._checkpoint.seconds
         return time.perf_counter() - self._begin - self._paused - writing
 
     @property
     def memory(self) -> float:
-        """The most that the process has held, or the one before an interruption, in MiB."""
+        """Peak memory in MiB of this process, or of the one before an interruption."""
         return max(self._earlier_memory, peak_memory())
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: for a checkpoint
+        :return: state for a checkpoint
         """
         evaluated = {"rows": self.rows, "n_evaluated": self._n_evaluated}
         return {**evaluated, "progress": tuple(self._at_rollout), "memory": self.memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: of a checkpoint
+        :param state: state from a checkpoint
         """
         self.rows, self._n_evaluated, self._earlier_memory = state["rows"], state["n_evaluated"], state["memory"]
         before = Progress(*state["progress"])
@@ -99,11 +99,11 @@ class Recorder(BaseCallback):
             self._reach(0)
 
     def _on_rollout_start(self) -> None:
-        # The time that it takes to write a checkpoint, which comes next, is not to be in it
+        # Must not include the time for writing a checkpoint, which comes next
         self._at_rollout = self._progress()
 
     def _on_step(self) -> bool:
-        # The last evaluation is after the update that the budget still pays for
+        # The last evaluation comes after the last update within the budget
         if self.num_timesteps >= self.targets[self._n_evaluated] and self._n_evaluated < len(self.targets) - 1:
             self._reach(self.num_timesteps)
         now = time.perf_counter()
@@ -122,9 +122,9 @@ class Recorder(BaseCallback):
 
     def finish(self, n_episodes: int) -> None:
         """
-        Evaluate after the training: as before, and once more with other starts.
+        Evaluate after the training: as before, and once more with different starts.
 
-        :param n_episodes: how many of them
+        :param n_episodes: number of episodes with different starts
         """
         self._evaluate(self.targets[self._n_evaluated :], self.n_episodes, final=False)
         self._evaluate(self.targets[-1:], n_episodes, final=True)
@@ -139,7 +139,7 @@ class Recorder(BaseCallback):
 
 
 class DroppedSteps(BaseCallback):
-    """Counts the steps of groups that dynamic sampling has drawn and dropped."""
+    """Counts the steps of groups that dynamic sampling has dropped."""
 
     model: OnGroupAlgorithm
 
@@ -150,13 +150,13 @@ class DroppedSteps(BaseCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: for a checkpoint
+        :return: state for a checkpoint
         """
         return {"n_dropped": self.n_dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: of a checkpoint
+        :param state: state from a checkpoint
         """
         self.n_dropped = state["n_dropped"]
 
@@ -180,10 +180,10 @@ class DroppedSteps(BaseCallback):
 
 class Diagnostics(KVWriter):
     """
-    Collects what a model logs, averaged over parts of the training.
+    Collects the values that a model logs, averaged over intervals of the training.
 
-    :param interval: steps in a part
-    :param seconds: tells the seconds of training
+    :param interval: number of steps per interval
+    :param seconds: function that returns the seconds of training
     """
 
     def __init__(self, interval: float, seconds: Callable[[], float]):
@@ -195,22 +195,22 @@ class Diagnostics(KVWriter):
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: for a checkpoint
+        :return: state for a checkpoint
         """
         return {"rows": self.rows, "values": dict(self._values), "next": self._next}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: of a checkpoint
+        :param state: state from a checkpoint
         """
         self.rows, self._next = state["rows"], state["next"]
         self._values.update(state["values"])
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """
-        :param key_values: what was logged
+        :param key_values: logged values
         :param key_excluded: not used
-        :param step: environment steps
+        :param step: environment steps so far
         """
         for key, value in key_values.items():
             if not key.startswith("time/") and isinstance(value, int | float | np.number) and np.isfinite(value):

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo compare report``: tables, pictures and the page from what the runs left."""
+"""``python -m sb3_grpo compare report``: tables, pictures and the page from the results of the runs."""
 
 import math
 import re
@@ -27,9 +27,9 @@ from sb3_grpo.compare.statistics import Comparison, iqm_interval, performance_pr
 def make_report(folder: Path) -> Path:
     """
     Collect the runs of an experiment into ``runs.csv``, ``evaluations.csv`` and ``diagnostics.csv``, draw the pictures into
-    ``figures/``, and write ``report.html``. May be called while runs are still going on: it tells which are missing.
+    ``figures/``, and write ``report.html``. May be called while runs are still in progress: it reports which are missing.
 
-    :param folder: the experiment's
+    :param folder: folder of the experiment
     :return: the page
     """
     results = collect(folder)
@@ -90,7 +90,7 @@ def _file(label: str, kind: str, env: str = "") -> File:
 
 
 def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> dict[str, list[File]]:
-    """Draw everything about one environment, next to the page; the files by what they show."""
+    """Draw everything about one environment into files next to the page; return the files by content."""
     env, mode = curves.env, curves.mode
     steps = [
         (each, _file(f"steps, {MODE_WORDS[each]}", "curves_steps" if each == mode else f"curves_steps_{each}", env))
@@ -122,7 +122,7 @@ def _overall(results: Results, look: dict[str, Style], compared: Sequence[tuple[
     where = envs[0] if len(envs) == 1 else f"{len(envs)} environments"
     pooled = {name: np.concatenate(values) for name, values in scores.items()}
     lowest = min(0.0, *(float(values.min()) for values in pooled.values()))
-    # Hundredths: 0.5, which the picture's words are of, and 1 are among them
+    # Hundredths, including 0.5, which the text of the picture refers to, and 1
     thresholds = np.arange(math.floor(100 * max(lowest, -0.5)), 111) / 100
     profiles = {name: performance_profile(values, thresholds) for name, values in scores.items()}
     overall.profiles = thresholds, profiles
@@ -138,7 +138,7 @@ def _overall(results: Results, look: dict[str, Style], compared: Sequence[tuple[
         compared = [(None, comparison) for comparison in find_overall(scores)]
         overall.table = tables.overall_table(envs, scores, overall.intervals)
         overall.findings = judge(compared, all_together(results, envs))
-    # Of one environment, if there is only one to put together
+    # From one environment, if there is only one to combine
     pairs = [comparison for env, comparison in compared if env in (None, envs[0])]
     if pairs:
         file = _file("probability of improvement", "probability_of_improvement")

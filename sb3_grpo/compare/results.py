@@ -1,4 +1,4 @@
-"""The tables of an experiment's runs, and the matrices of them that the statistics work on."""
+"""The tables of an experiment's runs, and the matrices that the statistics are computed from."""
 
 import importlib
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def import_extra(name: str) -> ModuleType:
     """
-    :param name: a module that the extra ``compare`` brings along
+    :param name: a module that the extra ``compare`` installs
     :return: the module
     """
     try:
@@ -29,14 +29,14 @@ def import_extra(name: str) -> ModuleType:
 @dataclass
 class Results:
     """
-    What the runs of an experiment left.
+    The results of an experiment's runs.
 
-    :param folder: the experiment's folder
-    :param experiment: what ``experiment.json`` says
-    :param configs: what the ``config.json`` of each (environment, variant, seed) says
-    :param runs: a row for each run that was planned
-    :param evaluations: a row for each evaluation
-    :param diagnostics: a row for each logged value
+    :param folder: folder of the experiment
+    :param experiment: content of ``experiment.json``
+    :param configs: content of ``config.json`` for each (environment, variant, seed)
+    :param runs: one row per planned run
+    :param evaluations: one row per evaluation
+    :param diagnostics: one row per logged value
     :param notes: what a reader has to know about the data
     """
 
@@ -59,16 +59,16 @@ class Results:
 
     @property
     def modes(self) -> list[str]:
-        """The kinds of evaluation that there are."""
+        """The kinds of evaluation in the results."""
         there = set(self.evaluations["mode"])
         return [mode for mode in MODES if mode in there]
 
     def main_mode(self, env: str) -> str:
         """
         :param env: an environment
-        :return: the kind of evaluation whose returns are the scores of its runs, as it was written down before they began
+        :return: the kind of evaluation whose returns are the scores of its runs, as recorded before they began
         """
-        # Experiments of earlier versions have none
+        # Not recorded by earlier versions
         return self.experiment.get("main_modes", {}).get(env, "deterministic")
 
     def done(self, env: str, variant: str) -> "pd.DataFrame":
@@ -84,7 +84,7 @@ class Results:
         """
         :param env: an environment
         :param variant: a variant
-        :return: what its model was built with, defaults included
+        :return: the hyperparameters of its model, including defaults
         """
         return self.experiment.get("hyperparams", {}).get(env, {}).get(variant, {})
 
@@ -92,8 +92,8 @@ class Results:
         """
         :param env: an environment
         :param mode: how actions are chosen
-        :param variant: only of this one
-        :return: evaluations of finished runs only: a run that broke off would otherwise count up to there
+        :param variant: only evaluations of this variant
+        :return: evaluations of finished runs only: otherwise, an aborted run would count up to the point where it ended
         """
         rows = self.evaluations[(self.evaluations.env == env) & (self.evaluations["mode"] == mode)]
         if variant is not None:
@@ -106,7 +106,7 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :return: (n,) mean return of each finished run at the end
+        :return: (n,) mean final return of each finished run
         """
         rows = self.finished_evaluations(env, mode, variant).sort_values("seed")
         return rows[rows.final == 1].return_mean.to_numpy(float)
@@ -115,7 +115,7 @@ class Results:
         """
         :param env: an environment
         :param mode: how actions are chosen
-        :return: the evaluations of the finished runs before they began to learn
+        :return: the evaluations of finished runs before training
         """
         rows = self.finished_evaluations(env, mode)
         return rows[(rows.target_steps == 0) & (rows.final == 0)]
@@ -125,7 +125,7 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :return: share of the episodes at the end that succeeded, NaN if the environment does not say
+        :return: success rate in the final evaluations, NaN if the environment does not report success
         """
         rows = self.finished_evaluations(env, mode, variant)
         return float(rows[rows.final == 1].success_rate.astype(float).mean())
@@ -148,8 +148,8 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :param column: what of the evaluations
-        :return: (n, points) a curve of each finished run on the grid
+        :param column: column of the evaluations
+        :return: (n, points) one curve per finished run, on the grid
         """
         rows = self._one_evaluation_each(env, variant, mode)
         table = rows.pivot(index="seed", columns="target_steps", values=column)
@@ -160,8 +160,8 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :param points: how many
-        :return: (points,) seconds, up to the end of the fastest run, and (n, points) returns, interpolated linearly
+        :param points: number of points
+        :return: (points,) seconds up to the end of the fastest run, and (n, points) linearly interpolated returns
         """
         runs = self._over_time(env, variant, mode)
         grid = np.linspace(max(seconds[0] for seconds, _ in runs), min(seconds[-1] for seconds, _ in runs), points)
@@ -170,7 +170,7 @@ class Results:
     def shortest_time(self, env: str) -> float:
         """
         :param env: an environment in which a run has finished
-        :return: seconds of training that the variant with the shortest runs takes there, median over its seeds
+        :return: training time in seconds of the variant with the shortest runs, median over its seeds
         """
         times = [self.done(env, name).seconds.astype(float).median() for name in self.variants]
         return float(np.nanmin(times))
@@ -180,8 +180,8 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :param seconds: of training, evaluations left out, as in ``shortest_time``
-        :return: (n,) return of each finished run at that time, interpolated linearly; at its end, if that was earlier
+        :param seconds: training time without evaluations, as in ``shortest_time``
+        :return: (n,) linearly interpolated return of each finished run at that time, or at its end if that was earlier
         """
         return np.array([np.interp(seconds, *run) for run in self._over_time(env, variant, mode)])
 
@@ -190,13 +190,13 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param mode: how actions are chosen
-        :return: seconds and returns of each finished run, at its own evaluations
+        :return: seconds and returns of each finished run at its own evaluations
         """
         rows = self._one_evaluation_each(env, variant, mode).sort_values("seconds")
         return [(run.seconds.to_numpy(float), run.return_mean.to_numpy(float)) for _, run in rows.groupby("seed")]
 
     def _one_evaluation_each(self, env: str, variant: str, mode: str) -> "pd.DataFrame":
-        """The evaluation at the end has more episodes; on a curve all points have equally many."""
+        """Keep one evaluation per point: not the final one, which has more episodes than the other points of a curve."""
         rows = self.finished_evaluations(env, mode, variant).sort_values("final", kind="stable")
         return rows.drop_duplicates(["seed", "target_steps"])
 
@@ -205,7 +205,7 @@ class Results:
         :param env: an environment
         :param variant: a variant
         :param key: a key of the logger
-        :return: (n, points - 1) mean of each finished run between two evaluations, NaN where nothing was logged
+        :return: (n, points - 1) mean of each finished run between successive evaluations, NaN where nothing was logged
         """
         import pandas as pd
 
@@ -215,7 +215,7 @@ class Results:
         grid = self.grid(env, self.main_mode(env))
         if rows.empty or len(grid) < 2:
             return np.empty((0, max(len(grid) - 1, 0)))
-        # What the last episodes overshoot the budget by belongs to the last interval
+        # Steps beyond the budget, from the last episodes, belong to the last interval
         bins = pd.cut(rows.steps.clip(upper=grid[-1]), grid, labels=False, include_lowest=True)
         table = rows.groupby(["seed", bins]).value.mean().unstack()
         return table.reindex(columns=range(len(grid) - 1)).to_numpy(float)

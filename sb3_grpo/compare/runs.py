@@ -1,4 +1,4 @@
-"""The folder of a run: what it leaves there, and whether it has finished."""
+"""The folder of a run: its files, and whether the run has finished."""
 
 import csv
 import math
@@ -42,19 +42,19 @@ RUN_COLUMNS = [
 
 def run_folder(folder: Path, env: str, variant: str, seed: int) -> Path:
     """
-    :param folder: the experiment's
+    :param folder: folder of the experiment
     :param env: an environment
     :param variant: a variant
     :param seed: a seed
-    :return: where this run leaves its files
+    :return: folder for the files of this run
     """
     return folder / "runs" / env / variant / str(seed)
 
 
 def damage(run: Path) -> str | None:
     """
-    :param run: folder of a run that has finished
-    :return: what is wrong with it: a disk that was full or a power cut may have taken its results
+    :param run: folder of a finished run
+    :return: what is wrong with its files, if anything: a full disk or a power cut may have destroyed results
     """
     try:
         with (run / "evaluations.csv").open(newline="") as file:
@@ -85,7 +85,7 @@ def _is_finite(text: str | None) -> bool:
 def run_row(run: Path) -> dict[str, Any]:
     """
     :param run: folder of a run
-    :return: its row in the table of runs: what it says about itself, or why there is nothing
+    :return: its row in the table of runs: its result, or why there is none
     """
     if (run / "result.json").is_file():
         lost = damage(run)

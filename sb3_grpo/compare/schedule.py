@@ -1,4 +1,4 @@
-"""Give the runs of an experiment to workers, and show how far they are."""
+"""Distribute the runs of an experiment to workers, and show their progress."""
 
 import csv
 import time
@@ -19,7 +19,7 @@ from sb3_grpo.compare.experiment import Experiment, Job
 from sb3_grpo.compare.pools import Key, LocalPool, Pool
 from sb3_grpo.compare.worker import failure
 
-# Seconds: a worker does not wait long for its next run, and the table costs little
+# In seconds: a worker does not wait long for its next run, and updating the table costs little
 _POLL, _SHOW = 0.05, 0.5
 
 
@@ -28,12 +28,12 @@ class Row:
     """
     The runs of a variant on an environment.
 
-    :param timesteps: budget of each
-    :param n_runs: how many there are
-    :param n_done: how many have results
-    :param n_failed: how many have failed
-    :param running: how far those are that take place: see ``Progress``
-    :param ended: how far those have come that took place here
+    :param timesteps: budget of each run
+    :param n_runs: number of runs
+    :param n_done: number of runs with results
+    :param n_failed: number of failed runs
+    :param running: progress of current runs, see ``Progress``
+    :param ended: progress of runs that ended in this process
     """
 
     timesteps: int
@@ -45,14 +45,14 @@ class Row:
 
     @property
     def steps_left(self) -> float:
-        """Of all its runs."""
+        """Steps left over all runs."""
         begun = sum(min(progress[0], self.timesteps) for progress in self.running.values())
         return (self.n_runs - self.n_done - self.n_failed) * self.timesteps - begun
 
     def speed(self, column: int) -> float | None:
         """
-        :param column: 1 for steps in a second of training, 2 for those in a second with evaluations
-        :return: of one run; None if it is not yet known
+        :param column: 1 for steps per second of training, 2 for steps per second including evaluations
+        :return: speed of one run; None if not known yet
         """
         known = [progress for progress in [*self.ended, *self.running.values()] if progress[column] > 0]
         return sum(progress[0] for progress in known) / sum(progress[column] for progress in known) if known else None
@@ -60,11 +60,11 @@ class Row:
 
 class Board:
     """
-    Shows how far the runs are: a live table in a terminal, lines elsewhere.
+    Shows the progress of the runs: a live table in a terminal, lines elsewhere.
 
     :param experiment: the experiment
-    :param folder: its folder
-    :param console: where to show it
+    :param folder: folder of the experiment
+    :param console: console to print to
     """
 
     def __init__(self, experiment: Experiment, folder: Path, console: Console):
@@ -94,7 +94,7 @@ class Board:
 
     def update(self, progress: dict[Key, list[float]]) -> None:
         """
-        :param progress: how far each run is that takes place
+        :param progress: progress of each current run
         """
         for (env, variant), row in self._rows.items():
             row.running = {key[2]: value or [0, 0, 0] for key, value in progress.items() if key[:2] == (env, variant)}
@@ -107,7 +107,7 @@ class Board:
     def expected_seconds(self, job: Job) -> float:
         """
         :param job: a run
-        :return: how long it takes if it is as fast as the others of its variant have been; infinite if there are none yet
+        :return: expected duration, if it is as fast as earlier runs of its variant; infinite if there are none yet
         """
         row = self._rows[job.env, job.variant.name]
         speed = row.speed(2)
@@ -121,7 +121,7 @@ class Board:
         """
         row = self._rows[job.env, job.variant.name]
         last = row.running.pop(job.seed, [])
-        # A run that was interrupted has taken seconds before
+        # A run that was interrupted has already taken some time before
         seconds = max([time.perf_counter() - self._begun.pop(key, time.perf_counter()), *last[2:]])
         folder = job.folder(self._folder)
         error = failure(folder)
@@ -139,7 +139,7 @@ class Board:
             line = Text.assemble(f"[{n_ended}/{self._n_runs}] ", (f"{job}: {outcome}", style))
             self._console.print(line, soft_wrap=True, highlight=False)
         if error is not None and row.n_failed == 1:
-            # The others of this variant will hardly have another reason
+            # Others of this variant will most likely fail for the same reason
             self._console.print(Text(error.rstrip(), "dim"), soft_wrap=True, highlight=False)
             self._console.print(Text(f"The traceback is in {folder / 'error.txt'}", "dim"), soft_wrap=True)
         return error
@@ -168,10 +168,10 @@ class Board:
         return Group(table, Text(f"{n_done} of {self._n_runs} runs finished, time left: {total}", "bold"))
 
     def _seconds_left(self) -> dict[tuple[str, str], float | None]:
-        """Of each row, if all workers took turns at it."""
+        """Seconds left for each row, if all workers took turns at it."""
         speeds = {key: row.speed(2) for key, row in self._rows.items()}
         known = [speed for speed in speeds.values() if speed is not None]
-        # As long as nothing is known of a variant, it is as slow as the others
+        # Until the speed of a variant is known, assume that it is as slow as the others
         typical = len(known) / sum(1 / speed for speed in known) if known else None
         left: dict[tuple[str, str], float | None] = {}
         for key, row in self._rows.items():
@@ -185,7 +185,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _outcome(folder: Path) -> tuple[float, float, str]:
-    """Steps, seconds of training, and the final return in words."""
+    """Steps, seconds of training, and a description of the final return."""
     with (folder / "evaluations.csv").open(newline="") as file:
         last = [row for row in csv.DictReader(file) if row["final"] == "1"]
     returns = ", ".join(f"{float(row['return_mean']):.1f} ({row['mode']})" for row in last)
@@ -194,13 +194,13 @@ def _outcome(folder: Path) -> tuple[float, float, str]:
 
 def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> int:
     """
-    Make all runs that have no results yet. Whatever ends it, those that are finished stay.
+    Execute all runs that have no results yet. If this is interrupted, finished runs are kept.
 
     :param experiment: the experiment
-    :param folder: its folder
-    :param pool: makes the runs
-    :param board: shows them
-    :return: how many have failed
+    :param folder: folder of the experiment
+    :param pool: pool that executes the runs
+    :param board: board that shows their progress
+    :return: number of failed runs
     """
     jobs = [job for job in experiment.jobs() if not job.is_done(folder)]
     n_failed = 0
@@ -221,21 +221,21 @@ def run_jobs(experiment: Experiment, folder: Path, pool: Pool, board: Board) -> 
 def without_clip(experiment: Experiment, folder: Path) -> list[Job]:
     """
     :param experiment: the experiment
-    :param folder: its folder
-    :return: finished runs that have neither a clip nor the reason why there is none: they were interrupted after their
-        result, or were made without
+    :param folder: folder of the experiment
+    :return: finished runs with neither a clip nor a reason for its absence: they were interrupted after writing their
+        result, or executed without clips
     """
     return [job for job in experiment.jobs() if job.is_done(folder) and not (job.folder(folder) / DESCRIPTION).is_file()]
 
 
 def make_clips(jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: LocalPool) -> None:
     """
-    Make the clips of finished runs.
+    Record the clips of finished runs.
 
     :param jobs: the runs
     :param experiment: the experiment
-    :param folder: its folder
-    :param pool: makes them on this machine, where the models are
+    :param folder: folder of the experiment
+    :param pool: pool on this machine, where the models are
     """
     try:
         for _ in _give_out(jobs, experiment, folder, pool, lambda job: inf):
@@ -248,18 +248,18 @@ def _give_out(
     jobs: Sequence[Job], experiment: Experiment, folder: Path, pool: Pool, expected_seconds: Callable[[Job], float]
 ) -> Iterator[tuple[dict[Key, Job], list[tuple[Job, Key]]]]:
     """
-    :param jobs: what is to be made
+    :param jobs: runs to execute
     :param experiment: the experiment
-    :param folder: its folder
-    :param pool: makes them
-    :param expected_seconds: how long one takes, as far as is known by then
-    :return: again and again until all have ended: those that take place, and those that have just ended
+    :param folder: folder of the experiment
+    :param pool: pool that executes them
+    :param expected_seconds: function that returns the expected duration of a run, as far as known at that time
+    :return: repeatedly until all have ended: the current runs, and those that have just ended
     """
     waiting = list(jobs)
     running: dict[Key, Job] = {}
     while waiting or running:
         while waiting and len(running) < pool.capacity:
-            # Of a seed the longest first: otherwise the last of them is waited for by idle workers
+            # Longest runs of a seed first: otherwise, idle workers would wait for the last of them
             job = max((job for job in waiting if job.seed == waiting[0].seed), key=expected_seconds)
             waiting.remove(job)
             key = (job.env, job.variant.name, job.seed)

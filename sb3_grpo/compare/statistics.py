@@ -1,8 +1,8 @@
 """
-What the report computes: interquartile means, bootstrap intervals, probabilities of improvement, and what they support.
+Statistics of the report: interquartile means, bootstrap intervals, probabilities of improvement, and what they support.
 
-The intervals are rliable's stratified bootstrap. A sample is the array of one variant's scores on one environment, a
-row per seed; samples on several environments may have different numbers of seeds.
+Intervals come from rliable's stratified bootstrap. A sample is the array of one variant's scores on one environment, one
+row per seed; samples from different environments may have different numbers of seeds.
 """
 
 import math
@@ -17,10 +17,10 @@ from sb3_grpo.compare.results import import_extra
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-# With one or two seeds the bootstrap has hardly anything to draw from
+# With one or two seeds, the bootstrap has hardly anything to resample
 MIN_SEEDS = 3
 _SEED = 0
-# Parts of 1 by which the permutation test tells probabilities of improvement apart, at most
+# Finest resolution of probabilities of improvement in the permutation test, in parts of 1
 _FINEST = 200_000
 
 
@@ -29,7 +29,7 @@ class Interval(NamedTuple):
     An estimate and its interval.
 
     :param value: the estimate
-    :param low: lower end, NaN where there are too few seeds for an interval
+    :param low: lower end, NaN if there are too few seeds for an interval
     :param high: upper end
     """
 
@@ -43,8 +43,8 @@ class Interval(NamedTuple):
 
     def excludes(self, value: float) -> bool:
         """
-        :param value: any
-        :return: whether there is an interval and the value lies outside
+        :param value: any value
+        :return: whether there is an interval and it does not contain the value
         """
         return self.known and (value < self.low or value > self.high)
 
@@ -54,7 +54,7 @@ class Band(NamedTuple):
     Estimates along a curve and their pointwise intervals.
 
     :param value: (points,) the estimates
-    :param low: (points,) lower ends, NaN where there are too few seeds
+    :param low: (points,) lower ends, NaN if there are too few seeds
     :param high: (points,) upper ends
     """
 
@@ -64,7 +64,7 @@ class Band(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the data say of two variants."""
+    """What the data say about two variants."""
 
     TOO_FEW_SEEDS = "too few seeds"
     NO_DIFFERENCE = "no difference shown"
@@ -75,16 +75,16 @@ class Verdict(Enum):
 
 class Comparison(NamedTuple):
     """
-    Two variants, on one environment or on several.
+    Comparison of two variants, on one environment or several.
 
     :param first: name of a variant
-    :param second: name of the other one
+    :param second: name of the other variant
     :param difference: IQM of the first minus IQM of the second
-    :param improvement: probability that a run of the first beats a run of the second, mean over the environments
-    :param p_value: two-sided, of a permutation test of the probability of improvement
-    :param smallest_p: the p-value of complete separation with this number of seeds
-    :param n_first: seeds of the first, for each environment
-    :param n_second: seeds of the second
+    :param improvement: probability that a run of the first beats a run of the second, averaged over environments
+    :param p_value: two-sided p-value of a permutation test of the probability of improvement
+    :param smallest_p: p-value of complete separation with these numbers of seeds
+    :param n_first: number of seeds of the first variant for each environment
+    :param n_second: number of seeds of the second variant for each environment
     """
 
     first: str
@@ -99,31 +99,31 @@ class Comparison(NamedTuple):
 
 def iqm(scores: np.ndarray) -> np.ndarray:
     """
-    Interquartile mean over the first axis: the number of ``rliable.metrics.aggregate_iqm``, which has no axis.
+    Interquartile mean over the first axis: same as ``rliable.metrics.aggregate_iqm``, which has no axis argument.
 
     :param scores: (n, ...)
-    :return: (...) the mean without the lowest and the highest quarter (rounded down: with under 4 scores, of all)
+    :return: (...) mean without the lowest and the highest quarter (rounded down: with fewer than 4 scores, the mean of all)
     """
     cut = int(0.25 * len(scores))
     middle = np.sort(scores, axis=0)[cut : len(scores) - cut]
-    # Of equal numbers it is that number: a last digit that depends on how many there are would look like a difference
+    # Equal numbers must give exactly this number: a last digit that depends on their count would look like a difference
     return np.clip(middle.mean(axis=0), middle[0], middle[-1])
 
 
 def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:
     """
-    The number of ``rliable.metrics.probability_of_improvement``, which takes a hundred times as long for its p-value.
+    Same as ``rliable.metrics.probability_of_improvement``, which takes a hundred times as long because of its p-value.
 
     :param first: (n,) scores of one variant
-    :param second: (m,) scores of another
-    :return: share of the pairs in which the first is higher, ties count half
+    :param second: (m,) scores of another variant
+    :return: share of the pairs in which the first is higher; ties count half
     """
     return float((np.sign(first[:, None] - second[None, :]).mean() + 1.0) / 2.0)
 
 
 @contextmanager
 def _fixed_seed() -> Iterator[None]:
-    """rliable 1.2 draws from NumPy's global generator, whatever ``random_state`` it is given."""
+    """Seed NumPy's global generator, which rliable 1.2 draws from regardless of its ``random_state``."""
     state = np.random.get_state()
     np.random.seed(_SEED)
     try:
@@ -134,9 +134,9 @@ def _fixed_seed() -> Iterator[None]:
 
 def bootstrap(function: Callable[..., np.ndarray], samples: Sequence[np.ndarray]) -> Band:
     """
-    Stratified bootstrap: the seeds of each sample are drawn again with replacement, independently of the other samples.
+    Stratified bootstrap: the seeds of each sample are resampled with replacement, independently of the other samples.
 
-    :param function: takes the samples, returns a vector
+    :param function: function that takes the samples and returns a vector
     :param samples: (n, ...) each, not necessarily with the same n
     :return: the function's values and their 95% percentile intervals, NaN if a sample has fewer than 3 seeds
     """
@@ -155,7 +155,7 @@ def bootstrap(function: Callable[..., np.ndarray], samples: Sequence[np.ndarray]
 def iqm_interval(samples: Sequence[np.ndarray]) -> Interval:
     """
     :param samples: scores (n,) of one variant for each environment
-    :return: the interquartile mean of all of them together
+    :return: the interquartile mean of all scores together
     """
     band = bootstrap(lambda *drawn: iqm(np.concatenate(drawn))[None], samples)
     return Interval(*(float(part[0]) for part in band))
@@ -164,7 +164,7 @@ def iqm_interval(samples: Sequence[np.ndarray]) -> Interval:
 def mean_interval(samples: Sequence[np.ndarray]) -> Interval:
     """
     :param samples: scores (n,) of one variant for each environment
-    :return: the mean of all of them together
+    :return: the mean of all scores together
     """
     band = bootstrap(lambda *drawn: np.concatenate(drawn).mean()[None], samples)
     return Interval(*(float(part[0]) for part in band))
@@ -173,7 +173,7 @@ def mean_interval(samples: Sequence[np.ndarray]) -> Interval:
 def iqm_counts(samples: Sequence[np.ndarray]) -> list[int]:
     """
     :param samples: scores (n,) of one variant for each environment
-    :return: how many scores of each sample are in the middle half of all, which alone makes the interquartile mean
+    :return: number of scores of each sample in the middle half of all scores, from which the interquartile mean is computed
     """
     sample = np.repeat(np.arange(len(samples)), [len(scores) for scores in samples])
     cut = int(0.25 * len(sample))
@@ -191,7 +191,7 @@ def iqm_curve(curves: np.ndarray) -> Band:
 
 def performance_profile(samples: Sequence[np.ndarray], thresholds: np.ndarray) -> Band:
     """
-    The score distribution of ``rliable.library.create_performance_profile``, which needs as many seeds everywhere.
+    Score distribution as in ``rliable.library.create_performance_profile``, which requires equal numbers of seeds.
 
     :param samples: scores (n,) of one variant for each environment
     :param thresholds: (points,)
@@ -203,10 +203,10 @@ def performance_profile(samples: Sequence[np.ndarray], thresholds: np.ndarray) -
 def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> Comparison:
     """
     :param first: name of a variant
-    :param second: name of the other one
-    :param firsts: scores of the first, (n,) for each environment
-    :param seconds: scores of the second for the same environments
-    :return: all that the verdict depends on
+    :param second: name of the other variant
+    :param firsts: scores of the first variant, (n,) for each environment
+    :param seconds: scores of the second variant for the same environments
+    :return: the comparison, with everything that the verdict depends on
     """
     n_envs = len(firsts)
 
@@ -225,7 +225,7 @@ def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequ
         difference,
         improvement,
         permutation_p_value(firsts, seconds),
-        # Whole numbers: many environments have more ways than a float holds
+        # Integers, because the number of permutations over many environments exceeds the range of a float
         2 / math.prod(math.comb(n + m, n) for n, m in sizes),
         tuple(n for n, _ in sizes),
         tuple(m for _, m in sizes),
@@ -234,27 +234,27 @@ def compare(first: str, second: str, firsts: Sequence[np.ndarray], seconds: Sequ
 
 def permutation_p_value(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> float:
     """
-    Of all ways to give the names of the variants to the runs of each environment, the share with a probability of
-    improvement as far from 1/2. With one environment this is the exact Wilcoxon-Mann-Whitney test, for ties as well. Where
-    environments have many different numbers of seeds, ways that are nearly as far count, too.
+    Permutation test: of all ways to assign the variants to the runs of each environment, the share with a probability of
+    improvement at least as far from 1/2. With one environment, this is the exact Wilcoxon-Mann-Whitney test, also with ties.
+    If environments have many different numbers of seeds, permutations that are nearly as far count, too.
 
     :param firsts: scores of one variant, (n,) for each environment
-    :param seconds: scores of the other one
+    :param seconds: scores of the other variant
     :return: two-sided p-value
     """
     rankdata = import_extra("scipy.stats").rankdata
     divisors = [2 * len(x) * len(y) for x, y in zip(firsts, seconds, strict=True)]
-    # Distances from 1/2 are whole numbers of this part, and nearly so where there are many different numbers of seeds
+    # Distances from 1/2 are multiples of 1/unit, at least approximately if there are many different numbers of seeds
     unit = min(math.lcm(*divisors), _FINEST)
     rounding = 0 if all(unit % divisor == 0 for divisor in divisors) else len(divisors)
     observed = lowest = 0
-    # The share of the ways with each distance, from the lowest on
+    # Share of the permutations with each distance, starting with the lowest
     shares: np.ndarray = np.ones(1)
     for x, y, divisor in zip(firsts, seconds, divisors, strict=True):
-        # With ties, a rank may be a half
+        # With ties, ranks may be half-integers
         ranks = (2 * rankdata(np.concatenate([x, y]))).astype(int)
         sums = _sums_of_subsets(ranks, len(x))
-        # The probability of improvement is linear in the sum of the ranks; without its constant it is 0 at 1/2
+        # The probability of improvement is linear in the rank sum; the constant is removed, so that 1/2 becomes 0
         distances = np.rint((np.arange(len(sums)) - len(x) * (len(ranks) + 1)) * (unit / divisor)).astype(int)
         observed += distances[ranks[: len(x)].sum()]
         there = np.flatnonzero(sums)
@@ -270,12 +270,12 @@ def permutation_p_value(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarr
 
 def learned_p_value(untrained: np.ndarray, finals: Sequence[np.ndarray]) -> float:
     """
-    Permutation test of whether any of several variants is better than untrained policies: of all ways to deal out the scores,
-    the share in which the best variant is as far above the untrained policies, in the mean of the ranks.
+    Permutation test of whether any of several variants is better than untrained policies: of all ways to distribute the
+    scores, the share in which the best variant is at least as far above the untrained policies in mean rank.
 
-    :param untrained: (n,) scores before learning, independent of each other
-    :param finals: (m,) scores after it, of each variant
-    :return: p-value; 1 where there are not two scores of each kind
+    :param untrained: (n,) independent scores before training
+    :param finals: (m,) scores of each variant after training
+    :return: p-value; 1 unless there are two untrained scores and a variant with two scores
     """
     stats = import_extra("scipy.stats")
     finals = [scores for scores in finals if len(scores) > 1]
@@ -295,9 +295,9 @@ def learned_p_value(untrained: np.ndarray, finals: Sequence[np.ndarray]) -> floa
 
 def _sums_of_subsets(numbers: np.ndarray, size: int) -> np.ndarray:
     """
-    :param numbers: (n,) whole numbers above 0
-    :param size: of the subsets
-    :return: (sum + 1,) for each number, the share of the subsets that have it as their sum
+    :param numbers: (n,) positive integers
+    :param size: size of the subsets
+    :return: (sum + 1,) share of the subsets with each possible sum
     """
     counts = np.zeros((size + 1, numbers.sum() + 1))
     counts[0, 0] = 1.0
@@ -308,8 +308,10 @@ def _sums_of_subsets(numbers: np.ndarray, size: int) -> np.ndarray:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """
-    :param p_values: of several comparisons
-    :return: adjusted such that rejecting those below 5% is wrong anywhere with probability 5% at most
+    Holm's correction for multiple comparisons.
+
+    :param p_values: p-values of several comparisons
+    :return: adjusted p-values: if those below 5% are rejected, the probability of any false rejection is at most 5%
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
@@ -321,11 +323,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def verdict(comparison: Comparison, adjusted_p: float) -> Verdict:
     """
-    The rule that the report states.
+    Apply the rule that the report states.
 
-    :param comparison: of two variants
+    :param comparison: comparison of two variants
     :param adjusted_p: its p-value, adjusted for all comparisons of the same kind
-    :return: what can be said
+    :return: the verdict
     """
     alpha = 1.0 - CONFIDENCE
     if not comparison.difference.known or comparison.smallest_p > alpha:
@@ -341,10 +343,10 @@ def verdict(comparison: Comparison, adjusted_p: float) -> Verdict:
 
 def normalise(scores: np.ndarray, low: float, high: float) -> np.ndarray:
     """
-    :param scores: any
-    :param low: what becomes 0
-    :param high: what becomes 1
-    :return: the scores between them
+    :param scores: scores of any shape
+    :param low: score that is mapped to 0
+    :param high: score that is mapped to 1
+    :return: the scores, scaled linearly
     """
     return (scores - low) / (high - low)
 
@@ -353,7 +355,7 @@ def mean_over_training(targets: np.ndarray, curves: np.ndarray) -> np.ndarray:
     """
     :param targets: (points,) environment steps
     :param curves: (n, points) returns
-    :return: (n,) area under each curve, divided by the steps: the mean return while training
+    :return: (n,) area under each curve divided by the steps: the mean return during training
     """
     if len(targets) < 2:
         return curves.mean(axis=1)
@@ -365,7 +367,7 @@ def cost_at_threshold(curves: np.ndarray, costs: np.ndarray, threshold: float) -
     :param curves: (n, points) returns
     :param costs: (n, points) environment steps or seconds
     :param threshold: a return
-    :return: (n,) the cost at the first evaluation that reaches it, infinite for those that never do
+    :return: (n,) cost at the first evaluation that reaches the threshold, infinite if none does
     """
     reached = curves >= threshold
     return np.where(reached.any(axis=1), costs[np.arange(len(costs)), reached.argmax(axis=1)], np.inf)

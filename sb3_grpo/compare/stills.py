@@ -1,7 +1,7 @@
 """
-Small drawings inside the page, as values that a template writes as SVG: what is seen without scripts, on paper and on slides.
+Small static drawings in the page, as values that a template writes as SVG: shown without scripts, on paper and on slides.
 
-A variant is drawn in the class ``vN``, N its number, to which the page's style gives a colour for light and for dark.
+A variant with number N is drawn with the class ``vN``, to which the page's style assigns a light and a dark colour.
 """
 
 import math
@@ -24,9 +24,11 @@ _LINE_WIDTH = 2.2
 
 class Path(NamedTuple):
     """
-    :param css: its classes
-    :param d: as SVG takes it
-    :param dashes: as SVG takes them, empty for a solid line
+    A line or area.
+
+    :param css: CSS classes
+    :param d: the SVG attribute ``d``
+    :param dashes: dashes for SVG, empty for a solid line
     """
 
     css: str
@@ -36,10 +38,12 @@ class Path(NamedTuple):
 
 class Text(NamedTuple):
     """
-    :param x: where
-    :param y: where, of the line on which the letters stand
+    A line of text.
+
+    :param x: horizontal position
+    :param y: vertical position of the baseline
     :param anchor: start, middle or end
-    :param content: what is written
+    :param content: the text
     """
 
     x: float
@@ -51,11 +55,13 @@ class Text(NamedTuple):
 @dataclass
 class Still:
     """
-    :param width: of the drawing
-    :param height: of the drawing
-    :param alt: what it shows, in words
-    :param paths: lines and areas, in the order in which they are drawn
-    :param texts: what is written
+    A static drawing.
+
+    :param width: width of the drawing
+    :param height: height of the drawing
+    :param alt: alternative text
+    :param paths: lines and areas, in drawing order
+    :param texts: texts in the drawing
     """
 
     width: float
@@ -66,7 +72,7 @@ class Still:
 
 
 class _Axis(NamedTuple):
-    """From ``low`` to ``high`` in the data, and from ``begin`` to ``end`` in the drawing."""
+    """An axis that maps ``low`` to ``high`` in the data to ``begin`` to ``end`` in the drawing."""
 
     low: float
     high: float
@@ -87,8 +93,8 @@ class _Axis(NamedTuple):
 
 def short(value: float) -> str:
     """
-    :param value: any
-    :return: as it stands at an axis: "0.5", "400", "100k", "1.5M"
+    :param value: any number
+    :return: its label on an axis: "0.5", "400", "100k", "1.5M"
     """
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
@@ -98,8 +104,8 @@ def short(value: float) -> str:
 
 def value_range(values: Sequence[np.ndarray]) -> tuple[float, float]:
     """
-    :param values: all that is drawn, NaN for what is not
-    :return: from where to where an axis goes that has room for it
+    :param values: all values to draw, NaN for missing ones
+    :return: limits of an axis with room for them
     """
     flat = np.concatenate([np.ravel(each) for each in values])
     flat = flat[np.isfinite(flat)]
@@ -112,12 +118,12 @@ def curves_still(
     alt: str, lines: Sequence[Line], look: Mapping[str, Style], xlabel: str, threshold: float | None = None
 ) -> Still:
     """
-    :param alt: what it shows, in words
-    :param lines: of the variants
-    :param look: all variants, in the order that numbers them
-    :param xlabel: what is on the horizontal axis
+    :param alt: alternative text
+    :param lines: lines of the variants
+    :param look: styles of all variants, in the order of their numbers
+    :param xlabel: label of the horizontal axis
     :param threshold: a value to mark
-    :return: curves with their intervals, or with their runs where there are none
+    :return: curves with their intervals, or with their runs if there are no intervals
     """
     still = Still(*_SIZE, alt)
     drawn = [part for line in lines for part in _drawn(line)]
@@ -153,15 +159,15 @@ def rows_still(
     least: float = 0.0,
 ) -> Still:
     """
-    A row for each: a point for every run, a thick one for the estimate, a bar for its interval, and both as numbers.
+    Draw one row per entry: a point for every run, a thick one for the estimate, a bar for its interval, and both as numbers.
 
-    :param alt: what it shows, in words
-    :param rows: what each is called, the number of its variant, its runs, its estimate
-    :param xlabel: what is on the horizontal axis
-    :param limits: of the axis, those of the data by default
+    :param alt: alternative text
+    :param rows: name, number of the variant, runs and estimate of each row
+    :param xlabel: label of the horizontal axis
+    :param limits: limits of the axis, by default those of the data
     :param reference: a value to mark
-    :param least: digits are as for this size at the least
-    :return: the rows
+    :param least: show digits as for numbers of at least this size
+    :return: the drawing
     """
     height = _ROW * len(rows) + _BOTTOM + _TOP
     still = Still(_SIZE[0], height, alt)
@@ -177,7 +183,7 @@ def rows_still(
             Text(_SIZE[0] - 12.0, top + 13, "end", interval_text(interval, least)),
         ]
         if len(values):
-            # Side by side where many runs have the same value
+            # Spread out, because many runs may have the same value
             spread = np.linspace(-4.0, 4.0, len(values)) if len(values) > 1 else np.zeros(1)
             dots = "".join(f"M{at:.1f} {top + 24 + aside:.1f}h0" for at, aside in zip(x(values), spread, strict=True))
             still.paths.append(Path(f"dots v{variant}", dots))
@@ -189,14 +195,14 @@ def rows_still(
 
 def dash_array(style: Style) -> str:
     """
-    :param style: of a variant
-    :return: its dashes, as SVG takes them
+    :param style: style of a variant
+    :return: its dashes for SVG
     """
     return " ".join(f"{_LINE_WIDTH * dash:.1f}" for dash in style.dashes)
 
 
 def _drawn(line: Line) -> list[np.ndarray]:
-    """The runs are drawn in the place of an interval that is not known."""
+    """Values drawn for a line: the runs replace an unknown interval."""
     return [line.band.value, line.runs] if np.isnan(line.band.low).all() else [*line.band]
 
 
@@ -212,7 +218,7 @@ def _horizontal(still: Still, x: _Axis, y: float, xlabel: str) -> None:
     still.paths.append(Path("axis", f"M{x.begin:g} {y:g}H{x.end:g}"))
     for tick in x.ticks(6):
         at = float(x(tick))
-        # Not half outside
+        # Keep labels inside the drawing
         anchor = "end" if at > still.width - 24 else "start" if at < 14 else "middle"
         still.texts.append(Text(at, y + 15, anchor, short(tick)))
     still.texts.append(Text((x.begin + x.end) / 2, y + 31, "middle", xlabel))

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 @dataclass
 class Table:
     """
-    :param columns: their titles, the first one that of the rows
+    A table.
+
+    :param columns: titles of the columns, the first of which contains the row titles
     :param rows: cells
-    :param notes: what stands below
+    :param notes: notes below the table
     """
 
     columns: list[str]
@@ -37,7 +39,7 @@ class Table:
 
 def final_table(results: Results, env: str, mode: str) -> Table:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment
     :param mode: how actions are chosen
     :return: returns at the end of training
@@ -71,7 +73,7 @@ def final_table(results: Results, env: str, mode: str) -> Table:
 
 def runs_table(results: Results, env: str, mode: str) -> Table:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment
     :param mode: how actions are chosen
     :return: the final return of every run
@@ -86,9 +88,9 @@ def runs_table(results: Results, env: str, mode: str) -> Table:
 
 def overall_table(envs: Sequence[str], scores: dict[str, list[np.ndarray]], intervals: dict[str, Interval]) -> Table:
     """
-    :param envs: the environments that are put together
-    :param scores: of each variant, its normalised final scores on each of them
-    :param intervals: their IQM
+    :param envs: the environments that are combined
+    :param scores: normalised final scores of each variant on each of them
+    :param intervals: IQM of these scores
     :return: the scores of all environments together
     """
     table = Table(["Variant", "Normalised final score, IQM (95% interval)", "Mean (95% interval)", "Runs that the IQM counts"])
@@ -106,18 +108,18 @@ def overall_table(envs: Sequence[str], scores: dict[str, list[np.ndarray]], inte
 def threshold_of(env: str) -> float | None:
     """
     :param env: id of an environment
-    :return: the return from which Gymnasium counts it as solved, if it says so
+    :return: the return at which Gymnasium considers it solved, if specified
     """
     try:
         return find_env(env).reward_threshold
     except UsageError:
-        # From a package that is not installed where the report is made
+        # From a package that is not installed where the report is created
         return None
 
 
 def efficiency_table(results: Results, env: str, mode: str) -> Table:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :param env: an environment
     :param mode: how actions are chosen
     :return: how fast returns rose
@@ -156,7 +158,7 @@ def efficiency_table(results: Results, env: str, mode: str) -> Table:
 
 def cost_table(results: Results) -> Table:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :return: speed, memory and sizes
     """
     columns = {
@@ -194,7 +196,7 @@ def median(column: "pd.Series") -> float:
 
 def tuning_table(results: Results) -> Table:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :return: where each variant's hyperparameters come from, and its network
     """
     table = Table(["Environment", "Variant", "Hyperparameters come from", "Network"])
@@ -210,7 +212,7 @@ def tuning_table(results: Results) -> Table:
 
 def network_statements(results: Results) -> list[str]:
     """
-    :param results: of the experiment
+    :param results: results of the experiment
     :return: whether the variants have the same networks on each environment
     """
     same, statements = [], []

@@ -1,4 +1,4 @@
-"""One run of a comparison: training, with evaluations that do not disturb it."""
+"""One run of a comparison: training with evaluations that do not affect it."""
 
 import csv
 import io
@@ -33,12 +33,12 @@ from sb3_grpo.utils.machine import describe_machine, versions
 from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
 
-# Most rows of diagnostics for each key
+# Maximum number of rows of diagnostics per key
 _N_DIAGNOSTICS = 100
 
 
 class _Checkpoint(TrainingCheckpoint):
-    """Without one before the first step: a run that begins again ends the same."""
+    """No checkpoint before the first step: a run that starts over ends the same."""
 
     model: OnGroupAlgorithm
 
@@ -50,13 +50,13 @@ class _Checkpoint(TrainingCheckpoint):
 
 def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None], save_freq: int | None = None) -> None:
     """
-    Make a run, or go on with one that was interrupted, and leave its results; ``result.json`` comes last, except for the clip:
-    no renderer takes a run with it.
+    Execute a run, or continue an interrupted one, and write its results. ``result.json`` is written last, except for the
+    clip: a crash of the renderer must not cost the run.
 
     :param settings: see :meth:`Experiment.settings`
-    :param folder: where to leave them
-    :param report: told from time to time how far it is
-    :param save_freq: steps from one checkpoint to the next, see ``TrainingCheckpoint``
+    :param folder: folder for the results
+    :param report: function that is called from time to time with the progress
+    :param save_freq: number of steps between checkpoints, see ``TrainingCheckpoint``
     """
     with build(settings) as fresh:
         built = _begin(fresh, settings, folder)
@@ -75,7 +75,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
             callbacks.append(checkpoint)
         model.learn(settings["timesteps"], callback=callbacks, log_interval=1)
         seconds = recorder.seconds
-        # What the last update has logged
+        # Values logged by the last update
         model.logger.dump(model.num_timesteps)
         diagnostics.flush(model.num_timesteps)
         recorder.finish(settings["n_final_episodes"])
@@ -89,7 +89,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
             normalizer.save(str(folder / "vecnormalize.pkl"))
         result = _result(model, settings, seconds, recorder.memory, dropped)
         replace_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
-        # Only now: killed before, the run goes on from them
+        # Only now: a run that is killed before this continues from them
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         if settings["clips"]:
             _leave_clip(built, folder)
@@ -97,16 +97,16 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
 
 def make_clip(settings: dict[str, Any], folder: Path) -> None:
     """
-    Make the clip of a finished run that has none, as it would have been made at its end.
+    Record the clip of a finished run that has none, in the same way as at the end of the run.
 
     :param settings: see :meth:`Experiment.settings`
-    :param folder: of the run
+    :param folder: folder of the run
     """
     with build(settings) as built:
         try:
             _set_trained(built.model, folder)
         except Exception as error:
-            # The run is finished, whatever its model is worth
+            # The run is finished, even if its model cannot be loaded
             _save_clip(reason(error), folder)
         else:
             _leave_clip(built, folder)
@@ -114,12 +114,12 @@ def make_clip(settings: dict[str, Any], folder: Path) -> None:
 
 def _set_trained(model: BaseAlgorithm, folder: Path) -> None:
     """
-    :param model: gets what it has learned in a run
-    :param folder: of the run
+    :param model: model that gets the parameters learned in a run
+    :param folder: folder of the run
     """
     model.set_parameters(str(folder / "model.zip"), device=model.device)
     if isinstance(model, DQN | QRDQN):
-        # No parameter, and what samples their actions
+        # Used for sampling actions, but not a saved parameter
         model.exploration_rate = model.exploration_schedule(0.0)
     normalizer = model.get_vec_normalize_env()
     if normalizer is not None:
@@ -130,7 +130,7 @@ def _set_trained(model: BaseAlgorithm, folder: Path) -> None:
 def _leave_clip(built: Built, folder: Path) -> None:
     played: Pair | Exchanges | str
     try:
-        # Where the last evaluation began
+        # From the start of the final evaluation
         played = record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
     except NoClipError as error:
         played = str(error)
@@ -141,18 +141,19 @@ def _save_clip(played: Pair | Exchanges | str, folder: Path) -> None:
     try:
         save_played(played, folder)
     except OSError as error:
-        # The run is finished, and no failure
+        # The run is finished and has not failed
         print(f"No clip: {error}")
 
 
 def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:
     """
-    Go on from the checkpoints in the folder if the run then ends as if it had not been interrupted, and forget them otherwise.
+    Continue from the checkpoints in the folder if the run will then end as if it had not been interrupted; otherwise, delete
+    them.
 
-    :param built: what the run begins with
+    :param built: the newly built model
     :param settings: see :meth:`Experiment.settings`
-    :param folder: of the run
-    :return: what it goes on with
+    :param folder: folder of the run
+    :return: the model to continue with
     """
     config = json.loads(json.dumps(_config(built, settings)))
     try:
@@ -172,8 +173,8 @@ def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:
 
 def _decisive(config: dict[str, Any]) -> dict[str, Any]:
     """
-    :param config: of a run
-    :return: what it depends on to the last bit
+    :param config: configuration of a run
+    :return: the part that determines its results to the last bit
     """
     machine = {key: config["machine"][key] for key in ("cpu", "torch_threads", "device")}
     return {**config, "machine": machine, "command": None}

@@ -1,4 +1,4 @@
-"""A run in a process of its own: how it is started, watched, and ended with the process that started it."""
+"""A run in its own process: start it, watch it, and end it together with the process that started it."""
 
 import json
 import multiprocessing
@@ -20,22 +20,22 @@ from sb3_grpo.utils.files import no_room, replace_text
 if TYPE_CHECKING:
     from sb3_grpo.compare.recorder import Progress
 
-# Files in the folder of a run; the result is the last
+# Files in the folder of a run; the result is written last
 RESULT, ERROR, CONFIG, _LOG, _PROGRESS = "result.json", "error.txt", "config.json", "log.txt", "progress.json"
-# A folder there, as long as the run is under way
+# A folder there while the run is in progress
 CHECKPOINTS = "checkpoints"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PATIENCE = 5.0
-# The second is imported by PyTorch where the first optimizer is made, and takes longer than PyTorch itself
+# PyTorch imports the second one when the first optimizer is created; this takes longer than importing PyTorch itself
 _IMPORTED = ["sb3_grpo.compare.training", "torch._dynamo"]
-# A server imports what runs need, once, and forks for each of them: every run begins in the same state, whatever ran before,
-# and leaves no memory behind. The libraries of macOS may not survive a fork: there each run imports for itself
+# A server imports what runs need once and forks for each run: every run begins in the same state, regardless of earlier runs,
+# and leaves no memory behind. Libraries on macOS may not survive a fork, so there, each run does its own imports
 _PROCESSES: Any = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes that are started in the ``with`` block have one thread. Libraries read this when they are loaded."""
+    """Limit processes started in the ``with`` block to one thread. Libraries read this when they are loaded."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(_ONE_THREAD)
     try:
@@ -49,7 +49,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def prepare_runs() -> None:
-    """Let the imports of the first run begin, while this process has other things to do."""
+    """Start the imports of the first run while this process has other things to do."""
     if _PROCESSES.get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
@@ -60,12 +60,12 @@ def prepare_runs() -> None:
 
 class RunProcess:
     """
-    A process that makes one run, or the clip of one that is finished. It ends with the process that started it, however that
-    ends.
+    A process that executes one run, or records the clip of a finished one. It ends with the process that started it, however
+    that ends.
 
     :param settings: see :meth:`Experiment.settings`
-    :param folder: where it leaves its results; of an earlier attempt only what it can go on from is kept
-    :param save_freq: steps from one checkpoint to the next, see ``TrainingCheckpoint``
+    :param folder: folder for its results; of an earlier attempt, only checkpoints to continue from are kept
+    :param save_freq: number of steps between checkpoints, see ``TrainingCheckpoint``
     """
 
     def __init__(self, settings: dict[str, Any], folder: Path, save_freq: int | None = None):
@@ -85,26 +85,26 @@ class RunProcess:
 
     def poll(self) -> bool:
         """
-        Clean up when it has ended.
+        Clean up if the process has ended.
 
-        :return: whether it has
+        :return: whether it has ended
         """
         code = self._process.exitcode
         if code is None:
             return False
         (self.folder / _PROGRESS).unlink(missing_ok=True)
         if not (self.folder / RESULT).exists() and not (self.folder / ERROR).exists():
-            # It had no chance to say why
+            # The process had no chance to report the cause
             cause = f"signal {signal.Signals(-code).name} (out of memory?)" if code < 0 else f"exit code {code}"
             log = (self.folder / _LOG).read_text(errors="replace")
-            # Where the disk takes no more, the others go on
+            # If the disk is full, the other runs continue
             with suppress(OSError):
                 (self.folder / ERROR).write_text(f"{log}The process of this run was ended by {cause}\n")
         return True
 
     def progress(self) -> list[float]:
         """
-        :return: what a ``Progress`` consists of; empty if it has not begun
+        :return: the entries of a ``Progress``; empty if it has not begun
         """
         try:
             return json.loads((self.folder / _PROGRESS).read_text())
@@ -112,7 +112,7 @@ class RunProcess:
             return []
 
     def stop(self) -> None:
-        """End it now, and remove what it has written except for its checkpoints, unless it has just finished."""
+        """End the process now and remove its files except for checkpoints, unless it has just finished."""
         self._process.terminate()
         self._process.join(_PATIENCE)
         if self._process.is_alive():
@@ -126,15 +126,15 @@ class RunProcess:
 
 def is_under_way(folder: Path) -> bool:
     """
-    :param folder: of a run
-    :return: whether it was interrupted and has left checkpoints
+    :param folder: folder of a run
+    :return: whether it has checkpoints but no result yet
     """
     return not (folder / RESULT).exists() and bool(checkpoints_in(folder / CHECKPOINTS))
 
 
 def _remove_results(folder: Path) -> None:
     """
-    :param folder: of a run, of which only what it can go on from is kept
+    :param folder: folder of a run; only checkpoints to continue from are kept, with their configuration
     """
     if not is_under_way(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,20 +146,20 @@ def _remove_results(folder: Path) -> None:
 
 def failure(folder: Path) -> str | None:
     """
-    :param folder: of a run that has ended
-    :return: its traceback, or what else it has left to read; None if it did not fail
+    :param folder: folder of a run that has ended
+    :return: its traceback, or whatever else it has printed; None if it did not fail
     """
     if (folder / RESULT).exists():
         return None
-    # A full disk has no room for the traceback, either
+    # A full disk has no room for the traceback either
     texts = [path.read_text(errors="replace") for name in (ERROR, _LOG) if (path := folder / name).exists()]
     return next((text for text in texts if text.strip()), "It has left no message. Is the disk full?")
 
 
 def note_progress(folder: Path, progress: "Progress") -> None:
     """
-    :param folder: of a run
-    :param progress: what is shown of it. Where the disk takes no more, the training goes on
+    :param folder: folder of a run
+    :param progress: its progress to show. If the disk is full, the training continues
     """
     with suppress(OSError):
         replace_text(folder / _PROGRESS, json.dumps(progress), durable=False)
@@ -174,20 +174,20 @@ def _end_with_parent() -> None:
 
 def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
     """
-    What the process does.
+    Main function of the process.
 
     :param settings: see :meth:`Experiment.settings`
-    :param folder: where it leaves its results
-    :param save_freq: steps from one checkpoint to the next
+    :param folder: folder for its results
+    :param save_freq: number of steps between checkpoints
     """
-    # Ctrl-C is for the process that started it
+    # Ctrl-C is handled by the process that started this one
     os.setsid()
     log = os.open(folder / _LOG, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        # Only now: a parent that only starts processes need not wait for PyTorch
+        # Imported only here: a parent that only starts processes need not wait for PyTorch
         import torch as th
 
         from sb3_grpo.compare.training import make_clip, train
@@ -198,8 +198,8 @@ def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
             return
         train(settings, folder, lambda progress: note_progress(folder, progress), save_freq)
     except Exception as error:
-        # It would go on to the same error, or with what has been corrected since in the middle of it; a full disk is no part
-        # of the run
+        # Continuing would lead to the same error, or mix in corrections made since then halfway through the run. A full disk
+        # is not the fault of the run
         if no_room(error) is None:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         (folder / ERROR).write_text(traceback.format_exc())

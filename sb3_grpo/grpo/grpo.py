@@ -46,8 +46,8 @@ _WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, 
 
 def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
     """
-    :param stats: Of each minibatch of an epoch, or of each epoch of an update
-    :return: Their means; of ``ratio_max`` the maximum
+    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
+    :return: Their means, except for ``ratio_max``: the maximum
     """
     stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
     return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
@@ -59,105 +59,107 @@ class GRPO(OnGroupAlgorithm):
 
     Paper: https://arxiv.org/abs/2402.03300 (DeepSeekMath)
 
-    PPO's clipped objective without a critic: the ``group_size`` episodes of a group begin in exactly the same state,
-    and what is better than the mean of the group is reinforced (by default after a regression has taken out of the returns
-    what the states explain). The defaults were chosen for control tasks. The settings of the paper are a preset:
-    ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
+    PPO's clipped objective without a critic: the ``group_size`` episodes of a group start in exactly the same state,
+    and whatever does better than the group mean is reinforced (by default after a regression on the states has removed
+    the part of the returns that it explains). The defaults were chosen for control tasks. The paper's settings are available
+    as a preset: ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
 
     **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str). From its id, an Atari game is made by
-        :func:`make_atari_group_env`
+    :param env: The environment to learn from (if registered in Gym, can be str). If the id is that of an Atari game, the
+        environment is created with :func:`make_atari_group_env`
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
-    :param batch_size: Minibatch size, in steps. ``None``: all steps of the update at once
-    :param gradient_accumulation_steps: Each step of the optimizer takes the mean of the gradients of this many minibatches:
-        for networks whose memory has no room for larger minibatches
+    :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
+    :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step, for
+        when larger minibatches do not fit into memory
     :param n_epochs: Number of epochs when optimizing the surrogate loss
     :param ent_coef: Entropy coefficient for the loss calculation
     :param max_grad_norm: The maximum value for the gradient clipping
-    :param target_kl: Limit the KL divergence from the policy that acted: no further epoch once the mean over an epoch
-        exceeds 1.5 times this value. By default, there is no limit on the kl div.
+    :param target_kl: Limit the KL divergence between updates: stop after an epoch whose mean KL divergence from the policy
+        that sampled the actions exceeds 1.5 times this value. By default, there is no limit on the kl div.
 
     **Groups**
 
-    :param n_envs: Number of environment copies to build if ``env`` is the id of a registered environment, by default 16
+    :param n_envs: Number of environment copies to create if ``env`` is the id of a registered environment, 16 by default
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
-        go on under the next policy. For the defaults, with which each step is judged for itself. Copies that end together
-        after equally many steps, as at a time limit, are taken apart, by cutting one episode of each
-    :param n_groups: Number of whole groups in an update, as in the papers, in place of ``n_steps``.
-        Without either: as many ``n_steps`` as make 2048 steps of all copies together, or 2% of all steps so far once that is
-        more, up to 8192; or 4 groups where whole episodes are judged (another ``advantage`` than ``"gae"``, another
-        ``loss_average`` or ``ratio_level`` than ``"step"``, ``overlong_filter``, ``overlong_penalty``, ``horizon``,
-        ``upweight_live=False``)
+        continue under the next policy. Requires settings that judge each step on its own, as the defaults do. Copies whose
+        episodes end together after the same number of steps, as at a time limit, are staggered by cutting one episode of
+        each short
+    :param n_groups: Number of whole groups per update, as in the papers, instead of ``n_steps``.
+        If neither is given: ``n_steps`` is chosen so that all copies together run 2048 steps, or 2% of all steps so far once
+        that is more, up to 8192. If whole episodes are judged (an ``advantage`` other than ``"gae"``, a ``loss_average`` or
+        ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_penalty``, ``horizon``,
+        ``upweight_live=False``), ``n_groups`` is 4
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
-        With ``n_steps`` the steps of such groups are learned from, but do not count: the rollout is longer, if
-        ``max_sampling_rounds`` lets it
-    :param max_sampling_rounds: With ``dynamic_sampling``, how many times at the most groups are drawn for an update.
-        After that the update takes the live groups that there are; with none at all it is skipped. With ``n_steps``, how many
-        times as long the rollout is at the most. ``None``: there is no limit (the paper), but an error after a million steps
-        without a live group
-    :param group_metric: With ``dynamic_sampling``, what the members of a group must differ in for it to be live: ``"return"``,
-        the raw outcome, or a key of the info of an episode's last step, such as ``"is_success"``
-    :param upweight_live: Average the loss over the live groups. Otherwise it is scaled by their share of ``n_groups``:
-        the fewer are live, the smaller is the update.
+        With ``n_steps``, the steps of such groups are still trained on but do not count: the rollout is extended, as far as
+        ``max_sampling_rounds`` allows
+    :param max_sampling_rounds: With ``dynamic_sampling``, the maximum number of times that groups are drawn for an update.
+        After that, the update uses the live groups collected so far; if there are none, it is skipped. With ``n_steps``, the
+        rollout is at most this many times as long. ``None``: no limit (as in the paper), but an error is raised after a
+        million steps without a live group
+    :param group_metric: With ``dynamic_sampling``, a group is live if its members differ in this: ``"return"``, the raw
+        outcome, or a key of the info dict of an episode's last step, such as ``"is_success"``
+    :param upweight_live: Average the loss over the live groups. Otherwise, it is scaled by their share of ``n_groups``:
+        the fewer groups are live, the smaller the update.
 
     **Advantages**
 
     :param gamma: Discount factor
-    :param advantage: What is compared within a group: ``"return_to_go"``, the discounted return from each step on with that
-        of the members still alive at the same step; ``"outcome"``, the return of the whole episode;
-        ``"process"``, the sum of the normalised rewards from each step on, see :func:`group_advantages`.
-        ``"gae"``: generalized advantage estimates, with values from a regression on the states (a closed form, no network: see
-        :class:`ValueRegression`, and :func:`regression_values` for whole groups), compared with their mean over all steps of
-        the group.
-        ``"auto"``: ``"gae"``, and ``"return_to_go"`` for policies of texts.
+    :param advantage: What is compared within a group. ``"return_to_go"``: the discounted return from each step on, compared
+        with the members still alive at the same step. ``"outcome"``: the return of the whole episode.
+        ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
+        ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
+        see :class:`ValueRegression`, and :func:`regression_values` for whole groups), compared with their mean over all steps
+        of the group.
+        ``"auto"``: ``"gae"``, or ``"return_to_go"`` for text policies.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
         1: the return to go minus the value of the state
-    :param leave_one_out: Whether a member itself is left out of the mean that it is compared with
+    :param leave_one_out: Whether to exclude a member from the mean that it is compared with
     :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``,
         or not at all (``"none"``, Dr. GRPO)
-    :param std_ddof: 1 for the sample standard deviation, 0 for the population's
+    :param std_ddof: 1 for the sample standard deviation, 0 for the population standard deviation
 
     **Loss**
 
-    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function with its signature
+    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function with the same
+        signature
     :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
         the ratio may fall to ``1 - clip_range``.
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
-        of the current progress remaining (from 1 to 0); ``None``: the same as ``clip_range``.
+        of the current progress remaining (from 1 to 0). ``None``: the same as ``clip_range``.
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
-        steps (``"step"``, DAPO), or divide an episode's sum by a ``"constant"`` (Dr. GRPO).
-        ``"auto"``: ``"step"`` with ``advantage="gae"``, where each step is judged for itself (and has a ratio of its own),
-        otherwise ``"episode"``. Or a function that weighs the steps, called like :func:`step_weights`
+        steps (``"step"``, DAPO), or divide the sum over an episode by a ``"constant"`` (Dr. GRPO).
+        ``"auto"``: ``"step"`` if each step is judged on its own (``advantage="gae"`` and ``ratio_level="step"``),
+        otherwise ``"episode"``. Or a function that weights the steps, called like :func:`step_weights`
     :param constant_length: The divisor for ``loss_average="constant"``, in steps
-    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter takes
-        clip ranges that are much smaller (3e-4 in the paper).
+    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter needs
+        much smaller clip ranges (3e-4 in the paper).
 
     **KL divergence from a reference policy**
 
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy.
-        0: there is no reference policy.
-    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions that have no closed form), ``"k1"``, ``"k2"`` or ``"k3"``,
-        all with the gradient of the KL divergence, see :func:`kl_loss`; ``"k3_plain"``: k3 as it stands in the paper, with
-        its own gradient; ``"k1_in_reward"``: not in the loss, but taken from the reward of each step (PPO for language
-        models, RLOO), see :func:`kl_penalised_rewards`.
+        0: no reference policy.
+    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions without a closed form), ``"k1"``, ``"k2"`` or ``"k3"``,
+        all with the gradient of the KL divergence, see :func:`kl_loss`. ``"k3_plain"``: k3 as written in the paper, with
+        its own gradient. ``"k1_in_reward"``: subtracted from the reward of each step instead of added to the loss (PPO for
+        language models, RLOO), see :func:`kl_penalised_rewards`.
         Or a function of the (M,) log probabilities under the policy and under the reference
-    :param kl_target: Adapt ``kl_coef`` after each update: doubled where the KL divergence from the reference
-        exceeds 3/2 of this target, halved where it is below 2/3 of it
-    :param ref_update_interval: The present policy becomes the reference after this many updates (ProRL; the optimizer is not
-        reset). ``None``: never
+    :param kl_target: Adapt ``kl_coef`` after each update: it is doubled if the KL divergence from the reference
+        exceeds 3/2 of this target, and halved if it is below 2/3 of it
+    :param ref_update_interval: Replace the reference by the current policy every this many updates (ProRL, but without
+        resetting the optimizer). ``None``: never
 
     **Overlong episodes**
 
-    :param overlong_filter: Leave episodes that a time limit cut off out of the loss (DAPO). For tasks where a truncated
-        episode says nothing; not where lasting until the limit is success.
-    :param overlong_penalty: Times DAPO's soft punishment (eq. 13), which is from 0 to -1, this is added to the last reward of
-        long episodes. In units of the reward, after ``VecNormalize`` if there is one
-    :param overlong_max_length: Episode length from which on the penalty is full, in steps (L_max)
+    :param overlong_filter: Exclude episodes truncated by a time limit from the loss (DAPO). For tasks where a truncated
+        episode is uninformative, not for those where lasting until the limit is success.
+    :param overlong_penalty: Coefficient of DAPO's soft punishment (eq. 13, between 0 and -1), which is added to the last
+        reward of long episodes. In units of the reward, after ``VecNormalize`` if it is used
+    :param overlong_max_length: Episode length at which the full penalty is reached, in steps (L_max)
     :param overlong_cache_length: The penalty grows linearly over this many steps below ``overlong_max_length`` (L_cache)
 
     **Starts**
@@ -168,15 +170,16 @@ class GRPO(OnGroupAlgorithm):
         for environments that cannot start twice in the same state
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
         :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes.
-        By default a fresh seed.
-    :param vine_share: Share of the groups that begin in states which the policy has visited lately (the vine method of TRPO)
-        instead, for environments whose state can be captured. Their steps count and are learned from like all others.
-    :param horizon: Play episodes in pieces of this many steps: all members of a group are cut there, and a later group begins
-        where its first member was, for environments whose state can be captured. For long episodes with rewards all along
-        them: returns end where a piece does, so it should be a few times ``1 / (1 - gamma * gae_lambda)`` at least.
+        By default, each group starts from a fresh seed.
+    :param vine_share: Share of the groups that start from states recently visited by the policy instead (the vine method of
+        TRPO), for environments whose state can be captured. Their steps count and are trained on like all others.
+    :param horizon: Play episodes in pieces of this many steps: all members of a group are cut there, and a later group
+        continues from where the first member was cut, for environments whose state can be captured. Meant for long episodes
+        with rewards throughout: returns end with the piece, so use at least a few times ``1 / (1 - gamma * gae_lambda)``.
         ``None``: whole episodes
-    :param step_timeout: How many seconds a step of the environments may take. After that training ends with an error that
-        names the copy. ``None``: 600 where copies are in processes of their own (``SubprocVecEnv``), no limit in this process
+    :param step_timeout: Maximum number of seconds that a step of the environments may take. After that, training ends with
+        an error that names the copy. ``None``: 600 if the copies run in separate processes (``SubprocVecEnv``), no limit
+        otherwise
 
     **As in Stable-Baselines3**
 
@@ -187,9 +190,9 @@ class GRPO(OnGroupAlgorithm):
     :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
         the reported success rate, mean episode length, and mean reward over
     :param tensorboard_log: the log location for tensorboard (if None, no logging)
-    :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions
-        ``normalize_observations=True`` is their default, unless ``VecNormalize`` does it, or the policy or its
-        features extractor is your own
+    :param policy_kwargs: additional arguments to be passed to the policy on creation. For continuous actions,
+        ``normalize_observations=True`` is the default, unless ``VecNormalize`` normalises them, or you use a custom policy
+        or features extractor
     :param verbose: Verbosity level: 0 for no output, 1 for info messages (such as device or wrappers used), 2 for
         debug messages
     :param seed: Seed for the pseudo random generators
@@ -320,12 +323,12 @@ class GRPO(OnGroupAlgorithm):
         self._warned_skip = self._warned_refused = False
         self._n_refused_steps = 0  # in a row
 
-        # Not in _setup_model, which load() calls as well: a model keeps what it was made with
+        # Not in _setup_model, which load() calls as well: a model keeps the settings it was created with
         if _init_setup_model:
             self.default_policy_kwargs = self._choose_default_policy_kwargs()
             self._setup_model()
             if self.default_policy_kwargs and not self.policy.observation_norm.keys:
-                self.default_policy_kwargs = {}  # images alone, or the number of a state: nothing was normalised
+                self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
             self._warn_of_images()
             for message in without_effect(self):
                 warn_user(message)
@@ -341,14 +344,15 @@ class GRPO(OnGroupAlgorithm):
             else:
                 self.n_groups = GROUPS_PER_UPDATE
         elif self.n_steps is not None and self.n_steps == self.default_n_steps:
-            self.n_steps = self.default_n_steps = self._steps_per_copy()  # of a loaded model, perhaps with other copies
+            # A loaded model, perhaps with a different number of copies
+            self.n_steps = self.default_n_steps = self._steps_per_copy()
 
     def _steps_per_copy(self) -> int:
         return max(1, STEPS_PER_UPDATE // self.n_envs)
 
     def _setup_model(self) -> None:
         if self.n_groups is not None and self.n_steps == 0:
-            self.n_steps = None  # of a model that was saved when there were whole groups only
+            self.n_steps = None  # saved by a version that only had whole groups
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
@@ -361,13 +365,13 @@ class GRPO(OnGroupAlgorithm):
 
     @property
     def ref_policy(self) -> ActorPolicy | None:
-        """The reference policy, ``None`` with ``kl_coef=0``."""
+        """The reference policy, ``None`` if ``kl_coef=0``."""
         return None if self.reference is None else self.reference.policy
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         result = super()._setup_learn(*args, **kwargs)
         if self.reference is None and self.kl_coef > 0.0:
-            # Given since the model was made
+            # Set after the model was created
             self.reference = self._make_reference()
         if self.reference is not None:
             self.reference.estimator = self.kl_estimator
@@ -375,7 +379,7 @@ class GRPO(OnGroupAlgorithm):
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
         if self.reference is not None:
-            # Not where learn() begins: a callback may teach the policy after that
+            # Not at the beginning of learn(): a callback may pretrain the policy after that
             self.reference.begin_rollout(self.policy, self._n_updates)
         return super().collect_rollouts(*args, **kwargs)
 
@@ -395,19 +399,19 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update(self._dead_groups_message())
             return
         progress = self._current_progress_remaining
-        # Numbers may have been given since the model was made
+        # They may have been set to numbers after the model was created
         clip_low = FloatSchedule(self.clip_range)(progress)
         clip_high = clip_low if self.clip_range_high is None else FloatSchedule(self.clip_range_high)(progress)
 
         in_reward = {}
         if self.reference is not None and self.kl_estimator == "k1_in_reward":
             in_reward["kl_ref"] = self._penalise_rewards(batch)
-        # The advantage of each step within its group, and its weight in the loss: both once for the whole batch,
-        # so that they do not depend on how it is cut into minibatches
+        # Advantage of each step within its group, and its weight in the loss: both computed once for the whole batch,
+        # so that they do not depend on how it is split into minibatches
         advantages = self._advantages(batch)
         weights, kept = self._weights(batch)
         if self.n_steps is not None and self.ent_coef == 0.0 and self.reference is None and not advantages.any():
-            # Steps of the optimizer would still follow its momentum
+            # Optimizer steps would still follow the momentum
             self._skip_update(self._dead_groups_message())
             return
         if len(kept) == 0:
@@ -417,17 +421,17 @@ class GRPO(OnGroupAlgorithm):
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         whole_episodes = self.ratio_level == "episode" or self.policy.reads_texts
-        stats: list[dict[str, th.Tensor]] = []  # of each epoch
+        stats: list[dict[str, th.Tensor]] = []  # one entry per epoch
         # Train for n_epochs epochs
         for _ in range(self.n_epochs):
-            # Do a complete pass on the batch, in another order each time
+            # Do a complete pass on the batch, in a new order each time
             parts = list(minibatches(batch.episode, kept, self.batch_size, whole_episodes))
             epoch = self._train_epoch(batch, parts, advantages, weights, clip_low, clip_high)
             if epoch is None:
                 continue
             stats.append(epoch)
             self._n_updates += 1
-            # Once per epoch: the mean over all minibatches is less noisy than that of one
+            # Once per epoch: the mean over all minibatches is less noisy than a single one
             if self.target_kl is not None and stats[-1]["approx_kl"].item() > 1.5 * self.target_kl:
                 break
 
@@ -440,10 +444,10 @@ class GRPO(OnGroupAlgorithm):
 
     def _penalise_rewards(self, batch: GroupBatch) -> th.Tensor:
         """
-        Take the KL divergence from the reference policy out of the rewards.
+        Subtract the KL divergence from the reference policy from the rewards.
 
         :param batch: The groups of the update
-        :return: Its mean
+        :return: The mean KL divergence
         """
         assert self.reference is not None
         old_log_prob = batch.old_log_prob[batch.rows]
@@ -473,15 +477,15 @@ class GRPO(OnGroupAlgorithm):
         :param weights: (N,) the weights of the steps in the loss
         :param clip_low: How far the ratio may fall below 1
         :param clip_high: How far the ratio may rise above 1
-        :return: Statistics, averaged over minibatches; ``None`` if all steps of the optimizer were refused
+        :return: Statistics, averaged over minibatches; ``None`` if all optimizer steps were refused
         """
-        stats: list[dict[str, th.Tensor]] = []  # of each minibatch
+        stats: list[dict[str, th.Tensor]] = []  # one entry per minibatch
         for begin in range(0, len(parts), self.gradient_accumulation_steps):
             accumulated = parts[begin : begin + self.gradient_accumulation_steps]
             self.policy.optimizer.zero_grad()
             for minibatch in accumulated:
                 steps = minibatch.steps
-                # The mean over minibatches is the loss of the whole batch
+                # The mean over minibatches equals the loss of the whole batch
                 scaled = minibatch.n_minibatches * weights[steps]
                 with unchecked_distributions():
                     loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
@@ -490,7 +494,7 @@ class GRPO(OnGroupAlgorithm):
             # Clip grad norm
             grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             latest = stats[-len(accumulated) :]
-            # Waits for the device, in each step: what is not finite must never reach the policy
+            # Waits for the device at each step: non-finite values must never reach the policy
             if not th.isfinite(grad_norm + sum(each["loss"] for each in latest)):
                 self._refuse_step(advantages, latest)
                 del stats[-len(accumulated) :]
@@ -502,11 +506,11 @@ class GRPO(OnGroupAlgorithm):
 
     def _refuse_step(self, advantages: th.Tensor, stats: list[dict[str, th.Tensor]]) -> None:
         """
-        Leave the policy as it is where a gradient is not finite.
+        Keep the policy unchanged when a gradient is not finite.
 
-        :param advantages: (N,) of the update
-        :param stats: Of the minibatches of this step
-        :raises ValueError: if it was one too many in a row
+        :param advantages: (N,) advantages of the update
+        :param stats: Statistics of the minibatches of this optimizer step
+        :raises ValueError: if too many steps in a row were refused
         """
         self._n_refused_steps += 1
         first = what_broke(advantages, stats, self.policy.named_parameters())
@@ -525,7 +529,7 @@ class GRPO(OnGroupAlgorithm):
         :param batch: The groups of the update
         :return: (N,) the advantage of each step
         """
-        # Rewards r_{i,t} of member i. DAPO eq. 13 takes from the last one of long episodes
+        # Rewards r_{i,t} of member i. DAPO eq. 13 lowers the last reward of long episodes
         rewards = batch.rewards
         if self.overlong_penalty > 0.0:
             assert self.overlong_max_length is not None and self.overlong_cache_length is not None
@@ -544,7 +548,7 @@ class GRPO(OnGroupAlgorithm):
             if explained is not None:
                 self.logger.record("train/regression_r2", explained)
             gamma *= self.gae_lambda
-        # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with what R is and the scale as chosen
+        # GRPO sec. 4.1.2: A_i = (R_i - mean(R)) / std(R), with R and the scale as configured
         advantages = group_advantages(
             rewards,
             batch.mask,
@@ -559,7 +563,7 @@ class GRPO(OnGroupAlgorithm):
     def _weights(self, batch: GroupBatch) -> tuple[th.Tensor, th.Tensor]:
         """
         :param batch: The groups of the update
-        :return: (N,) the weight of each step in the loss, and which steps take part in it
+        :return: (N,) the weight of each step in the loss, and the indices of the steps that take part in it
         """
         n_episodes = batch.lengths.numel()
         kept = th.ones_like(batch.episode, dtype=th.bool)
@@ -581,10 +585,10 @@ class GRPO(OnGroupAlgorithm):
         clip_high: float,
     ) -> tuple[th.Tensor, dict[str, th.Tensor]]:
         """
-        The loss of a minibatch, and what is worth knowing of it, all of it still on the device.
+        Compute the loss of a minibatch and its statistics, all still on the device.
 
         :param batch: The groups of the update
-        :param minibatch: M steps of them
+        :param minibatch: M of its steps
         :param advantages: (M,)
         :param weights: (M,) the weights of the steps in the loss
         :param clip_low: How far the ratio may fall below 1
@@ -593,32 +597,32 @@ class GRPO(OnGroupAlgorithm):
         """
         # GRPO eq. 3 and DAPO eq. 8, for the steps of a minibatch:
         #     J = sum_{i,t} w_{i,t} [ min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps_low, 1 + eps_high) A_{i,t}) - beta KL_{i,t} ]
-        # The weights w make it a mean over steps (DAPO), or over episodes of their means (GRPO).
+        # The weights w make it a mean over steps (DAPO), or a mean over episodes of the episode means (GRPO).
         rows = batch.rows[minibatch.steps]
         observations, actions, old_log_prob = batch.observations_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
         distribution = self.policy.get_distribution(observations)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
-        # Ratio r between the policy and the one that acted. At the first minibatch it is one,
-        # except for the steps that were made ahead, before the last update.
+        # Ratio r between the current policy and the one that acted. It should be one at the first minibatch,
+        # except for steps that were collected before the last update.
         log_ratio = log_prob - old_log_prob
         if self.ratio_level == "episode":
-            # GSPO-token (arXiv:2507.18071, sec. 4.3): the episode's ratio, and the gradient of each step's own probability
+            # GSPO-token (arXiv:2507.18071, sec. 4.3): the value is the episode's ratio, the gradient that of each step
             shared = episode_log_ratio(log_ratio.detach(), batch.episode[minibatch.steps], batch.lengths.numel())
             log_ratio = shared + log_prob - log_prob.detach()
-        # Clipped surrogate, with minus as it is minimised
+        # Clipped surrogate, negated because it is minimised
         policy_loss = policy_losses(self.policy_loss, log_ratio, advantages, clip_low, clip_high)
 
         # Entropy loss favors exploration
         if entropy is None:
-            # No analytical form: minus the entropy is the mean log probability, i.e. the divergence from a constant density
+            # No analytical form: the negative entropy is the mean log probability, i.e. the KL from a constant density
             entropy_loss = kl_loss(log_prob, old_log_prob, th.zeros_like(log_prob), "k1")
         else:
             entropy_loss = -entropy
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
         stats = {}
-        # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as PPO for language models has it
+        # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as in PPO for language models
         if self.reference is not None and self.kl_estimator != "k1_in_reward":
             step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
@@ -641,9 +645,9 @@ class GRPO(OnGroupAlgorithm):
 
     def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
         """
-        After an update: adapt the KL coefficient, and reset the reference when it is time (ProRL, arXiv:2505.24864).
+        After an update, adapt the KL coefficient and reset the reference when it is due (ProRL, arXiv:2505.24864).
 
-        :param stats: Of the last epoch
+        :param stats: Statistics of the last epoch
         """
         if self.reference is None:
             return
@@ -677,9 +681,9 @@ class GRPO(OnGroupAlgorithm):
 
     def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
         """
-        :param stats: Of all epochs of the update
-        :param clip_low: As used
-        :param clip_high: As used
+        :param stats: Statistics of all epochs of the update
+        :param clip_low: The lower clip range used
+        :param clip_high: The upper clip range used
         """
         means = {key: value.item() for key, value in _summary(stats).items()}
         means["entropy"] = -means["entropy_loss"]
@@ -694,9 +698,9 @@ class GRPO(OnGroupAlgorithm):
 
     def _skip_update(self, reason: str) -> None:
         """
-        Say once that an update had nothing to learn from.
+        Warn, only once, that an update had nothing to learn from.
 
-        :param reason: Why
+        :param reason: The reason
         """
         self.logger.record("train/n_live_steps", 0)
         if not self._warned_skip:
@@ -729,8 +733,8 @@ class GRPO(OnGroupAlgorithm):
     ) -> None:
         """
         Load parameters from a given zip-file or a nested dictionary, see :meth:`BaseAlgorithm.set_parameters`.
-        A model that was saved without a reference policy gives one from its policy, and a reference policy
-        that this model does not use is ignored.
+        If the saved model has no reference policy, its policy is used as the reference; a saved reference policy
+        that this model does not need is ignored.
 
         :param load_path_or_dict: Location of the saved data (path or file-like, see ``save``), or a nested
             dictionary containing nn.Module parameters used by the policy.
@@ -757,5 +761,5 @@ class GRPO(OnGroupAlgorithm):
         return {**super().training_parts(), "value_regression": self.value_regression}
 
     def _excluded_save_params(self) -> list[str]:
-        # The next fit makes up for those of which there is no memory
+        # The next fit, the first after loading, makes up for the missing ones
         return [*super()._excluded_save_params(), "reference", "value_regression"]

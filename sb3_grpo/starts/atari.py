@@ -1,4 +1,4 @@
-"""Atari games with the preprocessing that policies learn them with."""
+"""Atari games with the usual preprocessing."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from sb3_grpo.starts.start_queue import importable_id, make_group_env
 
-# AtariWrapper and Gymnasium's AtariPreprocessing make them of 84 by 84
+# AtariWrapper and Gymnasium's AtariPreprocessing resize frames to 84 by 84
 _RAW_SIZE = 160
 _HOW_TO_MAKE = (
     "env = sb3_grpo.make_atari_group_env({name!r}, n_envs=8) makes copies with the usual preprocessing, and so does the id in "
@@ -20,7 +20,7 @@ _HOW_TO_MAKE = (
 def is_atari_id(env_id: str) -> bool:
     """
     :param env_id: the id of an environment
-    :return: whether it is an Atari game whose observations are coloured frames. Imports what registers it
+    :return: whether it is an Atari game whose observations are coloured frames. Imports the module that registers it
     """
     module, _, name = importable_id(env_id).rpartition(":")
     if module:
@@ -45,8 +45,8 @@ def make_atari_group_env(
     """
     SB3's ``make_atari_env`` with a ``StartQueue`` around each copy, and four stacked frames.
 
-    An episode is a whole game. As episodes of their own, all lives but the first would never be trained, because the members
-    of a group begin at the same place. ``AtariWrapper`` alone skips frames, also where the id does, as ``ALE/Pong-v5``.
+    An episode is a whole game. If each life were an episode, only the first life would be trained on, because the members
+    of a group begin at the same place. Only ``AtariWrapper`` skips frames, even if the id does so too, as ``ALE/Pong-v5``.
 
     :param env_id: the id of an Atari game
     :param n_envs: number of copies
@@ -75,7 +75,7 @@ def make_env_of(env_id: str, n_envs: int, seed: int | None, render_mode: str | N
     :param env_id: the id of an environment
     :param n_envs: number of copies
     :param seed: see ``make_vec_env``
-    :param render_mode: how the copies are drawn, if they are
+    :param render_mode: render mode of the copies, None for no rendering
     :return: the vectorized environment, preprocessed as usual if it is an Atari game
     """
     make = make_atari_group_env if is_atari_id(env_id) else make_group_env
@@ -85,8 +85,8 @@ def make_env_of(env_id: str, n_envs: int, seed: int | None, render_mode: str | N
 
 def why_not_learnable(env: VecEnv) -> str | None:
     """
-    :param env: environments, with or without wrappers
-    :return: what is wrong with the preprocessing, if they are Atari games, and what to write instead; ``None`` if nothing is
+    :param env: vectorized environment, with or without wrappers
+    :return: for Atari games, what is wrong with the preprocessing and what to write instead; ``None`` if nothing is wrong
     """
     spec = env.get_attr("spec", indices=0)[0] if env.has_attr("spec") else None
     shape = env.observation_space.shape

@@ -1,8 +1,8 @@
 """
 How the state of a base environment (below all wrappers) is captured, restored and reseeded.
 
-Simulators keep their state outside of Python, each in its own way. The optional packages are recognised by
-the names of the classes that an environment inherits from, so that none of them has to be installed.
+Simulators keep their state outside of Python, each in its own way. Optional packages are recognised by
+the names of an environment's base classes, so that none of them has to be installed.
 """
 
 import copy
@@ -16,10 +16,10 @@ import numpy as np
 
 from sb3_grpo.starts.starts import StartMismatchError, StartNotSupportedError
 
-# The generators of gymnasium.Env. Everything else that is random has to be found in the attributes.
+# The generators of gymnasium.Env. All other sources of randomness have to be found in the attributes.
 RNG_ATTRIBUTES = frozenset({"_np_random", "_np_random_seed"})
 
-# The names under which Gymnasium's environments keep what they draw on
+# Attributes in which Gymnasium's environments keep rendering objects
 _RENDERING = frozenset({"screen", "surf", "clock", "isopen", "window", "window_surface"})
 
 
@@ -27,13 +27,13 @@ class BaseState:
     """
     A base environment whose whole state is in its Python attributes (Gymnasium's classic control and toy text).
 
-    The transition tables never change and can be large, so they stay in place.
+    Transition tables never change and can be large, so they are not copied.
     """
 
-    only: frozenset[str] | None = None  # if set: the only attributes to copy
+    only: frozenset[str] | None = None  # if set, the only attributes to copy
     skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
-    replayed = False  # the state cannot be copied: it is reached again by replaying the actions
-    own_protocol = False  # the environment has get_state() and set_state()
+    replayed = False  # whether the state cannot be copied and is reached again by replaying the actions
+    own_protocol = False  # whether the environment has get_state() and set_state()
 
     def capture(self, base: gym.Env) -> Any:
         """
@@ -45,19 +45,19 @@ class BaseState:
     def not_captured(self, base: gym.Env) -> str | None:
         """
         :param base: the base environment
-        :return: what the present episode depends on and ``capture`` leaves out, in words; None if there is nothing
+        :return: description of what the current episode depends on but ``capture`` leaves out; None if there is nothing
         """
         return None
 
     def restore(self, base: gym.Env, native: Any) -> None:
         """
         :param base: the base environment
-        :param native: what ``capture`` returned, here or in another process
+        :param native: the result of ``capture``, in this or another process
         """
 
     def before_reset(self, base: gym.Env) -> None:
         """
-        Remove what ``reset`` would leave over from earlier episodes.
+        Remove everything from earlier episodes that would survive ``reset``.
 
         :param base: the base environment
         """
@@ -72,7 +72,7 @@ class BaseState:
 
 
 class OwnState(BaseState):
-    """A base environment with ``get_state()`` and ``set_state(state)`` of its own. Its generators are captured with them."""
+    """A base environment with its own ``get_state()`` and ``set_state(state)``. Its generators are captured as well."""
 
     only = frozenset({"_np_random_seed"})
     own_protocol = True
@@ -82,8 +82,8 @@ class MujocoState(BaseState):
     """
     Gymnasium's MuJoCo environments: a full copy of ``MjData``.
 
-    The state vectors that MuJoCo offers (``mj_getState``) leave out what some environments read from ``MjData``:
-    the contact forces in Ant and Humanoid, for example.
+    MuJoCo's state vectors (``mj_getState``) leave out values that some environments read from ``MjData``,
+    for example the contact forces in Ant and Humanoid.
     """
 
     skipped = frozenset({"model", "data", "mujoco_renderer"})
@@ -105,11 +105,11 @@ class AtariState(BaseState):
     """
     ALE: the emulator's own state with its random generators.
 
-    Two things are in no state that the emulator gives out. One is a flag of the graphics chip, without which some games
-    (Qbert, Tetris, Yars' Revenge) go on differently: it is set by the first frame of a game. The other is the last action,
-    which sticky actions repeat: it is NOOP then. All who begin from one snapshot are exactly equal, but with sticky actions
-    the captured episode may have gone on with another action.
-    The screen is not part of the state either and stays as it was until the next step.
+    Two things are missing from the states that the emulator returns. One is a flag of the graphics chip, without which some
+    games (Qbert, Tetris, Yars' Revenge) continue differently: it is set by the first frame of a game. The other is the last
+    action, which sticky actions repeat: it is NOOP after restoring. All episodes from one snapshot are exactly equal, but with
+    sticky actions, the captured episode may have continued with another action.
+    The screen is not part of the state either, and does not change until the next step.
     """
 
     skipped = frozenset({"ale", "_action_set"})
@@ -135,7 +135,7 @@ class AtariState(BaseState):
         if state is not None:
             base.restore_state(state)
             return
-        # Unknown format of the state: only loading the ROM seeds the emulator. It takes 25 times as long.
+        # Unknown state format: only loading the ROM seeds the emulator, which takes 25 times as long.
         state = base.clone_state(include_rng=False)
         base.ale.setInt("random_seed", int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1))
         base.load_game()
@@ -147,8 +147,8 @@ class Box2dState(BaseState):
     """
     Box2D environments: the actions are replayed, because worlds cannot be copied.
 
-    A world keeps internal state (such as the order of contacts) when all of its bodies are destroyed and created
-    again. BipedalWalker and CarRacing do that in ``reset``, and then the same seed leads to another trajectory.
+    A world keeps internal state (such as the order of contacts) even when all of its bodies are destroyed and created
+    again. BipedalWalker and CarRacing do this in ``reset``, so the same seed leads to another trajectory.
     """
 
     only = RNG_ATTRIBUTES
@@ -176,7 +176,7 @@ def base_state(base: gym.Env) -> BaseState | None:
     :return: how to handle its state, None if nothing is known about it
     """
     by_class = _known_ancestor(type(base))
-    # MujocoEnv.set_state(qpos, qvel) is something else, and not the whole state
+    # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
     if not isinstance(by_class, MujocoState) and has_own_protocol(base):
         return _OWN
     return by_class
@@ -224,7 +224,7 @@ def _has_sticky_actions(base: Any) -> bool:
     return base.ale.getFloat("repeat_action_probability") > 0
 
 
-# A Mersenne Twister as C++ writes it: 624 words. What follows the last one depends on the library.
+# A Mersenne Twister as written by C++: 624 words. What follows the last one depends on the library.
 _EMULATOR_RNG = re.compile(rb"(?:\d{1,10} ){623}")
 
 
@@ -232,12 +232,12 @@ def _replace_emulator_rngs(state: Any, seed: int) -> Any:
     """
     Put fresh random generators into a state of the emulator.
 
-    There is no method for it, and seeding the emulator means to load the ROM again. But the state contains its
+    There is no method for this, and seeding the emulator requires loading the ROM again. But the state contains its
     generators as text. Every number keeps its width, because the state also contains the lengths of its parts.
 
     :param state: a state cloned with its generators
     :param seed: seed of the new generators
-    :return: a changed copy, or None if the format of the state is unknown
+    :return: a modified copy, or None if the state format is unknown
     """
     source = np.random.default_rng(np.random.SeedSequence(seed))
 

@@ -1,4 +1,4 @@
-"""The base of vectorized environments that are one object, with exact starts."""
+"""Base class for vectorized environments that are a single object and support exact starts."""
 
 from abc import abstractmethod
 from collections import deque
@@ -24,21 +24,21 @@ EpisodeStart = TypeVar("EpisodeStart")
 
 class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     """
-    The same as ``num_envs`` copies of an environment in a ``DummyVecEnv``, each of them in a ``Monitor`` and a
-    ``StartQueue``. A subclass makes the steps of all copies at once. What is rare is left to one ordinary environment, so
-    that it is done as everywhere else.
+    Equivalent to ``num_envs`` copies of an environment in a ``DummyVecEnv``, each wrapped in a ``Monitor`` and a
+    ``StartQueue``. A subclass steps all copies at once. Rare operations are left to one ordinary environment, so that they
+    work as everywhere else.
 
-    A subclass sets ``render_mode`` before this ``__init__``.
+    A subclass must set ``render_mode`` before calling this ``__init__``.
 
-    The infos of copies whose episode goes on are empty. ``queue`` has the starts that the next episodes begin from:
-    whichever copy ends first takes the next one.
+    The info dicts of copies whose episode continues are empty. ``queue`` contains the starts of the next episodes:
+    the first copy to end its episode takes the next one.
 
     :param num_envs: Number of copies
     :param single: The ordinary environment, with its wrappers
     :param seed: Copy i begins with ``reset(seed=seed + i)``. None: with a seed from the system
     """
 
-    # Attributes that are no part of the episodes under way, besides environments and spaces. A subclass adds its own
+    # Attributes, other than environments and spaces, that are not part of the episodes in progress. A subclass adds its own
     not_state: ClassVar[frozenset[str]] = frozenset({"_t_start", "metadata", "num_envs", "queue", "render_mode"})
 
     def __init__(self, num_envs: int, single: gym.Env, seed: int | None):
@@ -47,10 +47,10 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._tickets: list[int | None] = [None] * num_envs
         self._first: list[np.ndarray | None] = [None] * num_envs
         self._traces: list[Trace | str | None] = [None] * num_envs
-        # A copy that begins from a start gets the start's generator, but only when it is drawn from
+        # A copy that begins from a start gets the start's generator, but only once random numbers are drawn
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
         self._ordinary_seeds = [OrdinarySeeds() for _ in range(num_envs)]
-        # The members of a group come one after the other
+        # The members of a group come one after another
         self._last_start: tuple[Start, EpisodeStart] | None = None
         self._actions = np.empty(0)
         self._was_reset = self._interrupted = False
@@ -61,24 +61,24 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     @abstractmethod
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
         """
-        :param actions: As the user gave them
-        :return: The same
-        :raises ValueError: if they are not one possible action for each copy
+        :param actions: Actions given by the user
+        :return: The same actions
+        :raises ValueError: if they are not one valid action per copy
         """
 
     @abstractmethod
     def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """
-        Make a step of all copies, and call ``_begin`` for those whose episode has ended, in their order.
+        Step all copies, and call ``_begin`` for those whose episode has ended, in order.
 
-        :param actions: One for each copy
-        :return: Observations, rewards, whether episodes have ended, infos
+        :param actions: One action per copy
+        :return: Observations, rewards, dones, infos
         """
 
     @abstractmethod
     def _observations(self) -> np.ndarray:
         """
-        :return: (num_envs, \\*obs_shape) what the copies observe, in an array of their own
+        :return: (num_envs, \\*obs_shape) observations of the copies, in a new array
         """
 
     @abstractmethod
@@ -86,24 +86,24 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         Do an ordinary reset, drawing from ``_generator(idx)``.
 
-        :param idx: The copy
-        :param options: For ``reset``
-        :return: The info
+        :param idx: Index of the copy
+        :param options: Options for ``reset``
+        :return: The info dict
         """
 
     @abstractmethod
     def _prepare_start(self, start: Start) -> EpisodeStart:
         """
-        :param start: Where episodes begin
-        :return: What ``_begin_start`` needs
+        :param start: A start
+        :return: The start in the form that ``_begin_start`` needs
         """
 
     @abstractmethod
     def _begin_start(self, idx: int, start: EpisodeStart) -> tuple[np.ndarray, dict[str, Any]]:
         """
-        :param idx: The copy
-        :param start: What ``_prepare_start`` returned
-        :return: The first observation, which is not written to, and an info of its own
+        :param idx: Index of the copy
+        :param start: The result of ``_prepare_start``
+        :return: The first observation, which is not modified, and a new info dict
         """
 
     @abstractmethod
@@ -111,19 +111,19 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         Put ``_single`` into the state of a copy, except for the random generator.
 
-        :param idx: The copy
+        :param idx: Index of the copy
         :return: The last observation
         """
 
     def step_async(self, actions: np.ndarray) -> None:
         """
-        :param actions: The action of each copy
+        :param actions: One action per copy
         """
         self._actions = np.asarray(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """
-        :return: Observations, rewards, whether episodes have ended, infos
+        :return: Observations, rewards, dones, infos
         """
         self._check_ready()
         actions = self._check_actions(self._actions)
@@ -146,7 +146,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What an error ends half-way through leaves the copies in different steps."""
+        """Mark an operation that, interrupted by an error, leaves the copies at different steps."""
         self._interrupted = True
         yield
         self._interrupted = False
@@ -182,9 +182,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def _probe(self, idx: int, queued: QueuedStart) -> Trace | str:
         """
-        :param idx: The copy that has begun from the start
+        :param idx: Index of the copy that has begun from the start
         :param queued: The start, with a probe
-        :return: What the ordinary environment sees from there; if the copy is not in the state that it is in, how it differs
+        :return: The trace of the ordinary environment from there; if its state differs from the copy's, the difference
         """
         assert isinstance(queued.start, SnapshotStart) and queued.probe is not None
         self._generator(idx)
@@ -202,22 +202,22 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def _begin_single(self, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """
-        :param start: Where the ordinary environment begins
+        :param start: Start for the ordinary environment
         :param noise_seed: See ``begin``
-        :return: The first observation and the info
+        :return: The first observation and the info dict
         """
-        # begin() may write into the generator that is there, which is that of some copy
+        # begin() may write into the current generator, which belongs to some copy
         self._single.unwrapped.np_random = gym.utils.seeding.np_random()[0]
         return begin(self._single, start, noise_seed)
 
     def _generator(self, idx: int) -> np.random.Generator:
         """
-        :param idx: The copy
+        :param idx: Index of the copy
         :return: Its random generator
         """
         generator = self._generators[idx]
         if isinstance(generator, QueuedStart):
-            # The generator as the start left it, where the start has one
+            # The generator as the start left it, if the start has one
             self._begin_single(generator.start, generator.noise_seed)
             generator = self._single.unwrapped.np_random
         elif generator is None:
@@ -227,8 +227,8 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def capture_start(self, idx: int = 0) -> SnapshotStart:
         """
-        :param idx: The copy
-        :return: The present state of its episode
+        :param idx: Index of the copy
+        :return: The current state of its episode
         """
         self._check_ready()
         return self._capture_copy(idx)
@@ -243,9 +243,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         Play from a start in the ordinary environment.
 
-        :param idx: A copy, whichever
+        :param idx: Index of any copy
         :param start: Where to begin
-        :param actions: What to do, until the episode ends
+        :param actions: Actions to take until the episode ends
         :param noise_seed: See ``begin``
         :return: The state after each step that did not end the episode
         """
@@ -261,7 +261,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The episodes under way, without the starts that wait: what ``load_state_dict`` needs to go on with them in
+        :return: The episodes in progress, without queued starts: all that ``load_state_dict`` needs to continue them in
             another process
         """
         self._check_ready()
@@ -276,24 +276,24 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned for as many copies of the same environment
+        :param state: The result of ``state_dict`` for the same number of copies of the same environment
         """
         vars(self).update(state)
 
     def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
-        Put a start at the end of the queue. Whichever copy ends its episode first takes it.
+        Append a start to the queue. The first copy to end its episode takes the next one.
 
-        :param ticket: Number by which the episode will be recognised
+        :param ticket: Number that identifies the episode
         :param start: Where the episode begins
         :param noise_seed: See ``begin``
-        :param more: What else belongs to a ``QueuedStart``
-        :param named: The same by name
+        :param more: Further fields of ``QueuedStart``
+        :param named: Further fields by name
         """
         self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
 
     def clear_starts(self) -> None:
-        """Drop all queued starts. The present episodes go on, and ordinary ones follow, with seeds of their own."""
+        """Drop all queued starts. Current episodes continue, followed by ordinary ones with their own seeds."""
         self.queue.clear()
         for seeds in self._ordinary_seeds:
             seeds.draw_from_now_on()
@@ -304,8 +304,8 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
-        :param attr_name: ``current_ticket``, ``first_observation``, ``start_trace``, ``np_random``, or what the copies share
-        :param indices: Which copies, None for all
+        :param attr_name: ``current_ticket``, ``first_observation``, ``start_trace``, ``np_random``, or a shared attribute
+        :param indices: Indices of the copies, None for all
         :return: The attribute of each of them
         """
         copies = self._get_indices(indices)
@@ -326,9 +326,9 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """
-        :param attr_name: An attribute that the copies share
+        :param attr_name: Name of an attribute that the copies share
         :param value: Its new value
-        :param indices: All copies
+        :param indices: Must be all copies
         """
         if len(set(self._get_indices(indices))) < self.num_envs:
             raise ValueError(f"The copies in a {type(self).__name__} share {attr_name!r}: it can only be set for all of them")
@@ -336,7 +336,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
     def _own_methods(self) -> dict[str, Callable[..., Any]]:
         """
-        :return: Methods of single copies for ``env_method``, which get the number of the copy first
+        :return: Methods of single copies for ``env_method``, with the index of the copy as their first argument
         """
         return {"capture_start": self.capture_start, "scout": self.scout}
 
@@ -344,11 +344,11 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """
-        :param method_name: ``queue_start``, ``clear_starts``, ``capture_start``, or another that the copies have
-        :param method_args: Arguments
-        :param indices: Which copies, None for all
-        :param method_kwargs: Arguments
-        :return: What it returns for each of them
+        :param method_name: ``queue_start``, ``clear_starts``, ``capture_start``, or another method of the copies
+        :param method_args: Positional arguments
+        :param indices: Indices of the copies, None for all
+        :param method_kwargs: Keyword arguments
+        :return: The result for each of them
         """
         shared = {"queue_start": self.queue_start, "clear_starts": self.clear_starts}
         own = self._own_methods()
@@ -364,8 +364,8 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """
         :param wrapper_class: Class of a wrapper
-        :param indices: Which copies, None for all
-        :return: Whether the copies do what the wrapper does: Monitor, StartQueue, and those of the ordinary environment
+        :param indices: Indices of the copies, None for all
+        :return: Whether the copies act as if wrapped: by Monitor, StartQueue, and the wrappers of the ordinary environment
         """
         wrapped = wrapper_class in (Monitor, StartQueue) or is_wrapped(self._single, wrapper_class)
         return [wrapped for _ in self._get_indices(indices)]
@@ -373,7 +373,8 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
 
 def check_num_envs(num_envs: Any) -> None:
     """
-    :param num_envs: What the user asked for
+    :param num_envs: Number of copies requested by the user
+    :raises ValueError: if it is not a positive int
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ValueError(f"num_envs={num_envs!r} has to be a whole number greater than 0")

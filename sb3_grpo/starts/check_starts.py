@@ -1,4 +1,4 @@
-"""``check_starts``: which starts of an environment are exact, tried out and said in a table."""
+"""``check_starts``: try out which starts of an environment are exact, and show the results in a table."""
 
 import copy
 import functools
@@ -34,24 +34,26 @@ from sb3_grpo.starts.starts import (
     UnequalStartError,
 )
 
-# What an episode from a start shows: the first observation, and the trace
+# What an episode from a start shows: its first observation and its trace
 Episode: TypeAlias = tuple[Any, Trace]
 
 _POSSIBLE = "an episode can begin there"
 _STARTS = ("seeds", "snapshots", "noise")
 _ONE_COPY = "not tried: give the id of the environment, or a function that makes it"
 _NO_ENVIRONMENT = "check_starts needs an environment, got {}: give the id of one, or a function that makes it."
-# Enough to meet different noise also where an episode is a few steps long
+# Enough to encounter different noise even if an episode lasts only a few steps
 _NOISE_SEEDS = (1, 2, 3, 4, 5, 6)
-# Said by their message alone
+# Errors described by their message alone
 _OWN_ERRORS = (StartNotSupportedError, StartMismatchError, UnequalStartError)
 
 
 class StartCheck(NamedTuple):
     """
+    Result of one comparison.
+
     :param starts: ``"seeds"``, ``"snapshots"`` or ``"noise"``
     :param what: what was compared
-    :param exact: whether it was equal to the last bit, in all trials; None if it was not tried
+    :param exact: whether everything was equal to the last bit in all trials; None if it was not tried
     :param note: how it differs, or why it was not tried
     :param needed: whether groups need it
     """
@@ -66,11 +68,11 @@ class StartCheck(NamedTuple):
 @dataclass
 class StartReport:
     """
-    What ``check_starts`` has found. ``print(report)`` shows it as a table.
+    The results of ``check_starts``. ``print(report)`` shows them as a table.
 
-    :param env: the id of the environment, or its class where it has none
-    :param generators: where it has random generators that are reseeded
-    :param checks: what was compared
+    :param env: the id of the environment, or its class if it has none
+    :param generators: where its random generators that are reseeded are stored
+    :param checks: the results of all comparisons
     """
 
     env: str
@@ -80,7 +82,7 @@ class StartReport:
     def is_exact(self, *starts: str) -> bool:
         """
         :param starts: ``"seeds"``, ``"snapshots"``, ``"noise"``; all three if none is given
-        :return: whether everything that groups need of them was tried, and is exact
+        :return: whether everything that groups need from them was tried and is exact
         """
         unknown = [each for each in starts if each not in _STARTS]
         if unknown:
@@ -92,7 +94,7 @@ class StartReport:
         """The table."""
         table = Table("Starts", "What was compared", "Exact", "How it differs", title=self.env, title_justify="left")
         before = ""
-        # Where members of a group are not alike, everything may help to find out why
+        # If members of a group are not identical, every detail may help to find out why
         unneeded = "no, not needed" if self.is_exact("snapshots") else "no"
         for check in self.checks:
             word = "-" if check.exact is None else "yes" if check.exact else "no" if check.needed else unneeded
@@ -110,21 +112,22 @@ def check_starts(
     env: str | gym.Env | Callable[[], gym.Env], n_starts: int = 3, n_steps: int = 100, seed: int = 0, verbose: int = 1
 ) -> StartReport:
     """
-    Find out which starts of an environment are exact, by playing from them: in the same copy and in another one, in copies
-    that are new, that were just reset and that are in mid-episode, from starts that were pickled, with noise that is common to
-    the members of a group and with noise of their own.
+    Find out which starts of an environment are exact by playing from them: in the same copy and in another one; in copies
+    that are new, just reset or in mid-episode; from pickled starts; with noise shared by all members of a group and with
+    independent noise.
 
-    What does not show within ``n_steps`` random actions is not found.
+    Differences that do not show within ``n_steps`` random actions are not found.
 
-    :param env: the id of an environment, or a function or class that makes it, with all wrappers. An environment itself is
-        enough if it was made from its id alone, otherwise what needs another copy is not tried; it is in mid-episode then
-    :param n_starts: how many starts of each kind are tried
-    :param n_steps: how many steps are played from each
-    :param seed: of the starts and actions
-    :param verbose: 0 prints nothing, 1 the table
-    :return: what was found
-    :raises ValueError: if a number is impossible
-    :raises TypeError: if ``env`` is not an environment, nor makes one
+    :param env: the id of an environment, or a function or class that creates it with all wrappers. An environment object also
+        works if it was created from its id alone; otherwise, checks that need another copy are skipped, and the environment
+        is left in mid-episode
+    :param n_starts: number of starts of each kind to try
+    :param n_steps: number of steps to play from each start
+    :param seed: seed of the starts and actions
+    :param verbose: 0 prints nothing, 1 prints the table
+    :return: the results
+    :raises ValueError: if a number is invalid
+    :raises TypeError: if ``env`` neither is an environment nor creates one
     """
     for name, value, least in (("n_starts", n_starts, 1), ("n_steps", n_steps, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
@@ -142,7 +145,7 @@ def check_starts(
 
 
 class _Checker:
-    """The copies of the environment that are played in, and what has been found so far."""
+    """The environment copies used for the checks, and the results so far."""
 
     def __init__(self, env: str | gym.Env | Callable[[], gym.Env], n_steps: int, seed: int):
         self.make = _maker(env)
@@ -166,7 +169,7 @@ class _Checker:
         return other if identity(other.env) == identity(self.one.env) else None
 
     def note(self, starts: str, what: str, difference: str | None, needed: bool = True, note: str = "") -> None:
-        """Of several trials, the first difference is kept."""
+        """Record a result; of several trials, the first difference is kept."""
         before = self.found.get((starts, what))
         if before is None or before.exact:
             self.found[starts, what] = StartCheck(starts, what, difference is None, difference or note, needed)
@@ -179,7 +182,7 @@ class _Checker:
         self.note(starts, what, difference)
 
     def compare_others(self, starts: str, trials: dict[str, Callable[[StartQueue], str | None]]) -> None:
-        """What needs another copy of the environment."""
+        """Run the trials that need another copy of the environment."""
         for what, trial in trials.items():
             if self.other is None:
                 self.found[starts, what] = StartCheck(starts, what, None, _ONE_COPY)
@@ -195,7 +198,7 @@ class _Checker:
         return [self.space.sample() for _ in range(self.n_steps)]
 
     def wander(self, env: StartQueue, n_steps: int) -> StartQueue:
-        """Play elsewhere, and stay in mid-episode."""
+        """Play a different episode and stay in the middle of it."""
         env.reset()
         for _ in range(n_steps):
             if any(env.step(self.space.sample())[2:4]):
@@ -208,7 +211,7 @@ class _Checker:
         return first, play_actions(env, actions)
 
     def play_side_by_side(self, other: StartQueue, start: Start, actions: list[Any], noise_seed: int | None) -> str | None:
-        """Two copies in turn, as the members of a group are played."""
+        """Step two copies in turn, as the members of a group are played."""
         episodes: list[Episode] = [self.play(env, start, [], noise_seed) for env in (self.one, other)]
         for action in actions:
             for env, (_, trace) in zip((self.one, other), episodes, strict=True):
@@ -219,7 +222,7 @@ class _Checker:
 
     def check_seed(self, index: int) -> None:
         """
-        :param index: of the start
+        :param index: index of the start
         """
         start, actions = SeedStart(self.seed + index), self.actions(index)
         try:
@@ -244,12 +247,12 @@ class _Checker:
 
     def check_snapshot(self, index: int) -> None:
         """
-        :param index: of the start
+        :param index: index of the start
         """
         before, actions = self.actions(1000 + index), self.actions(2000 + index)
         seed, noise_seed = SeedStart(self.seed + index), self.seed + index
         try:
-            # The first one at the beginning of an episode, the others anywhere in it
+            # The first snapshot is taken at the beginning of an episode, the others anywhere in it
             n_before = 0 if index == 0 else int(np.random.default_rng([self.seed, index]).integers(1, self.n_steps + 1))
             _, trace = self.play(self.one, seed, before[:n_before])
             if has_ended(trace):
@@ -261,7 +264,7 @@ class _Checker:
         captured = copy.deepcopy(start.observation), play_actions(self.one, actions)
         try:
             as_captured = self.play(self.wander(self.one, 5), start, actions)
-            # As a group does it: with noise that the members have in common
+            # As in a group: with noise that the members share
             expected = self.play(self.wander(self.one, 5), start, actions, noise_seed)
         except Exception as error:
             self.note("snapshots", "the state is restored", _words(error))
@@ -295,10 +298,10 @@ class _Checker:
         return None
 
     def check_noise(self) -> None:
-        """After all starts were tried."""
+        """Check the noise. Must be called after all starts were tried."""
         actions = self.actions(3000)
         for starts, start in self.last_start.items():
-            # The other copy, because in the same one a generator that was not found goes on
+            # Use the other copy, because in the same one, a generator that was not found would continue
             env = self.other or self.one
             try:
                 one, *others = (self.play(self.one, start, actions, noise_seed) for noise_seed in _NOISE_SEEDS)
@@ -326,7 +329,7 @@ class _Checker:
 
     def report(self) -> StartReport:
         """
-        :return: what was found
+        :return: the results
         """
         layers = layers_of(self.one.env)
         held = find_generators(layers, skipped_of(layers[-1]))
@@ -359,7 +362,7 @@ def _make(function: Callable[[], gym.Env]) -> gym.Env:
         name = getattr(function, "__name__", type(function).__name__)
         raise TypeError(f"check_starts calls {name}() without arguments ({error}): give lambda: {name}(...).") from None
     except ValueError:
-        pass  # of some compiled functions it is not known
+        pass  # not known for some compiled functions
     env = function()
     if not isinstance(env, gym.Env):
         raise TypeError(_NO_ENVIRONMENT.format(f"a function that returns a {type(env).__name__}"))
@@ -368,14 +371,14 @@ def _make(function: Callable[[], gym.Env]) -> gym.Env:
 
 def _maker(env: str | gym.Env | Callable[[], gym.Env]) -> Callable[[], gym.Env] | None:
     """
-    :param env: what the user gave
-    :return: a function that makes the environment, None if there is only one
+    :param env: ``env`` given by the user
+    :return: a function that creates the environment, None if there is only the given one
     """
     if isinstance(env, str):
         return functools.partial(gym.make, importable_id(env))
     if not isinstance(env, gym.Env):
         return functools.partial(_make, env)
     if env.spec is None or any(wrapper.kwargs is None for wrapper in env.spec.additional_wrappers):
-        # Not all wrappers say how they were made
+        # Not all wrappers record how they were created
         return None
     return functools.partial(gym.make, env.spec)

@@ -1,4 +1,4 @@
-"""What differs first between two observations or two states, in words."""
+"""Description of the first difference between two observations or two states."""
 
 from collections import deque
 from collections.abc import Set
@@ -17,12 +17,12 @@ def first_difference(
     expected: Any, observed: Any, name: str, sides: tuple[str, str] = ("in one", "in the other")
 ) -> str | None:
     """
-    Compare two objects to the last bit, with all that they hold.
+    Compare two objects and everything they hold, to the last bit.
 
     :param expected: arrays, numbers, containers, objects that can be pickled
-    :param observed: the same again
-    :param name: what they are
-    :param sides: what to call the two
+    :param observed: an object of the same kind
+    :param name: name of the objects in the description
+    :param sides: names of the two sides in the description
     :return: which entry differs first, and by how much; None if nothing differs
     """
     return _Comparison(sides).compare(expected, observed, name)
@@ -31,7 +31,7 @@ def first_difference(
 class _Comparison:
     def __init__(self, sides: tuple[str, str]):
         self.sides = sides
-        # With the objects: an identity is one only as long as its object exists
+        # Keeps the objects, because an id is only unique as long as its object exists
         self.compared: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def compare(self, expected: Any, observed: Any, name: str) -> str | None:
@@ -43,7 +43,7 @@ class _Comparison:
         numbers = isinstance(expected, int | float) and isinstance(observed, int | float)
         if type(expected) is not type(observed) and not numbers:
             return self._differ(name, expected, observed)
-        # Objects that refer to each other
+        # For objects that refer to each other
         self.compared[id(expected), id(observed)] = expected, observed
         if isinstance(expected, GENERATORS):
             return self.compare(generator_state(expected), generator_state(observed), f"the state of {name}")
@@ -55,7 +55,7 @@ class _Comparison:
             pairs = enumerate(zip(expected, observed, strict=True))
             return next(filter(None, (self.compare(*pair, f"{name}[{index}]") for index, pair in pairs)), None)
         if isinstance(expected, _VALUES):
-            # NaN is equal to itself here
+            # NaN equals itself here
             same = expected == observed or (expected != expected and observed != observed)
             return None if same else self._differ(name, expected, observed)
         return self._compare_objects(expected, observed, name)
@@ -71,7 +71,7 @@ class _Comparison:
         return None
 
     def _compare_objects(self, expected: Any, observed: Any, name: str) -> str | None:
-        """By what they are made of when they are pickled: class and arguments, state, entries."""
+        """Compare objects by their parts when pickled: class and arguments, state, entries."""
         first, second = expected.__reduce_ex__(4), observed.__reduce_ex__(4)
         if isinstance(first, str) or isinstance(second, str):
             return self.compare(first, second, name)
@@ -83,7 +83,7 @@ class _Comparison:
         return difference or self.compare(entries, entries_now, name) or self.compare(arguments, now, name)
 
     def _compare_arrays(self, expected: Any, observed: Any, name: str) -> str | None:
-        # A number is no difference for being of another type
+        # Numbers do not differ just because they have different types
         first, second = np.asarray(expected), np.asarray(observed)
         if first.shape != second.shape:
             return self._differ(f"the shape of {name}", first.shape, second.shape)
@@ -104,7 +104,7 @@ class _Comparison:
 
 
 def _pad(reduced: tuple[Any, ...]) -> list[Any]:
-    """With lists in place of iterators, and as long as it can be."""
+    """Pad to the full length, with lists instead of iterators."""
     function, arguments, state, *entries = (*reduced, None, None, None)[:5]
     return [function, arguments, state, *([] if each is None else list(each) for each in entries)]
 

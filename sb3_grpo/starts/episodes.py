@@ -1,4 +1,4 @@
-"""Episodes under way: saved with all that a copy knows of them, to go on in another process."""
+"""Saving of episodes in progress, with everything a copy knows about them, to continue in another process."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,20 +15,20 @@ from sb3_grpo.utils.chance import process_state, set_process_state, set_space_st
 if TYPE_CHECKING:
     from sb3_grpo.starts.start_queue import StartQueue
 
-# What a StartQueue has in addition to the episode: the starts that wait, which their owner queues again, and its own step
+# Attributes of a StartQueue that do not belong to the episode: queued starts, which their owner queues again, and its own step
 _NOT_OF_THE_EPISODE = DESCRIPTIVE | {"queue", "step", "_last"}
 
 
 @dataclass(frozen=True)
 class EpisodeState:
     """
-    An episode of one copy that is under way.
+    An episode in progress of one copy.
 
-    :param observation: the last one
-    :param reached: the state of the environment; how to come there again where it cannot be captured
-    :param attributes: of the ``StartQueue``
+    :param observation: the last observation
+    :param reached: the state of the environment, or how to reach it again if it cannot be captured
+    :param attributes: attributes of the ``StartQueue``
     :param spaces: the states of the generators of all spaces, layer by layer
-    :param process: those that the process of the copy has one of; ``None`` if it is that of the model
+    :param process: the states of the global generators in the copy's process; ``None`` if it is the process of the model
     """
 
     observation: Any = field(repr=False)
@@ -41,14 +41,14 @@ class EpisodeState:
 def must_be_recorded(env: "StartQueue") -> bool:
     """
     :param env: a copy
-    :return: whether it can only come back to where it is by playing its episode again
+    :return: whether its current state can only be reached again by replaying its episode
     """
     return isinstance(_capture(env), str)
 
 
 def _capture(env: "StartQueue") -> SnapshotStart | str:
     """
-    :return: the present state, or why it cannot be captured
+    :return: the current state, or why it cannot be captured
     """
     state = base_state(env.unwrapped)
     reason = None if state is None else state.not_captured(env.unwrapped)
@@ -63,8 +63,8 @@ def _capture(env: "StartQueue") -> SnapshotStart | str:
 def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     """
     :param env: a copy
-    :param process_id: of the process that has the model
-    :return: its episode, or why it cannot be saved: not an error, which would end the process of a copy
+    :param process_id: id of the process of the model
+    :return: its episode, or why it cannot be saved. This is not an error, because an error would end the process of a copy
     """
     if env._last is None:
         return "no episode has begun"
@@ -87,11 +87,11 @@ def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
 
 def load_episode(env: "StartQueue", state: EpisodeState, info: dict[str, Any]) -> None:
     """
-    Put a copy into a saved episode. Its next ``reset`` does nothing but to say where it is.
+    Put a copy into a saved episode. Its next ``reset`` only returns the last observation and the info.
 
     :param env: a copy with the same wrappers
-    :param state: what ``save_episode`` returned
-    :param info: of the reset with which the episode began
+    :param state: the result of ``save_episode``
+    :param info: info dict of the reset with which the episode began
     """
     if isinstance(state.reached, Replay):
         play_replay(env.env, state.reached, state.observation)

@@ -1,4 +1,4 @@
-"""The random generators that an environment holds: found, reseeded, captured and restored, all of it in place."""
+"""Find, reseed, capture and restore the random generators that an environment holds, in place."""
 
 import random
 import zlib
@@ -28,18 +28,19 @@ from sb3_grpo.starts.starts import StartNotSupportedError
 
 GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, th.Generator)
 
-# Layers of these packages have generators in their attributes, and no deeper
+# Layers of these packages have generators directly in their attributes, but no deeper
 _KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
 
-# An environment that holds more objects than this, or is all of known packages, is searched the first times, and then after
-# twice as many. In between the generators are where they were; it is searched if they are not, or not in attributes
+# An environment that holds more objects than this, or only consists of known packages, is searched the first few times, then
+# each time the number of calls has doubled. In between, generators are looked up in the places found before; the environment
+# is searched again if they are not there, or not in attributes
 _LARGE = 50
 _N_FIRST_SEARCHES = 3
 
 
 @dataclass(slots=True)
 class _Search:
-    """What is known from the last time that all objects of an environment were looked at."""
+    """Result of the last full search through the objects of an environment."""
 
     places: list[str]
     n_calls: int
@@ -51,29 +52,29 @@ _searches: WeakKeyDictionary[gym.Env, _Search] = WeakKeyDictionary()
 
 def find_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
     """
-    All random generators that the layers of an environment hold, also in objects that they hold.
+    Find all random generators that the layers of an environment hold, including those inside other objects.
 
     :param layers: the environment with its wrappers, the outermost first
-    :param skipped: attributes of the base environment that are not looked into
-    :return: where each of them is, and the generator
+    :param skipped: attributes of the base environment that are not searched
+    :return: the generators by their places
     """
     return _search(layers, skipped)[0]
 
 
 def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -> dict[str, Any]:
     """
-    What ``find_generators`` finds; where that takes long, mostly by looking where they were the last time.
+    Same as ``find_generators``; if a search takes long, mostly by looking up the places of the last search.
 
     :param layers: the environment with its wrappers, the outermost first
-    :param skipped: attributes of the base environment that are not looked into
-    :return: where each of them is, and the generator
+    :param skipped: attributes of the base environment that are not searched
+    :return: the generators by their places
     """
     is_hashable = type(layers[0]).__hash__ is not None
     search = _searches.get(layers[0]) if is_hashable else None
     n_calls = 1 if search is None else search.n_calls + 1
     if search is not None and n_calls < search.next_search:
         search.n_calls = n_calls
-        # Entries of containers are no attributes
+        # Entries of containers are not attributes
         with suppress(AttributeError):
             found = {place: attrgetter(place)(layers[0]) for place in search.places}
             if all(isinstance(generator, GENERATORS) for generator in found.values()):
@@ -88,8 +89,8 @@ def known_generators(layers: Sequence[gym.Env], skipped: Collection[str] = ()) -
 
 def depth_of(place: str) -> int:
     """
-    :param place: where a generator is
-    :return: the layer that holds it, 0 for the outermost
+    :param place: place of a generator
+    :return: depth of the layer that holds it, 0 for the outermost
     """
     names = place.split(".")
     return next(depth for depth, name in enumerate(names) if name != "env")
@@ -97,9 +98,9 @@ def depth_of(place: str) -> int:
 
 def readable_place(place: str, layers: Sequence[gym.Env]) -> str:
     """
-    :param place: where a generator is
+    :param place: place of a generator
     :param layers: the environment with its wrappers
-    :return: the same for people: what the base environment holds is ``env.unwrapped.rng``
+    :return: the place in readable form, such as ``env.unwrapped.rng`` if the base environment holds it
     """
     depth = depth_of(place)
     return f"env.unwrapped.{place[len('env.') * depth :]}" if depth == len(layers) - 1 else f"env.{place}"
@@ -107,15 +108,15 @@ def readable_place(place: str, layers: Sequence[gym.Env]) -> str:
 
 def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[str] = ()) -> None:
     """
-    Reseed all of ``find_generators`` in place, so that all references to them have the new ones.
+    Reseed all generators found by ``find_generators`` in place, so that the change is seen through all references to them.
 
     :param layers: the environment with its wrappers, the outermost first
     :param seed: the seed, not negative
-    :param skipped: attributes of the base environment that are not looked into
-    :raises StartNotSupportedError: if there is one that cannot be seeded
+    :param skipped: attributes of the base environment that are not searched
+    :raises StartNotSupportedError: if one of them cannot be seeded
     """
     for place, generator in known_generators(layers, skipped).items():
-        # By its place, counted from the inside: it is the same in all copies, whatever is around them
+        # Depends on its place, counted from the inside: this is the same in all copies, however they are wrapped
         depth = depth_of(place)
         from_inside = f"{len(layers) - depth} {place[len('env.') * depth :]}"
         try:
@@ -132,7 +133,7 @@ def reseed_generators(layers: Sequence[gym.Env], seed: int, skipped: Collection[
 def reseed(generator: Any, entropy: list[int]) -> None:
     """
     :param generator: one of ``GENERATORS``
-    :param entropy: the seed, numbers that are not negative
+    :param entropy: the seed, as a list of non-negative numbers
     """
     sequence = np.random.SeedSequence(entropy)
     if isinstance(generator, np.random.Generator | np.random.BitGenerator):
@@ -144,14 +145,14 @@ def reseed(generator: Any, entropy: list[int]) -> None:
         generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
     else:
         generator.seed(int.from_bytes(sequence.generate_state(4).tobytes(), "little"))
-        # One that draws from the system takes any seed, ignores it, and has no state
+        # A generator that draws from the system accepts any seed but ignores it, and raises an error here
         generator.getstate()
 
 
 def can_be_seeded(generator: Any) -> bool:
     """
     :param generator: one of ``GENERATORS``
-    :return: whether its numbers follow from a seed, and not from the system
+    :return: whether its numbers are determined by a seed rather than drawn from the system
     """
     return not isinstance(generator, random.SystemRandom)
 
@@ -159,7 +160,7 @@ def can_be_seeded(generator: Any) -> bool:
 def generator_state(generator: Any) -> Any:
     """
     :param generator: one of ``GENERATORS``
-    :return: its state, which can be pickled; None for one that draws from the system
+    :return: its state, which can be pickled; None if it draws from the system
     """
     if isinstance(generator, np.random.Generator | np.random.BitGenerator):
         bits: Any = getattr(generator, "bit_generator", generator)
@@ -174,7 +175,7 @@ def generator_state(generator: Any) -> Any:
 def set_generator_state(generator: Any, state: Any) -> None:
     """
     :param generator: one of ``GENERATORS``
-    :param state: what ``generator_state`` returned for one of the same kind
+    :param state: the result of ``generator_state`` for a generator of the same kind
     """
     if isinstance(generator, np.random.Generator | np.random.BitGenerator):
         bits: Any = getattr(generator, "bit_generator", generator)
@@ -200,7 +201,7 @@ def _search(layers: Sequence[gym.Env], skipped: Collection[str]) -> tuple[dict[s
 def _roots(layers: Sequence[gym.Env], skipped: Collection[str]) -> Iterator[tuple[str, Any]]:
     for depth, layer in enumerate(layers):
         left_out = skipped if layer is layers[-1] else records_of(type(layer))
-        # One look at a class has to do: this is asked for each attribute at each start
+        # Cached by class, because this is needed for each attribute at each start
         looked_into = _is_searched_in_known if is_known(type(layer)) else _is_searched
         for name, value in attributes(layer).items():
             if looked_into(type(value)) and name not in left_out:
@@ -214,7 +215,7 @@ def _is_searched(cls: type) -> bool:
 
 @cache_by_class
 def _is_searched_in_known(cls: type) -> bool:
-    """What known packages made holds no generators further in, but it may hold a function of the user's."""
+    """Objects of known packages do not hold generators at a deeper level, but they may hold a user's function."""
     return issubclass(cls, GENERATORS) or not (is_leaf(cls) or is_container(cls) or is_known(cls))
 
 
@@ -222,6 +223,6 @@ def _is_searched_in_known(cls: type) -> bool:
 def is_known(cls: type) -> bool:
     """
     :param cls: a class
-    :return: whether it belongs to a package of which it is known what the environments and wrappers hold
+    :return: whether it belongs to a package for which it is known what its environments and wrappers hold
     """
     return package_of(cls) in _KNOWN_PACKAGES

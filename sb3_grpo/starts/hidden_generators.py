@@ -1,4 +1,4 @@
-"""Random generators that cannot be seeded for an environment: those that no attribute leads to, and those that are shared."""
+"""Random generators of an environment that cannot be seeded: not reachable through attributes, or shared between copies."""
 
 import gc
 import random
@@ -20,20 +20,21 @@ _NOT_FOLLOWED = (type, types.ModuleType, types.CodeType, gym.Space, str, bytes, 
 
 def hidden_generators(layers: Sequence[gym.Env], skipped: frozenset[str]) -> list[str]:
     """
-    Follow all references, also those that Python code cannot: of suspended functions, iterators and compiled objects.
+    Follow all references, including those of suspended functions, iterators and compiled objects, which Python code cannot
+    follow.
 
     :param layers: an environment with its wrappers, the outermost first
-    :param skipped: attributes of the base environment that are not looked into
-    :return: the generators that ``find_generators`` does not find, each with how it is reached
+    :param skipped: attributes of the base environment that are not searched
+    :return: descriptions of the generators that ``find_generators`` does not find and of how they are reached
     """
     found = find_generators(layers, skipped).values()
     seen = {id(item) for generator in found for item in (generator, getattr(generator, "bit_generator", None))}
     seen |= {id(layer) for layer in layers} | {id(generator) for generator, _ in shared_generators(layers)}
-    # What a module holds is not the environment's; its functions lead there
+    # Objects held by a module do not belong to the environment, but its functions refer to them
     seen |= {id(vars(module)) for module in list(sys.modules.values()) if hasattr(module, "__dict__")}
     holders: dict[int, Any] = {}
     hidden: list[str] = []
-    kept: list[Any] = list(layers)  # an identity is one only as long as its object exists
+    kept: list[Any] = list(layers)  # an id is only unique as long as its object exists
     for item in kept:
         if isinstance(item, GENERATORS):
             hidden.append(_describe(item, holders))
@@ -57,8 +58,8 @@ def _describe(item: Any, holders: dict[int, Any]) -> str:
 def shared_generators(layers: Sequence[gym.Env]) -> Iterator[tuple[Any, str]]:
     """
     :param layers: an environment with its wrappers
-    :return: the generators that all copies of it draw from, if they do: those of NumPy, Python and PyTorch, and those that its
-        modules and classes hold; with their names
+    :return: the generators, with their names, that all copies of it would share: the global ones of NumPy, Python and PyTorch,
+        and those held by its modules and classes
     """
     yield np.random.mtrand._rand, "numpy.random"
     yield random._inst, "random"
@@ -76,6 +77,6 @@ def shared_generators(layers: Sequence[gym.Env]) -> Iterator[tuple[Any, str]]:
 def shared_states(layers: Sequence[gym.Env]) -> dict[str, Any]:
     """
     :param layers: an environment with its wrappers
-    :return: the states of ``shared_generators``, by their names
+    :return: the states of ``shared_generators`` by name
     """
     return {name: generator_state(generator) for generator, name in shared_generators(layers)}

@@ -1,8 +1,8 @@
 """
 What an environment holds: the objects that are reached from its attributes, through containers and other objects.
 
-Classes, modules, compiled objects, neural networks and the objects of Python's own library (threads, queues, files) are not
-looked into. What methods, partial functions and closures are bound to is.
+Classes, modules, compiled objects, neural networks and objects of Python's standard library (threads, queues, files) are not
+searched. Objects bound by methods, partial functions and closures are.
 """
 
 import functools
@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-# What connects or describes the layers of an environment
+# Attributes that connect or describe the layers of an environment
 DESCRIPTIVE = frozenset(
     {
         "env",
@@ -37,7 +37,7 @@ DESCRIPTIVE = frozenset(
     }
 )
 
-# Records of past episodes and clocks
+# Attributes with records of past episodes and clocks
 _RECORDS = {
     "stable_baselines3.common.monitor.Monitor": frozenset(
         {"results_writer", "t_start", "total_steps", "episode_returns", "episode_lengths", "episode_times"}
@@ -49,7 +49,7 @@ _RECORDS = {
 
 _T = TypeVar("_T")
 
-# How an object is reached, from its end: what its holder calls it, and how the holder is reached
+# How an object is reached, in reverse: its name in the object that holds it, and the path to that object
 Path: TypeAlias = tuple[str, "Path | None"]
 
 
@@ -73,9 +73,9 @@ _OPAQUE = (type, types.ModuleType, gym.Space)
 
 def walk(roots: Iterable[tuple[str, Any]], known: Iterable[Any] = ()) -> Iterator[tuple[Any, Path]]:
     """
-    :param roots: names and objects to begin with
-    :param known: objects that are left out
-    :return: each object once, in the order of attributes and entries, and the path to it; numbers and the like are left out
+    :param roots: names and objects to start from
+    :param known: objects to leave out
+    :return: each object once with its path, in the order of attributes and entries; numbers and the like are left out
     """
     seen = {id(item) for item in known}
     stack: list[tuple[Any, Path]] = [(value, (name, None)) for name, value in roots]
@@ -90,14 +90,14 @@ def walk(roots: Iterable[tuple[str, Any]], known: Iterable[Any] = ()) -> Iterato
         for name, value in _entries(item):
             if not is_leaf(type(value)):
                 stack.append((value, (name, path)))
-        # The last one is taken first
+        # The last item of the stack is popped first
         stack[begin:] = stack[begin:][::-1]
 
 
 def path_name(path: Path | None) -> str:
     """
-    :param path: where ``walk`` found an object
-    :return: the same as one writes it in Python, such as ``env.weather.rng``
+    :param path: path at which ``walk`` found an object
+    :return: the path in Python notation, such as ``env.weather.rng``
     """
     names = []
     while path is not None:
@@ -109,7 +109,7 @@ def path_name(path: Path | None) -> str:
 def attributes(item: Any) -> dict[str, Any]:
     """
     :param item: an object
-    :return: its attributes, those in slots included, except what only describes an environment
+    :return: its attributes, including those in slots, except those that only describe an environment
     """
     found = getattr(item, "__dict__", None)
     found = found if type(found) is dict else {}
@@ -123,10 +123,10 @@ def attributes(item: Any) -> dict[str, Any]:
 
 def cache_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
     """
-    :param function: a function of a class
-    :return: the same, asked once for each class
+    :param function: a function that takes a class
+    :return: the same function, called only once for each class
     """
-    # mypy does not take every class for hashable
+    # mypy does not consider every class hashable
     return functools.cache(function)
 
 
@@ -134,7 +134,7 @@ def cache_by_class(function: Callable[[type], _T]) -> Callable[[type], _T]:
 def records_of(wrapper_class: type) -> frozenset[str]:
     """
     :param wrapper_class: class of a wrapper
-    :return: its attributes that belong to the copy of the environment and not to the present episode
+    :return: its attributes that belong to the environment copy rather than to the current episode
     """
     names = [f"{cls.__module__}.{cls.__qualname__}" for cls in wrapper_class.__mro__]
     return frozenset().union(*(_RECORDS.get(name, ()) for name in names))
@@ -144,7 +144,7 @@ def records_of(wrapper_class: type) -> frozenset[str]:
 def is_leaf(cls: type) -> bool:
     """
     :param cls: a class
-    :return: whether its objects are numbers or the like, in which there is nothing to be found
+    :return: whether its objects are numbers or the like, which hold no other objects
     """
     return _kind(cls) is _Kind.LEAF
 
@@ -173,7 +173,7 @@ def layers_of(env: gym.Env) -> list[gym.Env]:
 def env_name(env: gym.Env) -> str:
     """
     :param env: an environment with its wrappers
-    :return: its id, or its class where it has none
+    :return: its id, or its class if it has none
     """
     base = env.unwrapped
     return type(base).__qualname__ if base.spec is None else base.spec.id
@@ -196,13 +196,13 @@ def _kind(cls: type) -> _Kind:
 
 
 def _entries(item: Any) -> Iterable[tuple[str, Any]]:
-    """What an object holds, and how each of it is reached from there."""
+    """The objects that an object holds, each with its name in Python notation."""
     cls = type(item)
     match _kind(cls):
         case _Kind.OBJECT:
             return [] if is_of_library(cls) else [(f".{name}", value) for name, value in attributes(item).items()]
         case _Kind.MAPPING:
-            # All at once, because another thread may be at work
+            # Copied at once, because another thread may modify it
             inside = [(f"[{key!r}]", value) for key, value in [*item.items()] if not is_leaf(type(value))]
         case _Kind.SEQUENCE | _Kind.SET:
             inside = [(f"[{index}]", value) for index, value in enumerate([*item]) if not is_leaf(type(value))]
@@ -216,7 +216,7 @@ def _entries(item: Any) -> Iterable[tuple[str, Any]]:
             return _closure(item)
         case _:
             return []
-    # Classes of the user's own may derive from containers
+    # User classes may derive from containers
     return inside if is_of_library(cls) else [*inside, *((f".{name}", value) for name, value in attributes(item).items())]
 
 
@@ -232,8 +232,8 @@ def _closure(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 def is_compiled(item: Any) -> bool:
     """
-    :param item: what ``walk`` has found
-    :return: whether it stands for something outside of Python, such as the body of a simulator
+    :param item: an object found by ``walk``
+    :return: whether it represents something outside of Python, such as a body in a simulator
     """
     cls = type(item)
     if _kind(cls) is not _Kind.OBJECT or hasattr(item, "__dict__") or slots_of(cls):
@@ -245,7 +245,7 @@ def is_compiled(item: Any) -> bool:
 def is_of_library(cls: type) -> bool:
     """
     :param cls: a class
-    :return: whether it comes with Python: its objects are not looked into
+    :return: whether it comes with Python: its objects are not searched
     """
     return package_of(cls) in sys.stdlib_module_names and cls is not types.SimpleNamespace
 
@@ -255,7 +255,7 @@ def package_of(cls: type) -> str:
     :param cls: a class
     :return: the package that it comes with
     """
-    # Some compiled classes do not say
+    # Some compiled classes have no __module__
     return str(getattr(cls, "__module__", "")).partition(".")[0]
 
 
@@ -263,7 +263,7 @@ def package_of(cls: type) -> str:
 def slots_of(cls: type) -> tuple[str, ...]:
     """
     :param cls: a class
-    :return: the names of its slots, those of its ancestors included
+    :return: the names of its slots, including those of its base classes
     """
     names: list[str] = []
     for ancestor in cls.__mro__:

@@ -1,9 +1,9 @@
 """
-Does an environment go on from a snapshot as other copies do?
+Check whether all copies of an environment continue from a snapshot in the same way.
 
-A probe plays a few steps from the start of a group in a copy that is about to begin there, and the traces of all members are
-compared, as their first observations are. A probe leaves no trace: Python's objects are put back as they were, and the rest of
-the state is that of the start, from which the copy then begins.
+A probe plays a few steps from the start of a group in a copy that is about to begin there. The traces of all members are
+compared, as are their first observations. A probe has no side effects: Python objects are restored to what they were, and the
+rest of the state is replaced by the start, from which the copy then begins.
 """
 
 import copy
@@ -26,7 +26,7 @@ from sb3_grpo.starts.snapshots import begin
 from sb3_grpo.starts.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
 from sb3_grpo.utils.chance import process_state, set_process_state
 
-# What an episode shows, step by step: observation, reward, terminated, truncated; or the error that ended it
+# What an episode returns at each step: observation, reward, terminated, truncated; or the error that ended it
 Trace: TypeAlias = list[Any]
 
 _ADVICE = (
@@ -38,10 +38,12 @@ _ADVICE = (
 
 class Probe(NamedTuple):
     """
-    :param seed: of the actions, and of the noise after the start
-    :param n_steps: how many steps are played
-    :param again: whether to play them again, after the copy has been elsewhere
-    :param own_noise: whether members have noise of their own: then what cannot be seeded may differ from member to member
+    What to play from a start.
+
+    :param seed: seed of the actions and of the noise after the start
+    :param n_steps: number of steps to play
+    :param again: whether to play them again after the copy has been in a different state
+    :param own_noise: whether the noise of members is independent: noise that cannot be seeded may then differ between members
     """
 
     seed: int
@@ -55,7 +57,7 @@ def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
     :param env: a copy of the environment, between two episodes
     :param start: where its next episode begins
     :param probe: what to play
-    :return: what was seen, to be compared with what other copies have seen; if it was not the same both times, how it differs
+    :return: the trace, to be compared with those of other copies; if the traces of both times differ, the difference
     """
     space = copy.deepcopy(env.action_space)
     space.seed(probe.seed)
@@ -76,9 +78,9 @@ def play_probe(env: gym.Env, start: SnapshotStart, probe: Probe) -> Trace | str:
 
 def compare_traces(expected: Trace, observed: Trace) -> str | None:
     """
-    :param expected: of one copy
-    :param observed: of another one
-    :return: how they differ, in words; None if they do not
+    :param expected: trace of one copy
+    :param observed: trace of another copy
+    :return: description of how they differ; None if they do not
     """
     names = ("observation", "reward", "terminated", "truncated")
     for n_steps, (one, other) in enumerate(zip(expected, observed, strict=False), start=1):
@@ -94,8 +96,8 @@ def compare_traces(expected: Trace, observed: Trace) -> str | None:
 
 def describe_difference(name: str, difference: str) -> str:
     """
-    :param name: of the environment
-    :param difference: of two members' traces
+    :param name: name of the environment
+    :param difference: difference between the traces of two members
     :return: the message for the user
     """
     return f"{name}: two copies were put into one and the same state, and {difference}. {_ADVICE}"
@@ -112,15 +114,15 @@ def _play(env: gym.Env, start: SnapshotStart, probe: Probe, actions: list[Any]) 
 def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
     """
     :param env: an environment in an episode
-    :param actions: what to do, until the episode ends
-    :return: what was seen
+    :param actions: actions to take until the episode ends
+    :return: the trace
     """
     trace: Trace = []
     for action in actions:
         try:
             observation, reward, terminated, truncated, _ = env.step(copy.copy(action))
         except Exception as error:
-            # Perhaps actions that are impossible here, in all copies
+            # Perhaps the actions are invalid here, in all copies
             return [*trace, f"{type(error).__name__}: {error}"]
         trace.append((copy.deepcopy(observation), reward, terminated, truncated))
         if terminated or truncated:
@@ -130,8 +132,8 @@ def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
 
 def has_ended(trace: Trace) -> bool:
     """
-    :param trace: what was seen
-    :return: whether the episode has ended, by itself or by an error
+    :param trace: trace of an episode
+    :return: whether the episode has ended, by itself or with an error
     """
     return bool(trace) and (isinstance(trace[-1], str) or bool(trace[-1][2] or trace[-1][3]))
 
@@ -140,7 +142,7 @@ def has_ended(trace: Trace) -> bool:
 def without_watchers(env: gym.Env) -> Iterator[gym.Env]:
     """
     :param env: an environment with its wrappers
-    :return: the same without those that only watch: that keep statistics, record or show
+    :return: the environment without wrappers that only keep statistics, record or render
     """
     layers = layers_of(env)
     kept = [layer for layer in layers if not _only_watches(type(layer))]
@@ -156,19 +158,19 @@ def without_watchers(env: gym.Env) -> Iterator[gym.Env]:
 
 def step_unwatched(env: gym.Env, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
     """
-    Make a step that no wrapper records. A ``Monitor`` counts it, as long as the episode goes on: its counters are part of the
-    state.
+    Make a step that no wrapper records. A ``Monitor`` counts it if the episode continues, because its counters are part of
+    the state.
 
     :param env: an environment with its wrappers, in an episode
-    :param action: what to do
-    :return: what ``step`` returns
+    :param action: the action
+    :return: the result of ``step``
     """
     with without_watchers(env) as inner:
         result = inner.step(copy.copy(action))
     if not (result[2] or result[3]):
         for layer in layers_of(env):
             if isinstance(layer, Monitor):
-                # Their sum and their number are what it reports: that of a batch keeps no more
+                # Monitor only reports their sum and number, and the monitor of a batch does not store more
                 layer.rewards[:] = [sum(layer.rewards) + float(result[1])] + [0.0] * len(layer.rewards)
     return result
 
@@ -180,10 +182,10 @@ def _only_watches(cls: type) -> bool:
 @contextmanager
 def put_back(env: gym.Env) -> Iterator[None]:
     """
-    Put everything that an environment holds in Python's objects back as it was, in place, and so the global generators.
+    Restore all Python objects that an environment holds, in place, and the global generators.
 
-    Not what a layer holds that also has compiled objects, besides its generators: a simulator may have destroyed what they
-    stand for and made new ones.
+    If a layer also holds compiled objects, only its generators are restored: a simulator may have destroyed what these objects
+    stand for and created new ones.
 
     :param env: an environment with its wrappers
     """
@@ -204,7 +206,7 @@ def put_back(env: gym.Env) -> Iterator[None]:
 
 
 def _undo_content(item: Any) -> Callable[[], Any] | None:
-    """How to give an object the content again that it has now. What its entries hold is not looked into."""
+    """Get a function that restores the current content of an object. The content of its entries is not restored."""
     if isinstance(item, GENERATORS):
         state = generator_state(item)
         return lambda: set_generator_state(item, state)
@@ -222,7 +224,7 @@ def _undo_content(item: Any) -> Callable[[], Any] | None:
 
 
 def _refill(container: Any, cls: Any, fill: Callable[[Any, Any], Any], content: Any) -> None:
-    # Not by methods that a class of the user's has in their place
+    # Not by methods with which a user's class overrides them
     cls.clear(container)
     fill(container, content)
 
@@ -236,7 +238,7 @@ def _undo_attributes(item: Any) -> Callable[[], None] | None:
         now = attributes(item)
         in_dict = getattr(item, "__dict__", {})
         for name in [name for name in now if name not in held]:
-            # Past properties and the like, which may do more than to set a value
+            # Bypasses properties and the like, which may do more than set a value
             in_dict.pop(name) if name in in_dict else object.__delattr__(item, name)
         for name, value in held.items():
             if name not in now or now[name] is not value:

@@ -1,9 +1,9 @@
 """
 Put an environment exactly into a start, and capture the exact state of an environment.
 
-Here an environment is a Gymnasium environment with any stack of wrappers. The state of the stack is the state of
-the base environment (see ``base_states``) and the Python attributes of every wrapper. Randomness that nothing in it
-holds (NumPy's and Python's global generators, the clock) is out of reach.
+Here, an environment is a Gymnasium environment with any stack of wrappers. The state of the stack consists of the state of
+the base environment (see ``base_states``) and the Python attributes of every wrapper. Sources of randomness outside of it
+(NumPy's and Python's global generators, the clock) are not captured.
 """
 
 import copy
@@ -56,21 +56,21 @@ _SKIPPED_TYPES = (
 )
 
 
-# A larger state is not captured again each time that it is restored
+# A larger state is not captured again for comparison each time it is restored
 MAX_COMPARED_BYTES = 2**16
 
 
 def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bool = False) -> tuple[Any, dict[str, Any]]:
     """
-    Put an environment exactly into a start, whatever happened in it before.
+    Put an environment exactly into a start, regardless of what happened in it before.
 
     :param env: the environment with its wrappers
     :param start: where to begin
-    :param noise_seed: None keeps the randomness after the start as the start fixes it: all who begin from this
-        start and act alike see the same episode. An int (not negative) makes it independent of the start: all generators
-        that the environment holds and the emulator's generator (sticky actions) are reseeded.
+    :param noise_seed: None: the start determines the randomness after it, so equal actions from this start lead to equal
+        episodes. A non-negative int makes the randomness independent of the start: all generators that the environment
+        holds and the emulator's generator (sticky actions) are reseeded.
     :param compare: see ``restore``
-    :return: the first observation and the info
+    :return: the first observation and the info dict
     """
     info: dict[str, Any] = {}
     if isinstance(start, SnapshotStart):
@@ -86,11 +86,11 @@ def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bo
 
 def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> SnapshotStart:
     """
-    Capture the exact state of an environment, without changing it.
+    Capture the exact state of an environment without changing it.
 
     :param env: the environment with its wrappers, in an episode that has not ended
     :param observation: the last observation it returned
-    :param replay: how the episode came here, only needed where ``needs_replay(env)``
+    :param replay: how the episode reached this state, only needed if ``needs_replay(env)``
     :return: the state
     """
     base = env.unwrapped
@@ -107,7 +107,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
         identity=identity(env),
         layers=_capture_layers(env, state),
         native=replay if state.replayed else state.capture(base),
-        # Of TimeLimit, or of what the RL Zoo has in its place
+        # From TimeLimit, or from the class that replaces it in the RL Zoo
         elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in layers_of(env)),
     )
 
@@ -116,14 +116,14 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
     """
     Put an environment into a captured state.
 
-    Where restoring can go wrong, because an environment or a wrapper does it with a ``set_state`` of its own, the state is
-    captured again and compared.
+    If restoring can go wrong because an environment or a wrapper uses its own ``set_state``, the state is captured again
+    and compared.
 
     :param env: an environment with the same wrappers as the captured one
     :param snapshot: the state
-    :param compare: whether to compare in any case, also where the state is large
+    :param compare: whether to compare in any case, even if the state is large
     :return: the observation in this state
-    :raises UnequalStartError: if it is not the state that was captured
+    :raises UnequalStartError: if the restored state differs from the captured one
     """
     base = env.unwrapped
     state = base_state(base)
@@ -154,11 +154,11 @@ def needs_replay(env: gym.Env) -> bool:
 
 def prepare_ordinary_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) -> OrdinaryReset:
     """
-    Before an ordinary reset of an environment that needs replay: record what the reset depends on.
+    Record what an ordinary reset depends on. Call this before the reset of an environment that needs replay.
 
     :param env: the environment with its wrappers
-    :param seed: the seed that ``reset`` is going to get
-    :param options: the options that ``reset`` is going to get
+    :param seed: the seed that will be passed to ``reset``
+    :param options: the options that will be passed to ``reset``
     :return: the record, as an origin for ``Replay``
     """
     state = base_state(env.unwrapped)
@@ -172,7 +172,7 @@ def reset_arguments(seed: int | None, options: dict[str, Any] | None) -> dict[st
     """
     :param seed: seed for ``reset``
     :param options: options for ``reset``
-    :return: keyword arguments for ``reset``; without options that are None, which not every ``reset`` takes
+    :return: keyword arguments for ``reset``, without ``options`` if None, because not every ``reset`` accepts them
     """
     return {"seed": seed} if options is None else {"seed": seed, "options": options}
 
@@ -182,14 +182,14 @@ def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any
     for layer in layers_of(env):
         attributes = vars(layer)
         if "was_real_done" in attributes:
-            # EpisodicLifeEnv: without this, reset goes on with the present game
+            # EpisodicLifeEnv: without this, reset continues the current game
             attributes["was_real_done"] = True
         if attributes.get("_update_running_mean"):
             raise StartNotSupportedError(
                 f"{type(layer).__name__} changes with everything it has seen, so the same seed gives different episodes "
                 "in different copies of the environment. Use VecNormalize around the VecEnv instead."
             )
-    # Generators of wrappers that reset(seed) does not reach
+    # Reach the generators of wrappers that reset(seed) does not
     _reseed(env, start.seed)
     _seed_spaces(env, start.seed)
     if state is not None:
@@ -198,10 +198,10 @@ def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any
 
 
 def _seed_spaces(env: gym.Env, seed: int) -> None:
-    """Many environments and wrappers sample from spaces, whose generators reset(seed) does not reach. Gymnasium's do not."""
+    """Seed spaces: many environments and wrappers (not Gymnasium's) sample from them, and reset(seed) does not reach them."""
     samples_from_spaces = package_of(type(env.unwrapped)) == "stable_baselines3"  # SB3's environments for tests
     if samples_from_spaces or not all(is_known(type(layer)) for layer in layers_of(env)):
-        # Wrappers may have others than the base environment, and sample from them
+        # Wrappers may have different spaces from the base environment, and sample from them
         spaces = (space for layer in layers_of(env) for space in (layer.observation_space, layer.action_space))
         for space in {id(space): space for space in spaces}.values():
             space.seed(seed)
@@ -217,12 +217,12 @@ def _renew_noise(env: gym.Env, noise_seed: int) -> None:
 
 def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
     """
-    Play an episode again, as far as it had got.
+    Replay an episode up to the captured state.
 
     :param env: the environment with its wrappers
     :param replay: the episode
-    :param observation: the last observation that it had come to
-    :raises UnequalStartError: if it does not come there
+    :param observation: the captured last observation
+    :raises UnequalStartError: if the replay leads to a different observation
     """
     origin = replay.origin
     if isinstance(origin, OrdinaryReset):
@@ -250,7 +250,7 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
 def identity(env: gym.Env) -> tuple[str, ...]:
     """
     :param env: an environment with its wrappers
-    :return: a description of each of them, the outermost first, with the simple arguments that it was made with
+    :return: a description of each of them, the outermost first, including simple constructor arguments
     """
     names = []
     for layer in layers_of(env):
@@ -272,13 +272,13 @@ def identity(env: gym.Env) -> tuple[str, ...]:
 
 
 def _wrapper_name(wrapper: type[gym.Wrapper]) -> str:
-    # rl_zoo3 puts a subclass in TimeLimit's place as soon as it is imported: a snapshot fits with and without it
+    # Once imported, rl_zoo3 replaces TimeLimit by a subclass: a snapshot fits with and without it
     ancestors = ((each.__module__.partition(".")[0], each.__qualname__) for each in wrapper.__mro__)
     return "TimeLimit" if ("gymnasium", "TimeLimit") in ancestors else wrapper.__qualname__
 
 
 def _create_np_random(base: gym.Env) -> None:
-    # Gymnasium creates it on first use with a seed from the system: too late to be captured or to be reseeded
+    # Gymnasium creates it on first use with a seed from the system: too late to be captured or reseeded
     if getattr(base, "_np_random", 0) is None:
         _ = base.np_random
 
@@ -294,7 +294,7 @@ def _reseed(env: gym.Env, seed: int) -> None:
 def skipped_of(base: gym.Env) -> frozenset[str]:
     """
     :param base: a base environment
-    :return: its attributes that belong to the simulator or to what is drawn, in which no state is looked for
+    :return: its attributes that belong to the simulator or to rendering and are not searched for state
     """
     state = base_state(base)
     return frozenset() if state is None else state.skipped
@@ -307,7 +307,7 @@ def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
     try:
         return _dumps((attributes, own, generators))
     except Exception:
-        # Slow, but it knows which layer and which attribute is to blame
+        # Slow, but finds out which layer and which attribute are to blame
         return _dumps((_copyable(layers, attributes), _copyable_own(layers, own), generators))
 
 
@@ -315,7 +315,7 @@ def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any
     """
     :param layers: the environment with its wrappers
     :param state: how to handle the base environment
-    :return: what each layer with a ``get_state`` returned, and the states of the generators that these layers hold
+    :return: results of ``get_state`` of the layers that have it, and the states of the generators that these layers hold
     """
     _create_np_random(layers[-1])
     has_own = [has_own_protocol(layer) for layer in layers[:-1]] + [state.own_protocol]
@@ -328,19 +328,19 @@ def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any
 
 def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
     """
-    :return: whether a layer has restored itself
+    :return: whether a layer has restored itself with its own ``set_state``
     """
     attributes, own, generators = pickle.loads(content)
     layers = layers_of(env)
     if own:
         _create_np_random(layers[-1])
-    # First, because some set_state() begin with a reset(), which draws from the generators and reaches the wrappers further in
+    # First, because some set_state() begin with a reset(), which draws from the generators and affects the inner wrappers
     for depth, saved in own.items():
         layers[depth].set_state(saved)
     for layer, values in zip(layers, attributes, strict=True):
         vars(layer).update(values)
         if "episode_start_time" in vars(layer):
-            # RecordEpisodeStatistics: a time of this process, and of this run of the episode
+            # RecordEpisodeStatistics: a time that is only valid in this process and this run of the episode
             vars(layer)["episode_start_time"] = time.perf_counter()
     if generators:
         present = known_generators(layers, state.skipped)
@@ -352,7 +352,7 @@ def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
 
 def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -> None:
     """
-    :raises UnequalStartError: if the environment is not in the state that was captured
+    :raises UnequalStartError: if the environment is not in the captured state
     """
     sides = ("when it was captured", "once it is restored")
     difference = _compare_layers(env, snapshot.layers, _capture_layers(env, state), sides)
@@ -366,11 +366,11 @@ def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -
 
 def compare_captured(env: gym.Env, expected: SnapshotStart, observed: SnapshotStart, sides: tuple[str, str]) -> str | None:
     """
-    :param env: the environment that both were captured in
+    :param env: the environment in which both states were captured
     :param expected: a state
-    :param observed: another one
-    :param sides: what to call the two
-    :return: what differs first, in words; None if nothing does
+    :param observed: another state
+    :param sides: names of the two sides in the description
+    :return: description of the first difference; None if there is none
     """
     difference = first_difference(expected.observation, observed.observation, "the observation", sides)
     return difference or _compare_layers(env, expected.layers, observed.layers, sides)
@@ -379,7 +379,7 @@ def compare_captured(env: gym.Env, expected: SnapshotStart, observed: SnapshotSt
 def _compare_layers(env: gym.Env, expected: bytes, observed: bytes, sides: tuple[str, str]) -> str | None:
     if expected == observed:
         return None
-    # Equal objects can differ as bytes
+    # Equal objects can differ in their pickled bytes
     (attributes, own, generators), (attributes_now, own_now, generators_now) = map(pickle.loads, (expected, observed))
     for depth, layer in enumerate(layers_of(env)):
         name = type(layer).__name__
@@ -418,17 +418,17 @@ def _is_render_object(value: Any) -> bool:
 
 
 class _RenderObjectFoundError(Exception):
-    """There is a render object inside of the attribute."""
+    """The attribute contains a render object."""
 
 
 class _StatePickler(pickle.Pickler):
-    """Refuses what pickles or copies into something else without an exception."""
+    """Refuse objects that would be pickled or copied into something different without an exception."""
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_render_object(obj):
             raise _RenderObjectFoundError
         if isinstance(obj, gym.Env | gym.utils.EzPickle):
-            # An EzPickle object is pickled as its constructor arguments: the copy is in its initial state
+            # An EzPickle object is pickled as its constructor arguments: the copy would be in its initial state
             raise TypeError(f"it refers to {obj}, of which no true copy can be made")
         return NotImplemented
 

@@ -20,12 +20,12 @@ from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordi
 from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
 from sb3_grpo.utils.parameters import Whole
 
-# More copies than any machine steps
+# More copies than any machine can step
 MAX_ENVS = 2**16
-# The highest that NumPy's global generator takes
+# The highest seed that NumPy's global generator accepts
 MAX_SEED = 2**32 - 1
 
-# Steps of an episode that are kept where they are all that can bring it back
+# Maximum number of recorded steps of an episode that can only be restored by replaying them
 MAX_RECORDED = 100_000
 
 
@@ -33,14 +33,14 @@ class QueuedStart(NamedTuple):
     """
     A start that waits for the next reset.
 
-    :param ticket: chosen by the caller that queues the start, to recognise the episode
+    :param ticket: number chosen by the caller to identify the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
-    :param horizon: the episode is cut after this many steps, if it has not ended before
+    :param horizon: the episode is cut after this many steps if it has not ended before
     :param goes_on: whether to capture the state in which it is cut
-    :param group: number of the group of which the episode is a member
-    :param member: number of the member
-    :param probe: what to play from there before the episode begins, to see whether it is the same in all copies
+    :param group: number of the episode's group
+    :param member: number of the episode within the group
+    :param probe: what to play from the start before the episode begins, to check that it is the same in all copies
     """
 
     ticket: int
@@ -54,8 +54,8 @@ class QueuedStart(NamedTuple):
 
     def add_names(self, info: dict[str, Any]) -> dict[str, Any]:
         """
-        :param info: of the reset
-        :return: the same with what the episode is
+        :param info: info dict of the reset
+        :return: the same with ticket, group and member of the episode
         """
         return {**info, "group_start": self.ticket} | (
             {} if self.group is None else {"group": self.group, "group_member": self.member}
@@ -65,7 +65,7 @@ class QueuedStart(NamedTuple):
 class OrdinarySeeds:
     """
     Seeds for the ordinary resets of a copy that has played queued starts. A start leaves its generator behind, the same one in
-    all copies that played its group: without seeds of their own they would begin alike from then on.
+    all copies that played its group: without their own seeds, they would play identical episodes from then on.
     """
 
     def __init__(self) -> None:
@@ -74,20 +74,20 @@ class OrdinarySeeds:
 
     def note(self, seed: int | None) -> None:
         """
-        :param seed: what ``reset`` was given
+        :param seed: seed passed to ``reset``
         """
         if seed is not None:
             self._given, self._generator = seed, None
 
     def draw_from_now_on(self) -> None:
-        """No more starts are to come."""
+        """Call this when no more starts will follow."""
         if self._generator is None:
             self._generator = np.random.default_rng(self._given)
 
     def ordinary(self, seed: int | None) -> int | None:
         """
-        :param seed: what ``reset`` was given
-        :return: what it has to be given
+        :param seed: seed passed to ``reset``
+        :return: seed to use instead
         """
         self.note(seed)
         return seed if self._generator is None else int(self._generator.integers(2**31))
@@ -95,16 +95,16 @@ class OrdinarySeeds:
 
 class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     """
-    Begin the next episodes from queued starts; with nothing queued, ``reset`` is the ordinary one.
+    Begin the next episodes from queued starts; with an empty queue, ``reset`` is the ordinary one.
 
-    It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the episode before.
-    ``queue`` may be replaced by a deque that several copies of the environment (in one process) take turns at.
+    It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the previous episode.
+    ``queue`` may be replaced by a deque that several copies of the environment (in one process) share.
 
-    An episode that began from a queued start has ``info["group_start"]`` in the info returned by ``reset``: its
-    ticket. Where it is known, ``info["group"]`` and ``info["group_member"]`` are the numbers of its group and of the member,
-    from 0. ``first_observation`` is a copy of the observation it began with, ``start_trace`` what the last probe has
-    seen. If it is cut, at its horizon or by ``cut_after``, the info of its last
-    step has ``info["group_cut_at"]``: a start from which it can go on, or None if it does not.
+    If an episode began from a queued start, the info returned by ``reset`` contains its ticket as ``info["group_start"]``
+    and, if known, the numbers of its group and of the member (from 0) as ``info["group"]`` and ``info["group_member"]``.
+    ``first_observation`` is a copy of its first observation, ``start_trace`` is the trace of the last probe.
+    If the episode is cut, at its horizon or by ``cut_after``, the info of its last step contains ``info["group_cut_at"]``: a
+    start from which it can continue, or None if it does not.
 
     :param env: the environment with all its other wrappers
     """
@@ -130,32 +130,32 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         _separate_spaces(env.unwrapped)
         self._replayed = self._recorded = needs_replay(env)
         if self._recorded:
-            # Bound here, because most environments need no record of the actions and should not pay for a check
+            # Bound here, because most environments do not need to record actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
 
     @property
     def env_name(self) -> str:
-        """The id of the environment, or its class where it has none."""
+        """The id of the environment, or its class if it has none."""
         return env_name(self)
 
     def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> OrdinarySeeds:
         """
-        Put a start at the end of the queue.
+        Append a start to the queue.
 
-        :param ticket: number by which the episode will be recognised
+        :param ticket: number that identifies the episode
         :param start: where the episode begins
         :param noise_seed: see ``begin``
-        :param more: what else belongs to a ``QueuedStart``
-        :param named: the same by name
-        :return: the seeds of ordinary resets: all that a start does not renew
+        :param more: further fields of ``QueuedStart``
+        :param named: further fields by name
+        :return: the seeds of ordinary resets, the only state that a start does not renew
         """
         self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
         return self._ordinary_seeds
 
     def clear_starts(self) -> None:
         """
-        Drop all queued starts. The present episode goes on to its end or cut, and ordinary ones follow: whole, with seeds of
-        their own.
+        Drop all queued starts. The current episode continues to its end or cut, followed by ordinary ones: whole, with their
+        own seeds.
         """
         self.queue.clear()
         self._horizon = None
@@ -163,16 +163,16 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def cut_after(self, n_steps: int) -> None:
         """
-        Cut the present episode, as at a horizon. The next ones are whole again.
+        Cut the current episode, as at a horizon. The next ones are whole again.
 
-        :param n_steps: How many steps it has left at the most, at least 1
+        :param n_steps: maximum number of steps it has left, at least 1
         """
         self._steps_left = n_steps if self._steps_left is None else min(n_steps, self._steps_left)
         self._goes_on = False
 
     def capture_start(self) -> SnapshotStart:
         """
-        Capture the present state of the episode, without changing it.
+        Capture the current state of the episode without changing it.
 
         :return: a start for this environment or others of its kind
         """
@@ -188,15 +188,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise RuntimeError("The start of this episode has not been recorded")
         last_piece = ReplayPiece(self._noise_seed, tuple(self._actions))
         if isinstance(self._origin, SnapshotStart):
-            # Of the same environment, so reached by a replay itself
+            # A snapshot of the same environment, so it was reached by a replay itself
             before: Replay = self._origin.native
             return capture(self.env, self._last[0], Replay(before.origin, (*before.pieces, last_piece)))
         return capture(self.env, self._last[0], Replay(self._origin, (last_piece,)))
 
     def why_not_captured(self) -> str | None:
         """
-        :return: why the present state cannot be captured, None if it can. Not an error, which would end the process of a copy
-            in a ``SubprocVecEnv``.
+        :return: why the current state cannot be captured, None if it can. This is not an error, because an error would end
+            the process of a copy in a ``SubprocVecEnv``.
         """
         try:
             self.capture_start()
@@ -206,10 +206,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def scout(self, start: Start, actions: list[Any], noise_seed: int) -> list[SnapshotStart]:
         """
-        Play from a start without a trace: the present episode goes on as if nothing had been.
+        Play from a start without side effects: the current episode continues as if nothing had happened.
 
         :param start: where to begin
-        :param actions: what to do, until the episode ends
+        :param actions: actions to take until the episode ends
         :param noise_seed: see ``begin``
         :return: the state after each step that did not end the episode
         """
@@ -231,7 +231,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """
         :param action: the action
-        :return: what the wrapped environment returns; truncated also at the horizon
+        :return: the result of the wrapped environment, also truncated at the horizon
         """
         self._last = result = self.env.step(action)
         if self._steps_left is not None:
@@ -241,7 +241,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 observation, reward, _, _, info = result
                 self._last = result = (observation, reward, False, True, {**info, "group_cut_at": cut_at})
         if result[2] or result[3]:
-            # A DummyVecEnv hands it on after the next reset, which may write into the same array
+            # A DummyVecEnv passes it on after the next reset, which may write into the same array
             self._last = result = (copy.deepcopy(result[0]), *result[1:])
         return result
 
@@ -249,12 +249,12 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """
         Begin from the next queued start, or reset the wrapped environment if there is none.
 
-        A copy that has no start only because all are taken has the horizon of the last one: others need not wait for
-        the end of its episode.
+        If all queued starts are taken, the ordinary episode has the horizon of the last start, so that other copies need not
+        wait for its end.
 
-        :param seed: for the ordinary reset
-        :param options: for the ordinary reset
-        :return: the first observation and the info
+        :param seed: seed for the ordinary reset
+        :param options: options for the ordinary reset
+        :return: the first observation and the info dict
         """
         if self._continued and self._last is not None:
             self._continued = False
@@ -274,7 +274,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return observation, info
 
     def reset_if_new(self) -> None:
-        """Before a state is restored: some environments make their generators in ``reset``."""
+        """Call this before restoring a state: some environments create their generators in ``reset``."""
         if self._is_new:
             self._is_new = False
             self.env.reset()
@@ -285,7 +285,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if queued.probe is not None and isinstance(queued.start, SnapshotStart):
             self.start_trace = play_probe(self.env, queued.start, queued.probe)
             if isinstance(self.start_trace, str):
-                # The caller that asked for it has to raise it: an error here would end the process of its copy
+                # Left to the caller to raise: an error here would end the process of the copy
                 observation, info = self.env.reset()
                 return observation, queued.add_names(info)
         observation, info = begin(self.env, queued.start, queued.noise_seed)
@@ -303,7 +303,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         try:
             self._record_origin(prepare_ordinary_reset(self.env, seed, options), None)
         except StartNotSupportedError as error:
-            # No reason to refuse the reset: only capturing is impossible
+            # No reason to refuse the reset, only capturing is impossible
             self._record_origin(error, None)
 
     def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -314,8 +314,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def prepare_saving(self) -> None:
         """
-        From now on keep what is done in an episode, if the state of the environment cannot be captured: then it can play the
-        episode again, from the seed that it began with.
+        From now on, record the actions of episodes if the state of the environment cannot be captured, so that it can replay
+        an episode from the seed that it began with.
         """
         if self._recorded or not must_be_recorded(self):
             return
@@ -334,7 +334,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
 
 def _separate_spaces(base: gym.Env) -> None:
-    """Copies of an environment whose spaces belong to its class would draw from the same generators when they sample."""
+    """Copy spaces that belong to the class: otherwise, all copies of the environment would sample from the same generators."""
     for name in ("observation_space", "action_space"):
         space = getattr(type(base), name, None)
         if isinstance(space, gym.Space) and name not in vars(base) and not is_known(type(base)):
@@ -351,7 +351,7 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
     """
     Make sure that every copy of the environment has a ``StartQueue`` as its outermost wrapper.
 
-    A ``DummyVecEnv`` gets them if they are missing, below any ``VecEnvWrapper``. The copies in other processes
+    In a ``DummyVecEnv``, missing ones are added, below any ``VecEnvWrapper``. Copies in other processes
     cannot be wrapped from here.
 
     :param vec_env: the vectorized environment, with or without wrappers
@@ -367,15 +367,15 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
             f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "
             "or opt in to groups of unrelated starts with unrelated_starts=True"
         )
-    # The only view at the outermost layer that does not have to send its class through the pipe
+    # The only way to inspect the outermost layer without sending its class through the pipe
     if isinstance(inner, SubprocVecEnv) and any("queue_start" not in names for names in inner.env_method("__dir__")):
         raise _not_outermost()
 
 
 def refuse_frame_stack(vec_env: VecEnv) -> None:
     """
-    :param vec_env: the vectorized environment, of which states are to be captured
-    :raises StartNotSupportedError: if part of the state is not in the copies
+    :param vec_env: the vectorized environment whose states are to be captured
+    :raises StartNotSupportedError: if part of the state is outside of the copies
     """
     if unwrap_vec_wrapper(vec_env, VecFrameStack) is not None:
         raise StartNotSupportedError(
@@ -386,10 +386,10 @@ def refuse_frame_stack(vec_env: VecEnv) -> None:
 
 def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[SnapshotStart]:
     """
-    Capture the present state of copies of the environment.
+    Capture the current state of copies of the environment.
 
-    :param vec_env: the vectorized environment; its copies have a ``StartQueue``
-    :param indices: which copies, None for all
+    :param vec_env: the vectorized environment; its copies must have a ``StartQueue``
+    :param indices: indices of the copies, None for all
     :return: one start per copy
     """
     refuse_frame_stack(vec_env)
@@ -421,9 +421,9 @@ def make_group_env(
     :param seed: see ``make_vec_env``
     :param start_index: see ``make_vec_env``
     :param monitor_dir: see ``make_vec_env``
-    :param wrapper_class: wrapper, or function that wraps, put between Monitor and StartQueue
-    :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, nothing can be rendered
-        unless ``render_mode`` is among them
+    :param wrapper_class: wrapper class, or function that wraps, applied between Monitor and StartQueue
+    :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, rendering is only possible
+        if they include ``render_mode``
     :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
@@ -437,7 +437,7 @@ def make_group_env(
             f"{env_id!r:.80}: each copy is made anew."
         )
     if isinstance(env_id, str):
-        # From an id, make_vec_env asks for render_mode="rgb_array": LunarLander then simulates its exhaust fumes,
+        # Given an id, make_vec_env sets render_mode="rgb_array": LunarLander then simulates its exhaust fumes
         # and is 3 to 6 times slower
         env_id = functools.partial(gym.make, importable_id(env_id))
     return make_vec_env(
@@ -457,7 +457,8 @@ def make_group_env(
 def importable_id(env_id: str) -> str:
     """
     :param env_id: the id of an environment
-    :return: the same with what Gymnasium has to import for it in every process: importing ale_py registers Atari games
+    :return: the same id, prefixed with the module that Gymnasium must import in every process: importing ale_py registers
+        Atari games
     """
     module = next((module for module, ids in _REGISTERED_BY.items() if ids.fullmatch(env_id)), None)
     return env_id if module is None else f"{module}:{env_id}"

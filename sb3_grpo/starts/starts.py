@@ -4,30 +4,30 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
-# The end of messages about starts that are not exact
+# Appended to messages about starts that are not exact
 SEE_CHECK_STARTS = " sb3_grpo.check_starts(...) shows what is exact."
 
 
 class StartNotSupportedError(TypeError):
-    """The environment (or one of its wrappers) cannot be captured or put into this kind of start."""
+    """The environment (or one of its wrappers) does not support capturing or restoring this kind of start."""
 
 
 class StartMismatchError(ValueError):
-    """The start belongs to another kind of environment, or to another wrapper stack."""
+    """The start belongs to a different kind of environment, or to a different wrapper stack."""
 
 
 class UnequalStartError(ValueError):
-    """Two episodes that begin from one start do not begin alike, or do not go on alike."""
+    """Two episodes from the same start do not begin or continue in the same way."""
 
 
 @dataclass(frozen=True)
 class SeedStart:
     """
-    The state that ``reset(seed=seed, options=options)`` leads to in an environment without a past.
+    The state after ``reset(seed=seed, options=options)`` in a fresh environment.
 
-    :param seed: seed given to ``reset``
-    :param options: options given to ``reset``
-    :raises ValueError: if the seed is impossible
+    :param seed: seed passed to ``reset``
+    :param options: options passed to ``reset``
+    :raises ValueError: if the seed is invalid
     """
 
     seed: int
@@ -36,25 +36,24 @@ class SeedStart:
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or self.seed < 0:
             raise ValueError(f"The seed of a SeedStart must be a whole number that is not negative, got {self.seed!r}.")
-        # Gymnasium does not take NumPy's
+        # Gymnasium does not accept NumPy integers
         object.__setattr__(self, "seed", int(self.seed))
 
 
 @dataclass(frozen=True, eq=False)
 class SnapshotStart:
     """
-    The exact state of one environment with all its wrappers, taken at any point of an episode.
+    The exact state of an environment with all its wrappers, captured at any point of an episode.
 
-    Objects of this class come from ``capture`` (or ``StartQueue.capture_start``) and can be pickled.
-    They are independent of the environment they come from: it may go on, be reset or be closed.
+    Objects of this class are returned by ``capture`` (or ``StartQueue.capture_start``) and can be pickled.
+    They are independent of the environment they come from, which may continue, be reset or be closed.
 
-    :param observation: the observation in this state, as the outermost captured wrapper returned it
+    :param observation: the observation in this state, as returned by the outermost captured wrapper
     :param identity: description of every layer, the outermost wrapper first; a snapshot is only
         restored into an environment with the same description
     :param layers: the pickled Python attributes of every layer
-    :param native: the part of the state that does not live in Python attributes (simulator, emulator),
-        None where there is none
-    :param elapsed: steps that the episode's time limit has counted, 0 where there is no limit
+    :param native: the part of the state that is not in Python attributes (simulator, emulator), or None
+    :param elapsed: steps counted by the episode's time limit, 0 without a limit
     """
 
     observation: Any = field(repr=False)
@@ -70,11 +69,11 @@ Start: TypeAlias = SeedStart | SnapshotStart
 @dataclass(frozen=True, eq=False)
 class OrdinaryReset:
     """
-    What an ordinary ``reset`` depended on, so that the episode it began can be replayed.
+    Everything an ordinary ``reset`` depended on, so that its episode can be replayed.
 
-    :param seed: seed that was given to ``reset``
-    :param options: options that were given to ``reset``
-    :param layers: the pickled attributes of every layer before the reset, random generators included
+    :param seed: seed that was passed to ``reset``
+    :param options: options that were passed to ``reset``
+    :param layers: the pickled attributes of every layer before the reset, including random generators
     """
 
     seed: int | None
@@ -84,10 +83,10 @@ class OrdinaryReset:
 
 class ReplayPiece(NamedTuple):
     """
-    The actions of a piece of an episode.
+    A piece of an episode and its actions.
 
-    :param noise_seed: what the piece began with, see ``begin``
-    :param actions: those taken in it
+    :param noise_seed: noise seed at the beginning of the piece, see ``begin``
+    :param actions: the actions of the piece
     """
 
     noise_seed: int | None
@@ -99,8 +98,8 @@ class Replay:
     """
     A state reached by sequences of actions, for simulators whose state cannot be copied.
 
-    :param origin: what the first piece began from
-    :param pieces: one after the other
+    :param origin: start of the first piece
+    :param pieces: the pieces in order
     """
 
     origin: SeedStart | OrdinaryReset

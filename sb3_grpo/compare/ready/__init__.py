@@ -1,4 +1,4 @@
-"""Comparisons that are ready: files for ``compare --config`` that ``compare --preset`` finds by their names."""
+"""Ready-made comparisons: files for ``compare --config`` that ``compare --preset`` finds by name."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ _FOLDER = Path(__file__).resolve().parent
 
 class ReadyComparison(NamedTuple):
     """
-    A comparison that is ready.
+    A ready-made comparison.
 
     :param name: its name
     :param about: what it shows
-    :param minutes: how long it takes on two cores
-    :param extras: of this package that it needs
+    :param minutes: duration on two cores, in minutes
+    :param extras: extras of this package that it needs
     """
 
     name: str
@@ -26,15 +26,15 @@ class ReadyComparison(NamedTuple):
 
 def ready_path(name: str) -> Path | None:
     """
-    :param name: of a comparison
-    :return: its file; None if there is none of this name
+    :param name: name of a comparison
+    :return: its file; None if there is none with this name
     """
     return next((path for path in _FOLDER.glob("*.yml") if path.stem == name), None)
 
 
 def ready_comparisons() -> list[ReadyComparison]:
     """
-    :return: all of them, the shortest first
+    :return: all ready-made comparisons, the shortest first
     """
     contents: dict[str, dict[str, Any]] = {path.stem: yaml.safe_load(path.read_text()) for path in _FOLDER.glob("*.yml")}
     ready = [ReadyComparison(name, each["about"], each["minutes"], each["extras"]) for name, each in contents.items()]
