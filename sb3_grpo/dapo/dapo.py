@@ -15,23 +15,23 @@ class DAPO(GRPO):
 
     Paper: https://arxiv.org/abs/2503.14476
 
-    :class:`GRPO` with other defaults: there is no second training loop, and every parameter of GRPO can be given.
-    The KL divergence from a reference policy is off in both. Overlong filtering and the soft overlong penalty
-    (``overlong_filter``, ``overlong_penalty``) are off by default, because in control tasks an episode
-    that the time limit cuts off is often among the best (CartPole), or every episode is (Pendulum).
-    The settings of the paper are a preset: ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
+    :class:`GRPO` with other defaults: both share one training loop, and DAPO takes every parameter of GRPO. The KL divergence
+    from a reference policy is off in both. Overlong filtering and the soft overlong penalty (``overlong_filter``,
+    ``overlong_penalty``) are off by default, because in control tasks the episodes truncated by the time limit are often the
+    best ones (CartPole), or every episode is truncated (Pendulum). The paper's settings are available as a preset:
+    ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str). From its id, an Atari game is made by
-        :func:`make_atari_group_env`
+    :param env: The environment to learn from (if registered in Gym, can be str). If the id is that of an Atari game, the
+        environment is created with :func:`make_atari_group_env`
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
     :param loss_average: Average the loss over all steps
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place. With ``n_steps``
-        their steps do not count: the rollout goes on until there are enough others
-    :param max_sampling_rounds: How many times at the most groups are drawn for an update; with ``n_steps``, how many times as
-        long the rollout is at the most. ``None``: there is no limit
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones instead. With ``n_steps``,
+        their steps do not count: the rollout continues until there are enough others
+    :param max_sampling_rounds: Maximum number of times that groups are drawn for an update; with ``n_steps``, the rollout is
+        at most this many times as long. ``None``: no limit
     :param kwargs: See :class:`GRPO`
     """
 
