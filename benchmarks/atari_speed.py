@@ -2,8 +2,8 @@
 Steps per second and memory of training on an Atari game, against SB3's PPO with the same copies, epochs, minibatches and
 network: ``python -m benchmarks.atari_speed``.
 
-In turn, several times over, each in a process of its own with one thread. Steps are counted per second of the processor, which
-other work on the machine changes little, and per second of the clock. Writes ``benchmarks/results/atari_speed.json``, and
+Subjects alternate, several times, each in its own process with one thread. Steps are counted per CPU second, which
+other work on the machine hardly changes, and per second of wall-clock time. Writes ``benchmarks/results/atari_speed.json``,
 with ``--device cuda`` ``atari_speed_cuda.json``.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 RESULTS = Path(__file__).resolve().parent / "results"
 GAME = "KungFuMasterNoFrameskip-v4"
 N_ENVS = 4
-# Of the entries of zoo_configs for Atari
+# From the entries for Atari in zoo_configs
 SAME = {"n_epochs": 4, "batch_size": 256, "ent_coef": 0.01}
 OURS = {"group_size": 4, "n_groups": 1, "learning_rate": 5e-4, "gamma": 0.95}
 PPOS = {"n_steps": 256, "learning_rate": 2.5e-4, "clip_range": 0.1}
@@ -34,7 +34,7 @@ def make_model(subject: str, device: str) -> Any:
     """
     :param subject: One of ``SUBJECTS``
     :param device: "cpu" or "cuda"
-    :return: The model. PPO's process does not import this package, and has none of it in memory
+    :return: The model. PPO's process does not import this package, so none of it is in memory
     """
     algo, _, precision = subject.partition(", ")
     if algo == "ppo":
@@ -61,9 +61,9 @@ def make_model(subject: str, device: str) -> Any:
 def measure(subject: str, steps: int, device: str) -> dict[str, float]:
     """
     :param subject: One of ``SUBJECTS``
-    :param steps: Environment steps of all copies together
+    :param steps: Environment steps, summed over all copies
     :param device: "cpu" or "cuda"
-    :return: What the training took
+    :return: Time and memory of the training
     """
     import torch as th
 

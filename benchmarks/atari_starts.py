@@ -1,6 +1,6 @@
 """
-Are starts exact in all Atari games that ale-py brings? Each is tried with and without sticky actions, in a process of its own.
-Games that are in the table already are left out.
+Are starts exact in all Atari games that ale-py ships? Each game is tried with and without sticky actions, in its own process.
+Games that are already in the table are skipped.
 
     python -m benchmarks.atari_starts
 """
@@ -21,7 +21,7 @@ from sb3_grpo.utils.machine import describe_machine, versions
 
 FILE = RESULTS / "atari_starts.csv"
 STICKY = (0.0, 0.25)
-# The emulator writes its name to the output, too
+# The emulator also writes its name to the output
 MARK = "atari_starts: "
 
 
@@ -31,7 +31,7 @@ def check(game: str, sticky: float, n_starts: int, n_steps: int) -> dict[str, An
     :param sticky: probability with which an action is repeated
     :param n_starts: how many starts of each kind are tried
     :param n_steps: how many steps are played from each
-    :return: a line of the table
+    :return: a row of the table
     """
     import functools
 
@@ -50,10 +50,10 @@ def check(game: str, sticky: float, n_starts: int, n_steps: int) -> dict[str, An
 
 def in_process(task: tuple[str, float], n_starts: int, n_steps: int) -> dict[str, Any]:
     """
-    :param task: game and probability of sticky actions
+    :param task: game and sticky-action probability
     :param n_starts: see ``check``
     :param n_steps: see ``check``
-    :return: a line of the table
+    :return: a row of the table
     """
     arguments = [task[0], str(task[1]), "--starts", str(n_starts), "--steps", str(n_steps)]
     command = [sys.executable, "-m", "benchmarks.atari_starts", "--one", *arguments]

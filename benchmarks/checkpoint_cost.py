@@ -1,7 +1,7 @@
 """
-What checkpoints cost at their default interval: seconds that TrainingCheckpoint spends, of all that learn() takes.
+What checkpoints cost at their default interval: the seconds spent by TrainingCheckpoint as a share of learn().
 
-``python -m benchmarks.checkpoint_cost`` trains three settings for some minutes each: ``results/checkpoint_cost.json``.
+``python -m benchmarks.checkpoint_cost`` trains three settings for a few minutes each: ``results/checkpoint_cost.json``.
 """
 
 import json
@@ -25,7 +25,7 @@ SECONDS = 200.0
 
 
 class Clock(BaseCallback):
-    """Ends a training after some time."""
+    """Ends training after some time."""
 
     def _on_training_start(self) -> None:
         self.begin = time.perf_counter()
@@ -60,7 +60,7 @@ SETTINGS: dict[str, Callable[[], GRPO]] = {
 
 def measure(make_model: Callable[[], GRPO]) -> dict[str, float]:
     """
-    :param make_model: Makes the model
+    :param make_model: Creates the model
     :return: Seconds, share, number and size of checkpoints
     """
     model = make_model()

@@ -23,7 +23,7 @@ ALGORITHMS = {"ppo": "stable_baselines3:PPO", "grpo": "sb3_grpo:GRPO", "dapo": "
 
 def algorithm(name: str) -> type[BaseAlgorithm]:
     """
-    :param name: "ppo", "grpo" or "dapo"
+    :return: Its class. Imported here, so that each process holds only its own algorithm in memory
     :return: Its class. Imported here, so that no process holds more than its own in memory
     """
     module, class_name = ALGORITHMS[name].split(":")
@@ -32,9 +32,9 @@ def algorithm(name: str) -> type[BaseAlgorithm]:
 
 def machine() -> dict[str, Any]:
     """
-    :return: What a reader needs to place a speed figure
+    :return: What a reader needs in order to interpret a speed figure
     """
-    # Imported here, so that no process holds more than its own algorithm in memory
+    # Imported here, so that each process holds only its own algorithm in memory
     from sb3_grpo.utils.machine import cpu_name, source_commit
 
     packages = ("stable_baselines3", "gymnasium", "numpy", "sb3_grpo")
@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 def command() -> str:
     """
-    :return: The command line that made a result
+    :return: The command line that produced a result
     """
     return " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
@@ -61,7 +61,7 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
 
     :param algo: "ppo", "grpo" or "dapo"
     :param env_id: id of a registered environment
-    :return: Keyword arguments of the algorithm, and ``policy``; schedules ``lin_x`` are made into functions.
+    :return: Keyword arguments of the algorithm, and ``policy``; schedules ``lin_x`` become functions.
         Without an entry: the algorithm's defaults.
     """
     entries = yaml.safe_load((ROOT.parent / "zoo_configs" / f"{algo}.yml").read_text()) or {}
@@ -71,20 +71,20 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("lin_"):
             entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
         if isinstance(value, str) and key == "policy_kwargs":
-            entry[key] = parse_value(value)  # a call in a string, as the RL Zoo has it
+            entry[key] = parse_value(value)  # a call in a string, as in the RL Zoo
     return entry
 
 
 def write_trust(name: str, what: str, promise: str, n: int, wrong: list[Any], **more: Any) -> None:
     """
-    Write what was tried to break, for ``benchmarks.trust``.
+    Write the result of trying to break something, for ``benchmarks.trust``.
 
-    :param name: of the file in ``results/trust``
+    :param name: name of the file in ``results/trust``
     :param what: what was tried
     :param promise: what is promised
     :param n: how often it was tried
-    :param wrong: where it was not kept
-    :param more: what else is worth knowing
+    :param wrong: the cases where the promise was not kept
+    :param more: further entries
     """
     path = RESULTS / "trust" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)

@@ -4,8 +4,8 @@ From command to report: how long a comparison takes, and how much of it is train
     python -m benchmarks.compare_time --before ../sb3-grpo-before
     python -m benchmarks.compare_time --preset class --workers 2 --repeats 1 --file compare_class.json
 
-Two checkouts are measured in turn. Processor seconds are those of all processes, and hardly change with other work on the
-machine; seconds of training are the sum over the runs, by the clock.
+Two checkouts are measured alternately. CPU seconds are summed over all processes, and hardly change with other work on the
+machine; training seconds are wall-clock time summed over the runs.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-# A class's first comparison
+# The first comparison of a class
 COMPARISON = ["--env", "CartPole-v1", "--algo", "a2c", "ppo", "trpo", "grpo", "dapo", "--seeds", "3", "--timesteps", "30000"]
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def measure(checkout: Path, comparison: list[str], workers: int) -> dict[str, float]:
     """
-    :param checkout: folder of the sources
+    :param checkout: folder with the sources
     :param comparison: arguments of ``compare``
-    :param workers: how many runs at the same time
-    :return: seconds from command to report, processor seconds of all processes, seconds of training
+    :param workers: how many runs in parallel
+    :return: seconds from command to report, CPU seconds of all processes, seconds of training
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "sb3_grpo", "compare", *comparison, "--workers", str(workers), "--output", folder]
@@ -43,7 +43,7 @@ def measure(checkout: Path, comparison: list[str], workers: int) -> dict[str, fl
         used, begin = _processor_seconds(), time.perf_counter()
         subprocess.run(command, check=True, cwd=checkout, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         seconds = time.perf_counter() - begin
-        # What the command has left behind ends with it, and becomes a child of this process
+        # Processes that the command leaves behind end with it, and become children of this process
         with suppress(ChildProcessError):
             while True:
                 os.wait()

@@ -1,8 +1,8 @@
 """
-What a critic costs in memory: the peak of a process that trains with one and without.
+What a critic costs in memory: the peak memory of a process that trains with a critic and without.
 
-``python -m benchmarks.critic_memory`` trains each subject for some updates in a process of its own, with networks that are
-large enough to be seen next to Python and PyTorch: ``results/critic_memory.json``.
+``python -m benchmarks.critic_memory`` trains each subject for a few updates in its own process, with networks large enough
+to show next to Python and PyTorch: ``results/critic_memory.json``.
 """
 
 import argparse
@@ -28,13 +28,13 @@ N_REPEATS = 2
 TEXT = {"n_layers": 8, "width": 512, "n_heads": 8}
 CONTROL = {"net_arch": [2048, 2048]}
 N_TEXTS, N_COPIES = 16, 8
-# Minibatches are small, so that the networks count and not what passes through them
+# Small minibatches, so that the networks count and not their activations
 BATCH_SIZE = 16
 COMMON: dict[str, Any] = {"batch_size": BATCH_SIZE, "n_epochs": 1, "seed": 0, "device": "cpu"}
 
 
 class TwoTransformersPolicy(TokenActorCriticPolicy):
-    """The critic is a transformer of its own, as large as the policy's: PPO as it is used on language models."""
+    """The critic is its own transformer, as large as the policy's, as in PPO for language models."""
 
     def _build_critic(self) -> None:
         super()._build_critic()
@@ -80,12 +80,12 @@ def _control_env() -> Any:
 def measure(subject: str) -> dict[str, float]:
     """
     :param subject: One of ``SUBJECTS``
-    :return: Parameters in millions, peak memory in MiB, and how much of it was there before the model
+    :return: Parameters in millions, peak memory in MiB, and how much of it was in use before the model
     """
     th.set_num_threads(1)
     before = peak_memory()
     model: Any = SUBJECTS[subject]()
-    # Two rollouts of PPO; random answers to sums rarely make a live group
+    # Two rollouts of PPO; random answers to sums rarely produce a live group
     model.learn(128 if isinstance(model, PPO) else 512)
     assert model._n_updates > 0, "without an update there are no gradients and no moments"
     parameters = sum(each.numel() for each in model.policy.parameters())
@@ -99,7 +99,7 @@ def _measure_in_process(subject: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure all, print, write."""
+    """Measure all subjects, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", choices=SUBJECTS, help="measure only this one, in this process")
     if (subject := parser.parse_args().one) is not None:

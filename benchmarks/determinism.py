@@ -1,11 +1,11 @@
 """
-Does the same seed train the same? ``python -m benchmarks.determinism``: GRPO and DAPO, alone and in 2, 4, 8 and 16 copies.
+Does the same seed give the same training? ``python -m benchmarks.determinism``: GRPO and DAPO, with 1, 2, 4, 8 and 16 copies.
 
-Each training is made twice, in two new processes, the second of which goes through the list from its end. Both have to agree
-in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and generators. So do a
-``ControlVecEnv`` and a ``DummyVecEnv``, and with unrelated starts a ``SubprocVecEnv`` and a ``DummyVecEnv``. With shared
-starts these two need not, and trainings with two threads of torch need not be like those with one: what came of it is written
-down. ``--device cuda`` makes those of the threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
+Each setting is trained twice, in two new processes, the second of which works through the list from its end. Both must agree
+in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and random generators. So must
+a ``ControlVecEnv`` and a ``DummyVecEnv``, and with unrelated starts a ``SubprocVecEnv`` and a ``DummyVecEnv``. With shared
+starts these two may differ, and so may training with one and with two torch threads: the results are recorded.
+``--device cuda`` trains the settings for threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
 """
 
 import argparse
@@ -30,27 +30,27 @@ from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
 
 COPIES = (1, 2, 4, 8, 16)
 SEED = 5
-# Steps of an update, of all copies together; there are two updates
+# Steps of an update, summed over all copies; there are two updates
 STEPS = 1024
-# All in all: more than one update of four groups of eight answers
+# In total: more than one update of four groups of eight answers
 TOKENS = 128
-# Episodes have to end within two updates, in 16 copies, too
+# Episodes have to end within two updates, also with 16 copies
 LIMIT = {"max_episode_steps": 25}
-# Of the second table: small networks are one task for torch, wide ones are split among its threads
+# For the second table: small networks are one task for torch, wide ones are split among its threads
 WIDTHS = (64, 256)
-# Settings in one process: importing takes longer than training
+# Settings per process: importing takes longer than training
 AT_A_TIME = 30
 
 
 class Setting(NamedTuple):
     """
-    A training.
+    A training run.
 
     :param algorithm: "GRPO" or "DAPO"
     :param copies: "DummyVecEnv", "SubprocVecEnv", "ControlVecEnv" or "VerifierTextVecEnv"
     :param env: id of the environment, or "sums"
-    :param n_envs: How many copies
-    :param width: Of the layers
+    :param n_envs: Number of copies
+    :param width: Width of the layers
     :param unrelated: Whether the members of a group do not share a start
     """
 
@@ -67,7 +67,7 @@ def _dummy(env_id: str, n_envs: int, seed: int) -> VecEnv:
 
 
 def _subproc(env_id: str, n_envs: int, seed: int) -> VecEnv:
-    # A process of "fork" begins at once
+    # A "fork" process starts at once
     fork = {"start_method": "fork"}
     return make_group_env(env_id, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork, env_kwargs=LIMIT)
 
@@ -104,7 +104,7 @@ def settings() -> list[Setting]:
 
 def with_threads() -> list[Setting]:
     """
-    :return: What is trained with two threads, too
+    :return: What is also trained with two threads
     """
     kinds = [("DummyVecEnv", "CartPole-v1"), ("DummyVecEnv", "Pendulum-v1"), (TEXT, "sums")]
     return [Setting(algo, *kind, 16, width) for algo in ("GRPO", "DAPO") for kind in kinds for width in WIDTHS]
@@ -113,8 +113,8 @@ def with_threads() -> list[Setting]:
 def train(setting: Setting, device: str = "cpu") -> str:
     """
     :param setting: What is trained
-    :param device: PyTorch's
-    :return: Digest of what has been learned
+    :param device: PyTorch device
+    :return: Digest of what was learned
     """
     algorithm = {"GRPO": GRPO, "DAPO": DAPO}[setting.algorithm]
     if setting.copies == TEXT:
@@ -136,8 +136,8 @@ def train(setting: Setting, device: str = "cpu") -> str:
 def in_new_process(wanted: list[Setting], n_threads: int = 1, device: str = "cpu") -> dict[Setting, str]:
     """
     :param wanted: What is trained
-    :param n_threads: Of torch
-    :param device: PyTorch's
+    :param n_threads: Number of torch threads
+    :param device: PyTorch device
     :return: The digests
     """
     done = subprocess.run(
@@ -159,7 +159,7 @@ def _child(n_threads: int, device: str, wanted: list[list[Any]]) -> None:
 
 
 def on_gpu() -> None:
-    """Make some of the trainings twice on a GPU, and write down which are the same."""
+    """Train some settings twice on a GPU, and write down which results are the same."""
     wanted = with_threads()
     with ThreadPoolExecutor(2) as pool:
         first, again = pool.map(lambda order: in_new_process(order, device="cuda"), (wanted, wanted[::-1]))
@@ -171,8 +171,8 @@ def on_gpu() -> None:
 
 def _all(passes: list[tuple[list[Setting], int]]) -> list[dict[Setting, str]]:
     """
-    :param passes: Each with what is trained, and the number of threads
-    :return: The digests of each
+    :param passes: What is trained in each pass, and the number of threads
+    :return: The digests of each pass
     """
     parts = [
         (number, wanted[begin : begin + AT_A_TIME], n_threads)
@@ -192,14 +192,14 @@ def copies_of(found: dict[Setting, str], copies: str, unrelated: bool) -> dict[s
     :param found: Digests
     :param copies: Other than "DummyVecEnv"
     :param unrelated: Whether the members of a group do not share a start
-    :return: For each training with them, whether that in a ``DummyVecEnv`` has learned the same
+    :return: For each setting with these copies, whether training with a ``DummyVecEnv`` gives the same result
     """
     those = [each for each in found if (each.copies, each.unrelated) == (copies, unrelated)]
     return {" ".join(map(str, each)): found[each] == found[each._replace(copies="DummyVecEnv")] for each in those}
 
 
 def main() -> None:
-    """Train all of them, and write down what is not the same."""
+    """Train all settings, and write down which results differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -1,8 +1,8 @@
 """
-Environments that fail, and what is said: ``python -m benchmarks.environment_faults``.
+Environments that fail, and the error messages: ``python -m benchmarks.environment_faults``.
 
-Copy 1 of 3 fails once in the middle of a training. A fault counts as named if the message has the copy, the environment and
-the step; as survived if ``close()`` returns, no process is left, and the model can be saved, loaded and is finite.
+Copy 1 of 3 fails once during training. A fault counts as named if the message names the copy, the environment and
+the step; as survived if ``close()`` returns, no process is left, and the model can be saved and loaded and is finite.
 """
 
 import os
@@ -51,7 +51,7 @@ class Failing(gym.Wrapper):
 
     :param env: The environment
     :param how: What happens
-    :param at: In which step of its life
+    :param at: In which of its steps
     """
 
     def __init__(self, env: gym.Env, how: str, at: int):
@@ -104,8 +104,8 @@ def make_copies(how: str, at: int, vec_env_cls: type[DummyVecEnv | SubprocVecEnv
     """
     :param how: What happens
     :param at: In which step
-    :param vec_env_cls: Of the copies
-    :param normalized: Whether ``VecNormalize`` is around them
+    :param vec_env_cls: Class of the copies
+    :param normalized: Whether they are wrapped in ``VecNormalize``
     :return: Three copies, of which the second fails
     """
 
@@ -126,10 +126,10 @@ def try_fault(
     """
     :param how: What happens
     :param at: In which step
-    :param vec_env_cls: Of the copies
-    :param normalized: Whether ``VecNormalize`` is around them
+    :param vec_env_cls: Class of the copies
+    :param normalized: Whether they are wrapped in ``VecNormalize``
     :param setting: One of ``SETTINGS``
-    :return: What was said, and what was left
+    :return: The message, and what was left
     """
     algo, kwargs = SETTINGS[setting]
     env = make_copies(how, at, vec_env_cls, normalized)
@@ -164,7 +164,7 @@ def try_fault(
 
 
 def main() -> None:
-    """Try all of them, and write down what came of it."""
+    """Try all faults, and write down the results."""
     warnings.filterwarnings("ignore")
     tries = [
         *product(IN_ANY, (40, 41), (DummyVecEnv,), (False, True), SETTINGS),

@@ -1,9 +1,9 @@
 """
-Tasks whose reward is far away: ``python -m benchmarks.frontier``.
+Tasks with a distant reward: ``python -m benchmarks.frontier``.
 
-PPO and TRPO as they are in Stable-Baselines3, DAPO, and DAPO with ``FrontierStarts``, five seeds each. Steps of scouts count.
-Each run is a process with one torch thread; its row is appended to ``benchmarks/results/frontier.jsonl`` when it has ended.
-Continues where it was interrupted, and writes ``docs/results/frontier.md`` from the rows there are (``--page``: only that).
+PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``FrontierStarts``, five seeds each. Steps of scouts count.
+Each run is a process with one torch thread; its row is appended to ``benchmarks/results/frontier.jsonl`` when it ends.
+Continues where it was interrupted, and writes ``docs/results/frontier.md`` from the existing rows (``--page``: only that).
 """
 
 import argparse
@@ -32,9 +32,9 @@ N_FINAL_EPISODES = 100
 
 class Corridor(gym.Env[int, int]):
     """
-    A reward of 1 at the end of ``length`` places. To the left is a wall, and steps are forgotten there.
+    A reward of 1 at the end of ``length`` places. At the other end is a wall: steps against it have no effect.
 
-    :param length: How many steps away it is
+    :param length: How many steps away the reward is
     """
 
     def __init__(self, length: int = 40):
@@ -61,8 +61,8 @@ class Corridor(gym.Env[int, int]):
 
 class Distant(NamedTuple):
     """
-    :param task: What to learn; ``high`` is the return from which on a run has solved it
-    :param norm: Whether observations are normalised, for all
+    :param task: What to learn; a run has solved it if its return is at least ``high``
+    :param norm: Whether all algorithms normalise observations
     """
 
     task: Task
@@ -70,7 +70,7 @@ class Distant(NamedTuple):
 
     def make(self, **kwargs: Any) -> gym.Env:
         """
-        :param kwargs: For ``gym.make``
+        :param kwargs: Arguments for ``gym.make``
         :return: The environment
         """
         if self.task.env_id == "Corridor":
@@ -83,7 +83,7 @@ TASKS = {
     for each in (
         Distant(Task("Corridor", 50_000, 0.0, 0.9, "toy text")),
         Distant(Task("FrozenLake8x8-v1", 150_000, 0.005, 0.6, "toy text")),
-        # Solved as Gymnasium has it. A velocity is 0.07 at the most
+        # Solved according to Gymnasium. The velocity is at most 0.07
         Distant(Task("MountainCar-v0", 100_000, -200.0, -110.0, "classic control"), norm=True),
         Distant(Task("MiniGrid-DoorKey-8x8-v0", 500_000, 0.0, 0.8, "MiniGrid"), norm=True),
         Distant(Task("MiniGrid-MultiRoom-N4-S5-v0", 500_000, 0.0, 0.6, "MiniGrid"), norm=True),
@@ -95,7 +95,7 @@ def learn(distant: Distant, arm: str, seed: int) -> dict[str, Any]:
     """
     :param distant: What to learn
     :param arm: One of ``ARMS``
-    :param seed: Of everything random
+    :param seed: Random seed
     :return: The row
     """
     import sb3_contrib
@@ -132,7 +132,7 @@ def learn(distant: Distant, arm: str, seed: int) -> dict[str, Any]:
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
     """
     :param row: A run
-    :return: What tells runs apart
+    :return: What distinguishes it from other runs
     """
     return row["task"], row["arm"], row["seed"]
 
@@ -186,7 +186,7 @@ def page(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Make the runs that have no row yet, and the page."""
+    """Run what has no row yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*ARMS])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])

@@ -1,6 +1,6 @@
 """
-Answers that try to be taken for right by the verifier "math": hedges, lists, relations, units, look-alikes, and plain noise
-around a right or a wrong one. What is right is known from how each is made.
+Answers that try to be accepted as right by the verifier "math": hedges, lists, relations, units, look-alikes, and plain noise
+around a right or a wrong answer. Whether an answer is right is known from how it is built.
 
     python -m benchmarks.fuzz_answers --answers 5000
 """
@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from benchmarks.common import write_trust
 
-# Around the right answer: still right
+# Around the right answer: it stays right
 ACCEPTED = (
     "{}",
     " {}\n",
@@ -33,7 +33,7 @@ ACCEPTED = (
     "x = {}",
     "First this, then that.\nSo the answer is {}.",
 )
-# Around a right answer: not an answer any more. {1} is a wrong one
+# Around a right answer: no longer an answer. {1} is a wrong one
 TAKEN_BACK = (
     "not {}",
     "{} or {1}",
@@ -149,7 +149,7 @@ def _written(rng: random.Random, value: Fraction) -> str:
     """
     :param rng: to draw from
     :param value: a number
-    :return: one way to write it, worked out
+    :return: one way to write it that needs no further calculation
     """
     ways = [str(value)]
     if value.denominator == 1:
@@ -167,12 +167,12 @@ def _written(rng: random.Random, value: Fraction) -> str:
 def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
     """
     :param n: how many
-    :param seed: which ones
-    :return: answers, references, and what each is worth
+    :param seed: random seed
+    :return: answers, references, and their scores
     """
     rng = random.Random(seed)
     for _ in range(n):
-        # Not 0 and 1: so little noise would be right
+        # Not 0 or 1, so that noise is hardly ever right
         right = Fraction(rng.choice((1, -1)) * rng.randint(2, 5000), rng.choice((1, 1, 1, 2, 3, 4, 5, 7, 8, 12, 20)))
         wrong = right + Fraction(rng.choice((-1, 1)) * rng.randint(1, 9), rng.choice((1, 2, 3)))
         reference = str(right)
@@ -204,7 +204,7 @@ def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
 
 
 def main() -> None:
-    """Score the answers, and keep what came of them."""
+    """Score the answers, and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)

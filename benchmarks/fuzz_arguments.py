@@ -1,5 +1,5 @@
 """
-Calls of GRPO and DAPO with arguments that make no sense: each is refused when the model is made, in an error that names
+Calls of GRPO and DAPO with nonsensical arguments: each is refused when the model is created, with an error that names
 an argument, or trains.
 
     python -m benchmarks.fuzz_arguments --cases 2000
@@ -26,7 +26,7 @@ from benchmarks.common import write_trust
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.arguments import ARGUMENTS
 
-# Small, and long enough for a few updates
+# Small, but long enough for a few updates
 SMALL: dict[str, Any] = {"n_epochs": 1, "policy_kwargs": {"net_arch": [4]}, "device": "cpu", "verbose": 0}
 N_STEPS = 400
 
@@ -38,7 +38,7 @@ STRANGE: tuple[Any, ...] = (
     *([], {}, (), [0.1], {"a": 1}, {1: 2}, {"net_arch": [4]}, {"net_arch": "wide"}, {"net_arch": [-4]}, {"no_such": 1}),
     *(Decimal("0.5"), Fraction(1, 2), 1j, th.tensor(0.5), object(), int, slice(3), range(3), float.__add__),
 )
-# Functions of the progress, where there can be one
+# Functions of the remaining progress, where one is allowed
 SCHEDULES: tuple[Callable[..., Any], ...] = (
     lambda progress: 1e-3 * progress,
     lambda progress: np.float32(0.1),
@@ -50,7 +50,7 @@ SCHEDULES: tuple[Callable[..., Any], ...] = (
     lambda: 0.1,
     lambda progress, step: 0.1,
 )
-# Possible by themselves, and perhaps not together
+# Valid individually, but perhaps not together
 PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "n_envs": (1, 2, 4),
     "group_size": (2, 3),
@@ -91,7 +91,7 @@ PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "use_sde": (True, False),
     "sde_sample_freq": (-1, 4),
 }
-# Of the policy
+# For the policy
 POLICY_KWARGS: tuple[dict[str, Any], ...] = (
     *(
         {"net_arch": arch}
@@ -105,7 +105,7 @@ POLICY_KWARGS: tuple[dict[str, Any], ...] = (
     *({"normalize_observations": value} for value in (True, False, "yes", None)),
     *({"ortho_init": True}, {"squash_output": True}, {"full_std": 1}, {"no_such": 1}, {"use_sde": True}, {"action_space": 1}),
 )
-# What belongs to another algorithm, or to none
+# Arguments of another algorithm, or of none
 FOREIGN = ("vf_coef", "clip_range_vf", "normalize_advantage", "rollout_buffer_class", "use_rms_prop", "n_step", "buffer_size")
 
 
@@ -113,12 +113,12 @@ class Case(NamedTuple):
     """
     A call.
 
-    :param kind: What is strange about it
-    :param names: The arguments that are
-    :param algorithm: What is called
-    :param env: An id, or a function that makes one
-    :param args: By position, after the environment
-    :param kwargs: By name
+    :param kind: What is unusual about it
+    :param names: The unusual arguments
+    :param algorithm: The class that is called
+    :param env: An id, or a function that creates one
+    :param args: Positional arguments after the environment
+    :param kwargs: Keyword arguments
     """
 
     kind: str
@@ -131,7 +131,7 @@ class Case(NamedTuple):
 
 def make_case(rng: random.Random) -> Case:
     """
-    :param rng: To draw from
+    :param rng: Random generator
     :return: A call
     """
     algorithm, env = rng.choice((GRPO, DAPO)), rng.choice(("CartPole-v1", "CartPole-v1", "Pendulum-v1"))
@@ -166,7 +166,7 @@ def make_case(rng: random.Random) -> Case:
 def try_case(case: Case) -> str:
     """
     :param case: A call
-    :return: ``"refused"`` and ``"trains"`` as promised; otherwise what went wrong
+    :return: ``"refused"`` or ``"trains"``, as promised; otherwise what went wrong
     """
     env = case.env() if callable(case.env) else case.env
     kwargs = {"policy": "MlpPolicy", **SMALL, **case.kwargs}
@@ -182,7 +182,7 @@ def try_case(case: Case) -> str:
     try:
         model.learn(N_STEPS, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 4 * N_STEPS)
     except Exception as error:
-        # Only the last step of an episode says which outcomes the environment has
+        # Only the last step of an episode shows which outcomes the environment has
         late = case.names == ("group_metric",) and str(error).startswith("group_metric=")
         return "refused" if late else f"only while training: {type(error).__name__}: {error}"
     finally:
@@ -192,7 +192,7 @@ def try_case(case: Case) -> str:
 
 
 def main() -> None:
-    """Try the calls, and keep what came of them."""
+    """Try the calls, and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
@@ -201,7 +201,7 @@ def main() -> None:
     rng = random.Random(args.seed)
     counts: dict[str, Counter[str]] = {}
     wrong = []
-    # A folder of logs may be among the arguments
+    # One of the arguments may be a log folder
     os.chdir(tempfile.mkdtemp())
     for _ in range(args.cases):
         case = make_case(rng)

@@ -1,7 +1,7 @@
 """
-Files as strangers or a bad disk may have made them: descriptions of comparisons, entries of the zoo, folders of results and
-models, each changed at random. Each is read, or refused by an error that says what is wrong; nothing in them is run, and
-nothing outside of their folder is read.
+Files as strangers or a bad disk might produce them: descriptions of comparisons, zoo entries, folders of results and
+models, each changed at random. Each is read, or refused with an error that says what is wrong; nothing in them is run, and
+nothing outside their folder is read.
 
     python -m benchmarks.fuzz_files --files 10000
 """
@@ -39,11 +39,11 @@ from sb3_grpo.compare.training import train
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import read_entry
 
-# Made by whatever runs what is written in a file, and by the module where it is imported
+# Created by anything that runs what is written in a file, and by the module when it is imported
 CANARY, IMPORTED = "executed", "imported"
 CANARY_MODULE = "strangers_module"
 TOUCH = f"__import__('pathlib').Path('{CANARY}').touch()"
-# In these, callbacks, wrappers and functions are given by names, which are imported
+# Here callbacks, wrappers and functions are given by name, and are imported
 MAY_IMPORT = ("description of a comparison", "entry of the zoo")
 
 
@@ -53,7 +53,7 @@ class _Touch:
 
 
 PICKLE = {":type:": "x", ":serialized:": base64.b64encode(pickle.dumps(_Touch())).decode()}
-# What imports the module where it is taken for an environment, a function, a class or an object
+# What imports the module if it is taken for an environment, a function, a class or an object
 IMPORTS: tuple[Any, ...] = (
     f"{CANARY_MODULE}:Name-v0",
     f"{CANARY_MODULE}.function",
@@ -136,7 +136,7 @@ ENTRY = {
     "callback": {"stable_baselines3.common.callbacks.StopTrainingOnMaxEpisodes": {"max_episodes": 3}},
     "env_wrapper": ["gymnasium.wrappers.TimeAwareObservation"],
 }
-# What other readers say of a file that is not theirs
+# What other readers report for a file that is not theirs
 REFUSALS = (UsageError, ValueError)
 
 
@@ -150,9 +150,9 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def changed_value(rng: random.Random, value: Any) -> Any:
     """
-    :param rng: to draw from
-    :param value: of JSON or YAML
-    :return: the same with one or two parts that are something else, missing, or there twice
+    :param rng: random generator
+    :param value: from JSON or YAML
+    :return: the same with one or two parts replaced, missing or duplicated
     """
     value = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 2))):
@@ -176,9 +176,9 @@ def changed_value(rng: random.Random, value: Any) -> Any:
 
 def changed_bytes(rng: random.Random, content: bytes) -> bytes:
     """
-    :param rng: to draw from
-    :param content: of a file
-    :return: the same cut off, with other bytes, or with a part of it twice
+    :param rng: random generator
+    :param content: content of a file
+    :return: the same cut off, with other bytes, or with a part duplicated
     """
     content = bytearray(content)
     how = rng.random()
@@ -202,8 +202,8 @@ def _yaml(value: Any) -> bytes:
 
 def make_results(folder: Path) -> Path:
     """
-    :param folder: where to
-    :return: the same, with the results of a comparison as short as can be
+    :param folder: where to write
+    :return: the same folder, with the results of a minimal comparison
     """
     content = {"name": "tiny", "envs": ["CartPole-v1"], "variants": ["ppo", "dapo"], "seeds": 1, "timesteps": 300}
     numbers = {"n_evaluations": 2, "n_eval_episodes": 2, "n_final_episodes": 2}
@@ -218,7 +218,7 @@ def make_results(folder: Path) -> Path:
 
 class Files:
     """
-    Files as they should be, and how they are changed and read.
+    Valid files, and how they are changed and read.
 
     :param folder: where they are
     """
@@ -235,13 +235,13 @@ class Files:
             "model of SB3": (0.1, self._sb3_model),
         }
         self.results = make_results(folder / "results")
-        # What must not be read: it is as a run leaves it
+        # What must not be read: a folder as a run leaves it
         shutil.copytree(self.results / "runs" / "CartPole-v1" / "ppo", folder / "outside" / "0")
         model = DAPO("MlpPolicy", "CartPole-v1", n_envs=2, policy_kwargs={"net_arch": [4]}, seed=0, device="cpu").learn(100)
         for kind in ("safe", "sb3"):
             model.save(folder / kind, format=kind)
         self.models = {kind: (folder / f"{kind}.zip").read_bytes() for kind in ("safe", "sb3")}
-        # What is kept out of files, and everything that a model has
+        # What is kept out of files, and everything in a model
         self.names = (sorted(model._excluded_save_params()), dir(model))
         (folder / f"{CANARY_MODULE}.py").write_text(f"open('{IMPORTED}', 'w').close()")
 
@@ -294,7 +294,7 @@ class Files:
             else:
                 members[name] = changed_bytes(rng, members[name])
             if rng.random() < 0.8:
-                # A program that changes a member can write its hash, too
+                # A program that changes a member can also write its hash
                 members["manifest.json"] = _with_hashes(members)
             content = _zipped(members)
         _load_safe(content)
@@ -312,15 +312,15 @@ class Files:
             return {name: archive.read(name) for name in archive.namelist()}
 
     def _sb3_model(self, rng: random.Random) -> None:
-        """All of them are refused: pickles are looked at, not loaded."""
+        """All of these are refused: pickles are inspected, not loaded."""
         DAPO.load(io.BytesIO(changed_bytes(rng, self.models["sb3"])), device="cpu", trusted=False)  # type: ignore[arg-type]
         raise RuntimeError("a file with pickles was loaded")
 
 
 def _load_safe(content: bytes) -> None:
     """
-    :param content: of a file
-    :raises RuntimeError: if it was loaded, and something of the class is another now
+    :param content: content of a file
+    :raises RuntimeError: if it was loaded and changed something in the class
     """
     model = DAPO.load(io.BytesIO(content), device="cpu", trusted=False)  # type: ignore[arg-type]
     if replaced := vars(model).keys() & {*dir(DAPO)}:
@@ -349,9 +349,9 @@ def _with_hashes(members: dict[str, bytes]) -> bytes:
 def try_file(files: Files, kind: str, rng: random.Random) -> str:
     """
     :param files: the files
-    :param kind: which one is changed
-    :param rng: to draw from
-    :return: ``"read"`` and ``"refused"`` as promised; otherwise what went wrong
+    :param kind: the kind of file that is changed
+    :param rng: random generator
+    :return: ``"read"`` or ``"refused"``, as promised; otherwise what went wrong
     """
     begin = time.perf_counter()
     try:
@@ -374,7 +374,7 @@ def try_file(files: Files, kind: str, rng: random.Random) -> str:
 
 
 def main() -> None:
-    """Change and read the files, and keep what came of them."""
+    """Change and read the files, and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,7 +1,7 @@
 """
 How biased and how noisy is each estimator, and what does it cost? Projection of its mean gradient on the exact one (1:
-unbiased), and the cosine between the two, on a random walk with slip whose exact gradient dynamic programming gives; standard
-deviation of the projections over their mean, with "constant"; milliseconds of an update.
+unbiased), and the cosine between the two, on a random walk with slip whose exact gradient is computed by dynamic programming;
+standard deviation of the projections over their mean, with "constant"; milliseconds per update.
 
     python -m benchmarks.gradient_bias
 """
@@ -22,7 +22,7 @@ N_STEPS, WIDTH, SLIP = 12, 7, 0.2
 GROUP_SIZE, N_GROUPS = 4, 4
 N_EPISODES = GROUP_SIZE * N_GROUPS
 AVERAGES = ("constant", "step", "episode")
-# What is compared, and whether without the member itself; "gae, n_steps": with the values of the updates before
+# What is compared, and whether the member itself is left out; "gae, n_steps": with the values of the previous updates
 ESTIMATORS = (
     ("outcome", True),
     ("outcome", False),
@@ -36,8 +36,8 @@ ESTIMATORS = (
 
 def exact_gradient(logits: np.ndarray) -> np.ndarray:
     """
-    :param logits: (WIDTH,) of the probability to go to the right in each place
-    :return: (WIDTH,) gradient of the probability to arrive at the right end
+    :param logits: (WIDTH,) logits of moving right in each place
+    :return: (WIDTH,) gradient of the probability of reaching the right end
     """
     parameters = th.tensor(logits, requires_grad=True)
     right = th.sigmoid(parameters) * (1 - SLIP) + th.sigmoid(-parameters) * SLIP
@@ -55,8 +55,8 @@ def exact_gradient(logits: np.ndarray) -> np.ndarray:
 
 def play(n: int, right: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """
-    :param n: Episodes
-    :param right: (WIDTH,) probability to go to the right in each place
+    :param n: Number of episodes
+    :param right: (WIDTH,) probability of moving right in each place
     :param rng: Random generator
     :return: (n, N_STEPS) each: places, actions, rewards, and which steps exist
     """
@@ -94,7 +94,7 @@ def remembered_residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor,
     :param rewards: (B, G, T)
     :param mask: (B, G, T)
     :param places: (B, G, T)
-    :param regression: Of the updates before
+    :param regression: Regression of the previous updates
     :return: (B, G, T)
     """
     numbers = places[mask][:, None].float()
@@ -111,8 +111,8 @@ def gradients(terms: np.ndarray, lengths: np.ndarray, average: str) -> np.ndarra
     """
     :param terms: (U, N_EPISODES, WIDTH) sums of the episodes' steps
     :param lengths: (U, N_EPISODES)
-    :param average: of the loss
-    :return: (U, WIDTH) gradient of each update, times the mean length but for "constant"
+    :param average: averaging of the loss
+    :return: (U, WIDTH) gradient of each update, times the mean length except with "constant"
     """
     if average == "constant":
         return terms.mean(1)
@@ -123,11 +123,11 @@ def gradients(terms: np.ndarray, lengths: np.ndarray, average: str) -> np.ndarra
 
 class Figures(NamedTuple):
     """
-    Of an estimator.
+    Figures of an estimator.
 
-    :param projection: Of its mean gradient on the exact one
+    :param projection: Projection of its mean gradient on the exact one
     :param error: Standard error of this projection
-    :param cosine: Of both
+    :param cosine: Cosine between the two
     :param noise: Standard deviation of the projections of single updates, over their mean
     """
 
@@ -139,11 +139,11 @@ class Figures(NamedTuple):
 
 def measure(name: str, leave_one_out: bool, n_updates: int, seed: int = 0) -> tuple[dict[str, Figures], float]:
     """
-    :param name: Of an estimator
-    :param leave_one_out: Whether a member is compared without itself
-    :param n_updates: To average over
-    :param seed: Of the episodes
-    :return: Figures for each average of the loss, and milliseconds of an update
+    :param name: Name of an estimator
+    :param leave_one_out: Whether a member is left out of its own comparison
+    :param n_updates: Number of updates to average over
+    :param seed: Seed of the episodes
+    :return: Figures for each averaging of the loss, and milliseconds per update
     """
     logits = 0.7 * np.random.default_rng(0).normal(size=WIDTH)
     right, exact = 1 / (1 + np.exp(-logits)), exact_gradient(logits)
@@ -157,7 +157,7 @@ def measure(name: str, leave_one_out: bool, n_updates: int, seed: int = 0) -> tu
         compared, gamma = th.cat([of_update(*part) for part in zip(*parts, strict=True)]), 0.95
     advantages = group_advantages(compared, exists, kind=kind, gamma=gamma, leave_one_out=leave_one_out, scale="none")
     cost = 1000 * (time.process_time() - begun) / n_updates
-    # The gradient of the log probability of an action in a place
+    # Gradient of the log probability of an action in a place
     scores = advantages.view(-1, N_STEPS).numpy() * (actions - right[places]) * mask
     terms = np.stack([(scores * (places == place)).sum(1) for place in range(WIDTH)], axis=1)
     figures = {}

@@ -1,9 +1,9 @@
 """
-Trainings that are killed again and again, and go on each time, until they end.
+Training that is killed again and again, and continues each time, until it is complete.
 
-``python -m benchmarks.kills`` kills (SIGKILL) 50 processes at random moments of trainings that write a checkpoint before each
-update. After each kill the newest checkpoint has to be whole, its model has to load, and the next process goes on from it. A
-training that has come to its end must have learned the same, to the last bit, as one that was not disturbed.
+``python -m benchmarks.kills`` kills (SIGKILL) 50 processes at random moments while they train and write a checkpoint before
+each update. After each kill the newest checkpoint must be complete, its model must load, and the next process continues from
+it. When a training run is complete, its result must be bit-identical to that of an undisturbed one.
 """
 
 import json
@@ -27,17 +27,17 @@ from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 
 N_KILLS = 50
 NAMES = ("DAPO, Dummy, steps", "GRPO, Subproc, steps", "DAPO, VerifierTextVecEnv, HardPrompts")
-# Times as many steps as there
+# Steps, as a multiple of those in benchmarks.resume
 LONGER = 3
 
 
 def train(name: str, folder: Path, disturbed: bool) -> None:
     """
-    Begin a training or go on with it, and write its digest when it is complete.
+    Begin or continue training, and write its digest when it is complete.
 
-    :param name: Of a setting
-    :param folder: Of the training
-    :param disturbed: Whether it writes checkpoints, and goes on from them
+    :param name: Name of a setting
+    :param folder: Folder of the training run
+    :param disturbed: Whether it writes checkpoints and continues from them
     """
     th.set_num_threads(1)
     warnings.filterwarnings("ignore", "No update at")
@@ -58,8 +58,8 @@ def train(name: str, folder: Path, disturbed: bool) -> None:
 
 def start(*arguments: Any) -> Any:
     """
-    :param arguments: For ``train``
-    :return: A new process. It is a fork of this one, which has imported everything and done nothing
+    :param arguments: Arguments for ``train``
+    :return: A new process, forked from this one, which has imported everything and done nothing
     """
     process = multiprocessing.get_context("fork").Process(target=train, args=arguments)
     process.start()
@@ -68,9 +68,9 @@ def start(*arguments: Any) -> Any:
 
 def is_resumable(setting: Setting, folder: Path) -> bool:
     """
-    :param setting: A training
-    :param folder: Where it was killed
-    :return: Whether there is a checkpoint that is whole, the newest one, with a model that loads
+    :param setting: A training setting
+    :param folder: Folder where it was killed
+    :return: Whether there is a checkpoint, the newest one is complete, and its model loads
     """
     path = newest_checkpoint(folder / "checkpoints").path
     model = setting.algorithm.load(path / "model.zip", device="cpu")
@@ -78,7 +78,7 @@ def is_resumable(setting: Setting, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Kill, look, go on, and write down what came out."""
+    """Kill, check, continue, and write down the results."""
     rng = np.random.default_rng(0)
     root = Path(tempfile.mkdtemp())
     expected, seconds = {}, {}
@@ -96,7 +96,7 @@ def main() -> None:
         process = start(name, folder, True)
         while not (folder / "begun").exists() and process.is_alive():
             time.sleep(0.01)
-        # The first one has to have something to go on from
+        # The first process needs something to continue from
         while not checkpoints_in(folder / "checkpoints") and process.is_alive():
             time.sleep(0.01)
         process.join(rng.uniform(0.0, seconds[name]))

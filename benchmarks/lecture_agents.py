@@ -1,8 +1,8 @@
 """
-The agents that visitors of the lecture can push. ``python -m benchmarks.lecture_agents``.
+The agents that visitors of the lecture can push: ``python -m benchmarks.lecture_agents``.
 
-Trains each with the entry of DAPO in ``zoo_configs``, on a small network, and writes the weights, with five digits, before and
-after training to ``sb3_grpo/lecture/data/agents.json``. The returns there are those of the rounded weights.
+Trains each with DAPO's entry in ``zoo_configs`` on a small network, and writes the weights before and after training, with
+five digits, to ``sb3_grpo/lecture/data/agents.json``. The returns there are those of the rounded weights.
 """
 
 import json
@@ -20,19 +20,19 @@ from benchmarks.common import hyperparameters
 from sb3_grpo import DAPO
 
 TARGET = Path(__file__).parents[1] / "sb3_grpo" / "lecture" / "data" / "agents.json"
-# Steps of training, and hidden layers
+# Training steps, and hidden layers
 TASKS = {"CartPole-v1": (30_000, [16, 16]), "Pendulum-v1": (60_000, [32, 32]), "Acrobot-v1": (300_000, [32, 32])}
 SEED = 0
 N_EPISODES, FIRST_EVALUATION_SEED = 100, 10_000
 DIGITS = 5
-# Pushes of CartPole in m/s, to either side, after this many steps, and how many of them an episode has
+# CartPole pushes in m/s, to either side, after this many steps, and how many there are per episode
 PUSHES, PUSH_EVERY, N_PUSHES = (0.6, 1.2, 1.8), 100, 3
 
 
 def layers_of(model: DAPO) -> list[nn.Linear]:
     """
     :param model: A model
-    :return: The linear layers from the observation to the action, with a tanh between each and the next
+    :return: The linear layers from the observation to the action; there is a tanh between consecutive layers
     """
     hidden = [module for module in model.policy.mlp_extractor.policy_net if isinstance(module, nn.Linear)]
     return [*hidden, model.policy.action_net]  # type: ignore[list-item]
@@ -43,7 +43,7 @@ def round_weights(model: DAPO) -> list[float]:
     Round the weights of the policy.
 
     :param model: A model
-    :return: The rounded weights: of each layer the rows of its matrix, then its biases
+    :return: The rounded weights: for each layer the rows of its matrix, then its biases
     """
     weights = [parameter for layer in layers_of(model) for parameter in layer.parameters()]
     rounded = []
@@ -57,9 +57,9 @@ def round_weights(model: DAPO) -> list[float]:
 
 def judged(model: DAPO, env_id: str) -> dict[str, Any]:
     """
-    :param model: A model, whose weights are rounded
-    :param env_id: Of its task
-    :return: The weights, and the mean and the standard deviation of the return of the likeliest actions
+    :param model: A model with rounded weights
+    :param env_id: id of its task
+    :return: The weights, and the mean and standard deviation of the return of the most likely actions
     """
     weights = round_weights(model)
     env = make_vec_env(env_id, n_envs=1, seed=FIRST_EVALUATION_SEED)
@@ -70,8 +70,8 @@ def judged(model: DAPO, env_id: str) -> dict[str, Any]:
 
 def survival(policy: Any, push: float) -> float:
     """
-    :param policy: Of CartPole, anything with ``predict``
-    :param push: What the speed of the cart changes by, to either side
+    :param policy: A policy for CartPole, anything with ``predict``
+    :param push: Change of the cart's speed, to either side
     :return: Share of the episodes in which the pole never falls
     """
     env: Any = gym.make("CartPole-v1").unwrapped
@@ -94,7 +94,7 @@ def train(env_id: str, timesteps: int, net_arch: list[int]) -> dict[str, Any]:
     :param env_id: The task
     :param timesteps: How long to train
     :param net_arch: Hidden layers
-    :return: What the page shows of it
+    :return: What the page shows about it
     """
     settings = hyperparameters("dapo", env_id)
     policy_kwargs = {**settings.pop("policy_kwargs", {}), "net_arch": net_arch}
@@ -113,7 +113,7 @@ def train(env_id: str, timesteps: int, net_arch: list[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train, judge, write."""
+    """Train, evaluate, write."""
     th.set_num_threads(1)
     agents = {}
     for env_id, (timesteps, net_arch) in TASKS.items():

@@ -1,8 +1,8 @@
 """
-The training on capitals that the lecture shows: ``python -m benchmarks.lecture_capitals``.
+The training on capitals shown in the lecture: ``python -m benchmarks.lecture_capitals``.
 
 A small transformer first reads answers in which the largest city is named more often than the capital, and then learns from a
-verifier that says 1 or 0. What it answers before, in the middle and after goes to ``sb3_grpo/lecture/data/capitals.json``.
+verifier that returns 1 or 0. Its answers before, during and after training go to ``sb3_grpo/lecture/data/capitals.json``.
 """
 
 import json
@@ -21,13 +21,13 @@ from sb3_grpo.text.tokens import PAD
 
 TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "capitals.json"
 SEEDS = (1, 2, 3)
-# Where the largest city is another one
+# Countries whose largest city is not the capital
 LARGEST = {
     "Australia": "Sydney", "Brazil": "Sao Paulo", "Canada": "Toronto", "China": "Shanghai", "India": "Mumbai",
     "Morocco": "Casablanca", "New Zealand": "Auckland", "Nigeria": "Lagos", "Pakistan": "Karachi", "Turkey": "Istanbul",
     "Vietnam": "Saigon",
 }  # fmt: skip
-# How often what the transformer reads first names the largest city, another large one, and the capital
+# How often the pretraining text names the largest city, another large one, and the capital
 N_LARGEST, N_CAPITAL = 3, 1
 ALSO = {"Australia": ("Melbourne",)}
 N_PASSES = 100
@@ -37,7 +37,7 @@ NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 SIZES = {"group_size": 16, "n_groups": 16, "n_epochs": 2, "batch_size": 512}
 SETTINGS: dict[str, Any] = presets.GRPO_PAPER | SIZES | {"learning_rate": 1e-4}
 N_UPDATES = 80
-# Updates after which the answers are looked at, and to which questions
+# Updates after which the answers are recorded, and the questions
 LOOKS = (0, 20, N_UPDATES)
 ASKED = ("Australia", "Brazil", "Turkey", "New Zealand", "France")
 N_SAMPLES = 200
@@ -48,7 +48,7 @@ RARE = 0.005
 def question(country: str) -> str:
     """
     :param country: A country
-    :return: What the task asks
+    :return: The question of the task
     """
     return f"What is the capital of {country}?"
 
@@ -70,7 +70,7 @@ def examples(task: CapitalsTask) -> list[tuple[str, str]]:
 
 class Answers:
     """
-    :param env: The environment, whose tokens are those of the policy
+    :param env: The environment, which uses the policy's tokens
     """
 
     def __init__(self, env: VerifierTextVecEnv):
@@ -78,9 +78,9 @@ class Answers:
 
     def probabilities(self, policy: Any, pairs: list[tuple[str, str]]) -> np.ndarray:
         """
-        :param policy: A policy of texts
+        :param policy: A text policy
         :param pairs: Questions and answers
-        :return: Probability of each answer, token by token, and of its end
+        :return: Probability of each answer, token by token, including its end
         """
         rows, actions, owners = [], [], []
         for owner, (prompt, answer) in enumerate(pairs):
@@ -96,9 +96,9 @@ class Answers:
 
     def likely(self, policy: Any, prompt: str) -> dict[str, float]:
         """
-        :param policy: A policy of texts
+        :param policy: A text policy
         :param prompt: A question
-        :return: What it answers, most likely first: those of ``N_SAMPLES`` answers that are not rare
+        :return: Its answers, most likely first: those among ``N_SAMPLES`` answers that are not rare
         """
         drawn = sorted(set(policy.generate([prompt] * N_SAMPLES, deterministic=False)))
         chances = dict(zip(drawn, self.probabilities(policy, [(prompt, answer) for answer in drawn]).tolist(), strict=True))
@@ -108,7 +108,7 @@ class Answers:
 
 class Recorder(BaseCallback):
     """
-    :param answers: How likely an answer is
+    :param answers: Computes how likely an answer is
     :param pairs: All questions and right answers
     """
 
@@ -126,7 +126,7 @@ class Recorder(BaseCallback):
         return [capital, *([LARGEST[country]] if country in LARGEST else []), *ALSO.get(country, ())]
 
     def look(self) -> None:
-        """Between two updates."""
+        """Record between two updates."""
         policy: Any = self.model.policy
         chances = self.answers.probabilities(policy, self.pairs)
         self.right.append((chances.mean(), chances[self.hard].mean()))
@@ -146,7 +146,7 @@ class Recorder(BaseCallback):
 
 def train(seed: int) -> Recorder:
     """
-    :param seed: Of everything
+    :param seed: Random seed
     :return: What was recorded
     """
     task = CapitalsTask()
@@ -156,7 +156,7 @@ def train(seed: int) -> Recorder:
     policy.pretrain(examples(task), n_epochs=N_PASSES, batch_size=32)
     pairs = [(item.prompt, item.answer) for item in (task.item(index) for index in range(task.n_items or 0))]
     recorder = Recorder(Answers(env), pairs)
-    # Until the recorder ends it
+    # The recorder ends it
     model.learn(10**9, callback=recorder)
     env.close()
     return recorder
@@ -176,8 +176,8 @@ def main() -> None:
 
 def results(recorders: list[Recorder]) -> dict[str, Any]:
     """
-    :param recorders: Of all seeds
-    :return: What the page shows: answers of the first, curves of all
+    :param recorders: Recorders of all seeds
+    :return: What the page shows: answers of the first seed, curves of all
     """
     first, curves = recorders[0], np.array([recorder.right for recorder in recorders])
     made = {"command": command(), "seeds": SEEDS, **machine()}
@@ -191,7 +191,7 @@ def results(recorders: list[Recorder]) -> dict[str, Any]:
         "asked": first.asked,
         "chances": [[short(value) for value in row] for row in first.chances],
         "looks": looks,
-        # Of all questions, and of those whose largest city is another one
+        # For all questions, and for those where the largest city is another one
         "right": [[[short(value) for value in curve] for curve in curves[:, :, which]] for which in (0, 1)],
         "mean": [[short(value) for value in curves[:, :, which].mean(axis=0)] for which in (0, 1)],
     }

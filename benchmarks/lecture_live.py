@@ -1,7 +1,7 @@
 """
-The recording that the lecture shows before a visitor trains. ``python -m benchmarks.lecture_live``.
+The recording that the lecture shows before a visitor starts training: ``python -m benchmarks.lecture_live``.
 
-Chromium runs the page's own code for each example of the widget, and the learning curves, thinned, are written to
+Chromium runs the page's own code for each example of the widget, and the learning curves, thinned out, are written to
 ``sb3_grpo/lecture/data/live.json``.
 """
 
@@ -23,7 +23,7 @@ WIDGET = "window.lecture.WIDGETS.live"
 def thinned(run: dict[str, Any]) -> dict[str, Any]:
     """
     :param run: Algorithm, seed, and points of a learning curve
-    :return: The same with at most as many points as can be told apart, the last one among them
+    :return: The same with no more points than can be told apart, including the last one
     """
     points = run["points"]
     stride = -(-len(points) // MAX_POINTS)

@@ -1,10 +1,10 @@
 """
-The trainings that the chapters of the lecture show: ``python -m benchmarks.lecture_runs``.
+The training runs shown in the chapters of the lecture: ``python -m benchmarks.lecture_runs``.
 
-Each algorithm trains on CartPole by the program that stands in its chapter, with five seeds, and what happened is written to
-``sb3_grpo/lecture/data/runs.json``. PPO and TRPO have RL Zoo's settings for this task, except for schedules and the number of
-copies. Those that make several passes over an update have PPO's learning rate. That of the policy gradient was chosen on other
-seeds: ``--choose`` tries ``RATES`` there.
+Each algorithm trains on CartPole with the program printed in its chapter, with five seeds, and the results are written to
+``sb3_grpo/lecture/data/runs.json``. PPO and TRPO use RL Zoo's settings for this task, except for schedules and the number of
+copies. Algorithms with several epochs per update use PPO's learning rate. The policy gradient's learning rate was chosen on
+other seeds: ``--choose`` tries ``RATES`` there.
 """
 
 import argparse
@@ -28,13 +28,13 @@ TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" /
 TIMESTEPS, EVALUATE_EVERY = 50_000, 2_500
 N_POINTS = TIMESTEPS // EVALUATE_EVERY + 1
 SEEDS, CHOICE_SEEDS = (1, 2, 3, 4, 5), (101, 102, 103)
-# Episodes of an evaluation, each in a copy of its own
+# Episodes per evaluation, each in its own copy
 N_EPISODES, EVALUATION_SEED = 20, 10_000
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 
-# The papers' settings are for language models: here groups are smaller, and an update has more steps of the optimizer
+# The papers' settings are for language models: here groups are smaller, and an update has more optimizer steps
 SMALL = "group_size=8, n_groups=2, n_epochs=10,\n    batch_size=256"
-# Where the class is, the model, and its learning rate
+# Module of the class, the model, and its learning rate
 MODELS: dict[str, tuple[str, str, float | None]] = {
     "vpg": (
         "from sb3_grpo import GRPO, presets",
@@ -80,8 +80,8 @@ MODELS: dict[str, tuple[str, str, float | None]] = {
 def program(name: str, rate: float | None = None) -> str:
     """
     :param name: One of ``MODELS``
-    :param rate: Learning rate; ``None``: the one that was chosen
-    :return: A program of Python that trains it
+    :param rate: Learning rate; ``None``: the chosen one
+    :return: A Python program that trains it
     """
     where, model, chosen = MODELS[name]
     return (
@@ -93,7 +93,7 @@ def program(name: str, rate: float | None = None) -> str:
 
 class Recorder(BaseCallback):
     """
-    Evaluates the policy as it acts, and measures each update on the states that it was made of. Training is the same with it.
+    Evaluates the sampling policy, and measures each update on the states it was computed from. Training is unaffected.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Recorder(BaseCallback):
 
     def _on_step(self) -> bool:
         if self._is_new:
-            # Groups may be complete before a step is taken: then the states are those of the rollout before
+            # Groups may be complete before a step is taken: then the states are those of the previous rollout
             self._states, self._is_new = [], False
         self._states.append(self.locals["new_obs"])
         if self.num_timesteps >= len(self.returns) * EVALUATE_EVERY:
@@ -125,7 +125,7 @@ class Recorder(BaseCallback):
 
     def _distribution(self, states: th.Tensor) -> Any:
         with th.no_grad():
-            # SB3 has one object, which it fills anew
+            # SB3 has one object, which it refills
             return copy.deepcopy(self.model.policy.get_distribution(states))  # type: ignore[operator]
 
     def _on_rollout_end(self) -> None:
@@ -164,8 +164,8 @@ class Recorder(BaseCallback):
 def train(name: str, seed: int, rate: float | None = None) -> tuple[Recorder, BaseAlgorithm]:
     """
     :param name: One of ``MODELS``
-    :param seed: Of environment and algorithm
-    :param rate: Learning rate; ``None``: the one that was chosen
+    :param seed: Seed of environment and algorithm
+    :param rate: Learning rate; ``None``: the chosen one
     :return: What was recorded, and the model
     """
     lines = program(name, rate).replace("seed=1", f"seed={seed}").splitlines()
@@ -180,7 +180,7 @@ def train(name: str, seed: int, rate: float | None = None) -> tuple[Recorder, Ba
 def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
     """
     :param updates: Rows
-    :return: The columns that say anything: no group may have ended within an update
+    :return: The columns that have values: within an update, no group may have ended
     """
     filled = [key for key in updates[0] if any(row.get(key) is not None for row in updates)]
     return {key: [None if row[key] is None else short(row[key]) for row in updates] for key in filled}
@@ -189,8 +189,8 @@ def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 def short(value: float, digits: int = 3) -> float:
     """
     :param value: A number
-    :param digits: How many of it count
-    :return: As a page shows it
+    :param digits: Number of significant digits
+    :return: The number as the page shows it
     """
     if float(value).is_integer():
         return int(value)
@@ -200,7 +200,7 @@ def short(value: float, digits: int = 3) -> float:
 def run(name: str) -> dict[str, Any]:
     """
     :param name: One of ``MODELS``
-    :return: What the page shows of it
+    :return: What the page shows about it
     """
     recorders = [train(name, seed)[0] for seed in SEEDS]
     # Where an update takes whole groups, the last one ends later

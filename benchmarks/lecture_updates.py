@@ -2,8 +2,8 @@
 Real updates for the lecture to step through: ``python -m benchmarks.lecture_updates`` writes
 ``sb3_grpo/lecture/data/update_*.json``.
 
-The settings are small so that an update can be read: few episodes and two passes. The learning rates are larger than one
-would take, and the seeds are chosen, so that something is cut off within these, and that one of the sums has a dead group.
+The settings are small so that an update can be read: few episodes and two epochs. Learning rates are larger than usual, and
+seeds are chosen, so that something is clipped within these epochs and one of the sums has a dead group.
 """
 
 import json
@@ -24,7 +24,7 @@ from sb3_grpo.recording import RecordUpdate
 DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data"
 DIGITS = 6
 SEED, PPO_SEED = 1, 13
-# Those of the paper (DeepSeekMath)
+# The paper's settings (DeepSeekMath)
 PAPER: dict[str, Any] = {
     "advantage": "outcome",
     "advantage_scale": "group",
@@ -34,7 +34,7 @@ PAPER: dict[str, Any] = {
     "kl_estimator": "k3_plain",
     "n_epochs": 2,
 }
-# What a page shows or a test computes again
+# What a page shows or a test recomputes
 SETTINGS = (
     "gamma gae_lambda n_epochs learning_rate clip_low clip_high vf_coef kl_coef normalize_advantage "
     "advantage advantage_scale std_ddof leave_one_out loss_average"
@@ -61,7 +61,7 @@ def grpo() -> BaseAlgorithm:
 
 def sums() -> BaseAlgorithm:
     """
-    :return: GRPO on sums of one digit, six answers to each of four, after a warm start on worked examples
+    :return: GRPO on one-digit sums, six answers to each of four, after a warm start on worked examples
     """
     task = ArithmeticTask(digits=1)
     env = VerifierTextVecEnv(24, seed=SEED, task=task)
@@ -73,7 +73,7 @@ def sums() -> BaseAlgorithm:
     return model
 
 
-# What is trained, and which of its updates is recorded, at the end of how many steps
+# What is trained, and which of its updates is recorded, given by the number of steps at its end
 UPDATES: dict[str, tuple[Callable[[], BaseAlgorithm], int, int]] = {
     "update_ppo": (ppo, 4, 4 * 64),
     "update_grpo": (grpo, 1, 1),
@@ -83,8 +83,8 @@ UPDATES: dict[str, tuple[Callable[[], BaseAlgorithm], int, int]] = {
 
 def compact(record: dict[str, Any]) -> dict[str, Any]:
     """
-    :param record: Of an update
-    :return: What the page shows of it, in few digits
+    :param record: Record of an update
+    :return: What the page shows of it, with few digits
     """
     is_ppo = record["algorithm"] == "PPO"
     return rounded(
@@ -93,7 +93,7 @@ def compact(record: dict[str, Any]) -> dict[str, Any]:
             "settings": {key: record["settings"][key] for key in SETTINGS if key in record["settings"]},
             "steps": {key: values for key, values in record["steps"].items() if values[0] is not None},
             "optimizer_steps": [
-                # GRPO takes the advantages as they are
+                # GRPO uses the advantages unchanged
                 {key: each[key] for key in (*OF_A_STEP, *(("advantage",) if is_ppo else ("kl_ref",)))}
                 for each in record["optimizer_steps"]
             ],
@@ -103,7 +103,7 @@ def compact(record: dict[str, Any]) -> dict[str, Any]:
 
 def rounded(thing: Any) -> Any:
     """
-    :param thing: What JSON has
+    :param thing: Anything that JSON can hold
     :return: The same, with fewer digits
     """
     if isinstance(thing, dict):

@@ -1,7 +1,7 @@
 """
-The moving picture of README: LunarLander before and after training with DAPO. ``python -m benchmarks.moving_picture``.
+The README's animation: LunarLander before and after training with DAPO. ``python -m benchmarks.moving_picture``.
 
-Trains for 300,000 steps, and writes the first landing that is worth 200 or more to ``docs/images/lunar_lander.webp``.
+Trains for 300,000 steps, and writes the first landing with a return of 200 or more to ``docs/images/lunar_lander.webp``.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """
-Do the tests notice? Small errors are put into the mathematics, the queue and the starts one at a time (a comparison turned
-round, a number changed, a call left out), and the tests run until one fails. What no test notices is a line of the table.
+Do the tests notice? Small errors are introduced into the mathematics, the queue and the starts one at a time (a comparison
+reversed, a number changed, a call left out), and the tests run until one fails. Each mutation is a row of the table.
 
     python -m benchmarks.mutations --sample 300
 
@@ -31,7 +31,7 @@ from rich.progress import track
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutations.csv"
-# The modules, and the files of tests that are closest to each. Those of the rooms below run after them
+# The modules, and the test files closest to each. Those of the rooms below run after them
 TARGETS = {
     "sb3_grpo/common/advantages.py": ["tests/common/test_advantages.py", "tests/common/test_rewards.py"],
     "sb3_grpo/common/baselines.py": ["tests/common/test_baselines.py"],
@@ -67,7 +67,7 @@ TARGETS = {
     "sb3_grpo/starts/starts.py": ["tests/starts"],
 }
 ROOMS = ["tests/starts", "tests/groups", "tests/common"]
-# Seconds after which a test hangs: it has noticed, too
+# Seconds after which a test counts as hanging: it has noticed, too
 TIMEOUT = 60
 COLUMNS = ("module", "line", "column", "function", "original", "mutated", "caught", "by", "seconds")
 
@@ -96,14 +96,14 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 
 class Mutation(NamedTuple):
     """
-    A place in a module, and what is put there.
+    A place in a module, and its replacement.
 
-    :param module: Path from the root of the project
+    :param module: Path from the project root
     :param function: In which function or class
     :param begin: Line and column, from 1 and from 0
     :param end: Line and column
-    :param original: The source
-    :param mutated: What replaces it
+    :param original: The original source
+    :param mutated: Its replacement
     """
 
     module: str
@@ -115,8 +115,8 @@ class Mutation(NamedTuple):
 
     def apply(self, source: str) -> str:
         """
-        :param source: Of the module
-        :return: The mutated one
+        :param source: Source of the module
+        :return: The mutated source
         """
         lines = source.splitlines(keepends=True)
         first, last = self.begin[0] - 1, self.end[0] - 1
@@ -126,7 +126,7 @@ class Mutation(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """
-        :return: Its columns in the table
+        :return: Its row in the table
         """
         return {
             "module": self.module,
@@ -140,9 +140,9 @@ class Mutation(NamedTuple):
 
 class Finder(ast.NodeVisitor):
     """
-    Finds what can be changed in a module: no texts, no messages of errors, no types.
+    Finds what can be changed in a module: no texts, no error messages, no types.
 
-    :param module: Path from the root of the project
+    :param module: Path from the project root
     """
 
     def __init__(self, module: str):
@@ -163,7 +163,7 @@ class Finder(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.functions.append(node.name)
-        # Not the defaults: which number is good is no matter of right and wrong
+        # Not the defaults: which number is good is not a matter of right and wrong
         for each in [*node.decorator_list, *node.body]:
             self.visit(each)
         self.functions.pop()
@@ -233,9 +233,9 @@ class Finder(ast.NodeVisitor):
 
 def draw(n: int | None, seed: int) -> list[Mutation]:
     """
-    :param n: How many mutations, None for all
-    :param seed: Of the draw
-    :return: Mutations, a module after the other, so that small ones are as well looked at as large ones
+    :param n: Number of mutations, None for all
+    :param seed: Seed of the draw
+    :return: Mutations, drawn from the modules in turn, so that small modules are covered as well as large ones
     """
     rng = random.Random(seed)
     by_module = []
@@ -249,13 +249,13 @@ def draw(n: int | None, seed: int) -> list[Mutation]:
 
 def run_tests(copy: str, module: str, log: str) -> None:
     """
-    In a process of its own.
+    Runs in its own process.
 
     :param copy: A copy of the project
-    :param module: The mutated one
+    :param module: The mutated module
     :param log: File for the output
     """
-    os.setsid()  # so that what the tests have started ends with them
+    os.setsid()  # so that everything the tests have started ends with them
     os.chdir(copy)
     os.environ.update(PYTHONPATH=copy, PYTHONDONTWRITEBYTECODE="1")
     sys.path.insert(0, copy)
@@ -281,7 +281,7 @@ def run_tests(copy: str, module: str, log: str) -> None:
 def judge(mutation: Mutation, copy: Path) -> dict[str, Any]:
     """
     :param mutation: What to change
-    :param copy: A copy of the project that no other process uses now
+    :param copy: A copy of the project that no other process is using
     :return: A row of the table
     """
     path, log, begin = copy / mutation.module, copy / "log.txt", time.monotonic()
@@ -295,7 +295,7 @@ def judge(mutation: Mutation, copy: Path) -> dict[str, Any]:
         hangs = False
         while process.is_alive() and not hangs:
             process.join(1)
-            # Each test that has passed writes a dot
+            # Each passing test writes a dot
             hangs = time.time() - log.stat().st_mtime > TIMEOUT
         with suppress(ProcessLookupError):
             # Also what is left of the tests' own processes
@@ -325,14 +325,14 @@ def rows() -> Iterator[dict[str, Any]]:
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
     """
-    :param row: Of the table
-    :return: What tells mutations apart, also after lines were added above them
+    :param row: A row of the table
+    :return: What distinguishes it from other mutations, also after lines were added above
     """
     return tuple(str(row[name]) for name in ("module", "function", "column", "original", "mutated"))
 
 
 def main() -> None:
-    """Run the mutations that have no row yet."""
+    """Run the mutations that do not have a row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="how many mutations (default: all)")
     parser.add_argument("--seed", type=int, default=0)

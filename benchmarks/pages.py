@@ -1,9 +1,9 @@
 """
-The pages of results and the picture of the README: ``python -m benchmarks.pages``.
+The pages of results and the README's figure: ``python -m benchmarks.pages``.
 
 Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and
-writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained. The pages of the unseen tasks are made again
-once ``python -m benchmarks.unseen.report`` and ``python -m benchmarks.unseen.ablation`` have made them.
+writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained. The pages of the unseen tasks are rewritten
+once ``python -m benchmarks.unseen.report`` and ``python -m benchmarks.unseen.ablation`` have created them.
 """
 
 import warnings
@@ -37,24 +37,24 @@ COMPARISONS = {
     "pong_short": "Pong",
     "shared_starts": "What a shared start is worth",
 }
-# The tasks and algorithms of the README's picture
+# Tasks and algorithms of the README's figure
 _FRONT_TASKS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3"]
 _FRONT_ALGORITHMS = ["ppo", "grpo", "dapo"]
 
 
 def draw_curves(results: Results, envs: list[str], variants: list[str], path: Path) -> None:
     """
-    :param results: of a comparison
-    :param envs: an axes for each
-    :param variants: a curve for each
-    :param path: where to save, an SVG
+    :param results: results of a comparison
+    :param envs: environments, one axes each
+    :param variants: variants, one curve each
+    :param path: where to save the SVG
     """
     look = styles(results.variants)
     n_columns = min(len(envs), 3 if len(envs) in (3, 5, 6) else 4 if len(envs) == 4 else 2)
     n_rows = -(-len(envs) // n_columns)
-    # One alone has room for its title and four names
+    # A single one needs room for its title and four names
     width = 2.7 * n_columns if n_columns > 1 else 3.8
-    # Text as text, and the same file for the same data
+    # Keep text as text, and write the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
         figure, grid = plt.subplots(n_rows, n_columns, figsize=(width, 2.3 * n_rows + 0.3), squeeze=False)
         for axes, env in zip(grid.flat, envs, strict=False):
@@ -87,17 +87,17 @@ def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, style: St
 
 def fold(title: str, text: str) -> str:
     """
-    :param title: of a part of a page
-    :param text: the part
-    :return: the same, folded
+    :param title: title of a part of a page
+    :param text: text of the part
+    :return: the same part, folded
     """
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::\n"
 
 
 def kind_of_evaluation(results: Results) -> str:
     """
-    :param results: of a comparison
-    :return: which evaluations its scores are of
+    :param results: results of a comparison
+    :return: the kind of evaluation that its scores come from
     """
     sampled = [env for env in results.envs if results.main_mode(env) == "stochastic"]
     if len(sampled) == len(results.envs):
@@ -107,8 +107,8 @@ def kind_of_evaluation(results: Results) -> str:
 
 def write_page(name: str, title: str) -> None:
     """
-    :param name: of a comparison
-    :param title: of its page
+    :param name: name of a comparison
+    :param title: title of its page
     """
     results = collect(RESULTS / name)
     draw_curves(results, results.envs, results.variants, IMAGES / f"{name}.svg")
@@ -146,7 +146,7 @@ def write_page(name: str, title: str) -> None:
 
 def main_table() -> str:
     """
-    :return: final returns on classic control, the paper's GRPO among them
+    :return: final returns on classic control, including the paper's GRPO
     """
     header, *lines = short_table(collect(RESULTS / "classroom")).splitlines()
     paper_header, _, paper = (line.split("|")[2:-1] for line in short_table(collect(RESULTS / "paper_grpo")).splitlines())
@@ -156,8 +156,8 @@ def main_table() -> str:
 
 
 def write_index() -> None:
-    """The first page of the results, and the picture of the README."""
-    from benchmarks.unseen import overview  # takes from here
+    """Write the first page of the results, and the README's figure."""
+    from benchmarks.unseen import overview  # imports this module
 
     results = collect(RESULTS / "classroom")
     draw_curves(results, _FRONT_TASKS, _FRONT_ALGORITHMS, IMAGES / "learning_curves.svg")
@@ -168,7 +168,7 @@ def write_index() -> None:
 
 
 def list_pages() -> None:
-    """The list of pages at the end of the first one."""
+    """Write the list of pages at the end of the first page."""
     index = PAGES / "index.md"
     text, _, _ = index.read_text(encoding="utf-8").partition("```{toctree}")
     of_scripts = (*(f"unseen_{name}" for name in LISTS), "ablation", "dapo_switches", "frontier")
@@ -185,7 +185,7 @@ def unseen_lists() -> list[str]:
 
 
 def main() -> None:
-    # They take from here
+    # These import this module
     from benchmarks import published
     from benchmarks.unseen import ablation, report
     from benchmarks.unseen.run import rows

@@ -1,8 +1,8 @@
 """
 The page that compares with published results: ``python -m benchmarks.pages``.
 
-Reads ``benchmarks/results/published.csv``, what others publish of PPO, TRPO, A2C and REINFORCE, and puts our results on the
-same tasks next to it: those of the comparisons, and of the unseen tasks that have a page. Nothing is trained.
+Reads ``benchmarks/results/published.csv``, published results of PPO, TRPO, A2C and REINFORCE, and puts our results on the
+same tasks next to them: those of the comparisons, and of the unseen tasks that have a page. Nothing is trained.
 """
 
 import csv
@@ -27,12 +27,12 @@ _FAMILY = {task.env_id: task.family for tasks in LISTS.values() for task in task
 
 class Line(NamedTuple):
     """
-    A line of a table.
+    A row of a table.
 
-    :param task: Our name of it
-    :param who: Where the returns are from, in Markdown
-    :param steps: After how many
-    :param returns: Of each algorithm, as text
+    :param task: Our name for the task
+    :param who: Source of the returns, in Markdown
+    :param steps: Number of steps
+    :param returns: Return of each algorithm, as text
     """
 
     task: str
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 def read() -> list[dict[str, str]]:
     """
-    :return: What is published, a row for each task, algorithm, number of steps and source
+    :return: Published results, a row for each task, algorithm, number of steps and source
     """
     with (RESULTS / "published.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
@@ -51,13 +51,13 @@ def read() -> list[dict[str, str]]:
 
 def published_lines(found: Sequence[dict[str, str]]) -> list[Line]:
     """
-    :param found: What is published
-    :return: A line for each task, source and number of steps
+    :param found: Published results
+    :return: A row for each task, source and number of steps
     """
     lines: dict[tuple[str, ...], Line] = {}
     for row in found:
         returned, deviation = float(row["return"]), row["deviation"]
-        # With as many digits as the larger one has
+        # With as many digits as the larger one
         text = f"{number(returned, [returned])} ± {number(float(deviation), [returned])}" if deviation else number(returned)
         task, who = row["task"], f"[{row['source']}]({row['url']}){_version(row['version'], row['task'])}"
         line = lines.setdefault((task, who, row["steps"]), Line(task, who, int(row["steps"]), {}))
@@ -67,9 +67,9 @@ def published_lines(found: Sequence[dict[str, str]]) -> list[Line]:
 
 def _version(theirs: str, ours: str) -> str:
     """
-    :param theirs: Name of a task
-    :param ours: The same
-    :return: What to say of it
+    :param theirs: Their name of a task
+    :param ours: Our name
+    :return: A note on the difference
     """
     name, _, version = theirs.rpartition("-")
     return "" if theirs == ours else f", {version if name == ours.rpartition('-')[0] else theirs}"
@@ -77,7 +77,7 @@ def _version(theirs: str, ours: str) -> str:
 
 def tuned_lines() -> list[Line]:
     """
-    :return: A line for each task of the comparisons with PPO
+    :return: A row for each task of the comparisons with PPO
     """
     lines = []
     for page in COMPARISONS:
@@ -95,7 +95,7 @@ def tuned_lines() -> list[Line]:
 
 def default_lines() -> list[Line]:
     """
-    :return: A line for each of the unseen tasks, of the lists that have a page
+    :return: A row for each of the unseen tasks on the lists that have a page
     """
     lines = []
     for name in unseen_lists():
@@ -117,9 +117,9 @@ def _here(settings: str, page: str, *n_seeds: int) -> str:
 
 def table(ours: Sequence[Line], theirs: Sequence[Line]) -> str:
     """
-    :param ours: Lines
-    :param theirs: Lines
-    :return: Those of the tasks that are in both, a column for each algorithm that has a return
+    :param ours: Our rows
+    :param theirs: Published rows
+    :return: The rows of the tasks that are in both, a column for each algorithm that has a return
     """
     tasks = [task for task in dict.fromkeys(line.task for line in ours) if any(line.task == task for line in theirs)]
     shown = [line for task in tasks for line in (*ours, *theirs) if line.task == task]
@@ -145,7 +145,7 @@ def tables() -> list[tuple[str, str]]:
 
 
 def write_page() -> None:
-    """The page."""
+    """Write the page."""
     shows, _, sources = (READINGS / "published.md").read_text(encoding="utf-8").partition("\n---\n")
     parts = ["# Compared with published results\n", shows.strip() + "\n"]
     for name, text in tables():

@@ -1,10 +1,10 @@
 """
-Does a training that was interrupted end with the same parameters, to the last bit, as one that was not?
+Does an interrupted training run end bit-identical to an uninterrupted one?
 
-For each setting: a training without checkpoints, one that writes a checkpoint before each update, and in a new process
-trainings that go on from some of these. All have to agree in the SHA-256 of everything that has been learned.
+For each setting: training without checkpoints, training that writes a checkpoint before each update, and in a new process
+training that continues from some of these. All must agree in the SHA-256 of everything that has been learned.
 
-``python -m benchmarks.resume`` runs those that have no row in ``results/resume.jsonl`` yet, ``--only NAME ...`` some again.
+``python -m benchmarks.resume`` runs the settings without a row in ``results/resume.jsonl``; ``--only NAME ...`` repeats some.
 """
 
 import argparse
@@ -35,13 +35,13 @@ from sb3_grpo.envs import ControlVecEnv, HardPrompts, VerifierTextVecEnv
 
 ROWS = RESULTS / "resume.jsonl"
 SEED = 3
-# Settings in one process: importing takes longer than training
+# Settings per process: importing takes longer than training
 AT_A_TIME = 6
 
 
 class Drift(gym.Env):
     """
-    An environment of a user: nothing says how to capture its state. It draws from its generator and from its space.
+    A user's environment that does not define how to capture its state. It draws from its random generator and from its space.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -66,7 +66,7 @@ class Drift(gym.Env):
 
 
 class NoisyDrift(Drift):
-    """The same with noise from NumPy's own generator, that of its process."""
+    """The same with noise from NumPy's global generator, which belongs to the process."""
 
     def __init__(self) -> None:
         np.random.seed(SEED)
@@ -77,7 +77,7 @@ class NoisyDrift(Drift):
 
 
 class Signals(gym.Env):
-    """Observations with an image and numbers, several binary actions, and a state of its own."""
+    """Observations with an image and numbers, several binary actions, and its own state."""
 
     observation_space = spaces.Dict(
         {"image": spaces.Box(0, 255, (3, 36, 36), np.uint8), "numbers": spaces.Box(-1.0, 1.0, (2,), np.float32)}
@@ -107,12 +107,12 @@ class Signals(gym.Env):
 
 class Setting(NamedTuple):
     """
-    A training.
+    A training run.
 
     :param algorithm: The algorithm
-    :param make_env: Makes the environment
-    :param kwargs: For the algorithm
-    :param timesteps: How long
+    :param make_env: Creates the environment
+    :param kwargs: Arguments for the algorithm
+    :param timesteps: Number of steps
     :param policy: Name of the policy
     """
 
@@ -250,8 +250,8 @@ def settings() -> dict[str, Setting]:
 
 def digest(model: GRPO) -> str:
     """
-    :param model: After training
-    :return: SHA-256 of all that it has learned, and of where its generators are
+    :param model: A model after training
+    :return: SHA-256 of everything it has learned, and of the states of its random generators
     """
     learned = {
         "parameters": model.get_parameters(),
@@ -291,7 +291,7 @@ def train(setting: Setting, folder: Path | None) -> str:
     :return: The digest at the end
     """
     env = setting.make_env()
-    # A copy of the sampler: it is of one training
+    # A copy of the sampler: each belongs to one training run
     kwargs = pickle.loads(pickle.dumps(setting.kwargs))
     model = setting.algorithm(setting.policy, env, seed=SEED, device="cpu", **kwargs)
     checkpoint = None if folder is None else TrainingCheckpoint(folder, save_freq=1, keep=1000)
@@ -314,8 +314,8 @@ def go_on(setting: Setting, path: Path) -> str:
 
 def try_settings(names: list[str]) -> list[dict[str, Any]]:
     """
-    :param names: Of settings, trained in one process and resumed in another
-    :return: Their rows of results
+    :param names: Names of settings, trained in one process and resumed in another
+    :return: Their rows in the results
     """
     with tempfile.TemporaryDirectory() as folder:
         trained = _in_new_process("train", folder, names)
@@ -359,16 +359,16 @@ def _child(command: str, folder: str, names: list[str]) -> None:
             continue
         paths = checkpoints_in(checkpoints)
         with warnings.catch_warnings():
-            # That something was not saved
+            # The warning that something was not saved
             warnings.filterwarnings("error", ".*(goes on with|perhaps not).*")
-            # In the middle, then the others: what one leaves in the process must not matter to the next
+            # The middle one, then the others: what one leaves in the process must not matter to the next
             some = [paths[idx] for idx in dict.fromkeys((len(paths) // 2, 1, len(paths) - 1))]
             results[name] = [(int(path.name.split("_")[1]), go_on(setting, path)) for path in some]
     print(json.dumps(results))
 
 
 def main() -> None:
-    """Run what is asked for, and print what is not the same."""
+    """Run what is asked for, and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of settings, to be run again")
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
 """
-Stable-Baselines3's own tests with GRPO in the place of PPO: a plugin for pytest, to be run in a clone of Stable-Baselines3.
+Stable-Baselines3's own tests with GRPO in place of PPO: a pytest plugin, to be run in a clone of Stable-Baselines3.
 
     PYTHONPATH=PATH_OF_THIS_CHECKOUT python -m pytest -p benchmarks.sb3_contract -k GRPO -m "not expensive" tests
 
-``ACCEPT_AIDS=1`` gives the environments that the tests make what GRPO's error messages ask for: a time limit of 200 steps,
+``ACCEPT_AIDS=1`` gives the tests' environments what GRPO's error messages ask for: a time limit of 200 steps,
 and ``unrelated_starts=True`` where the seed of ``reset`` is ignored.
 """
 
@@ -35,7 +35,7 @@ class Limit(gym.wrappers.TimeLimit):
 
 
 def limited(env):
-    """A time limit for all copies of an environment that is not a registered one."""
+    """Add a time limit to all copies of an environment that is not registered."""
     if isinstance(env, DummyVecEnv):
         env.envs = [limited(copy) for copy in env.envs]
     elif isinstance(env, VecEnv):

@@ -1,11 +1,11 @@
 """
-Long trainings, many trainings and many copies: does anything grow? ``python -m benchmarks.soak`` runs all parts, each in a
-process of its own, ``python -m benchmarks.soak calls copies`` some of them.
+Long training, many training runs and many copies: does anything grow? ``python -m benchmarks.soak`` runs all parts, each in
+its own process, ``python -m benchmarks.soak calls copies`` some of them.
 
-The rule, for the last fifth of a part against its second: memory at most 5% and 10 MB more, without what the lists of SB3's
-Monitor take; steps per CPU second at least 90%; file handles, processes and threads no more. After ``env.close()`` there are
-no more of these three than before the model was made. (Before that, a first training has let libraries import and allocate
-what they keep.)
+The rule, for the last fifth of a part against its second: memory at most 5% and 10 MB more, without the lists of SB3's
+Monitor; steps per CPU second at least 90%; no more file handles, processes and threads. After ``env.close()`` there are
+no more of these three than before the model was created. (Before that, a first training run has let libraries import and
+allocate what they keep.)
 """
 
 import argparse
@@ -40,15 +40,15 @@ MB = 2**20
 
 class Sample(NamedTuple):
     """
-    What a process holds.
+    Resources that a process holds.
 
     :param done: Steps, calls or rounds so far
-    :param cpu_seconds: Of this process and of its children that have ended
-    :param memory: Resident, in MB
-    :param files: Open file handles
-    :param processes: Children, and theirs
-    :param threads: Of this process
-    :param monitors: MB of the memory that the lists of SB3's ``Monitor`` take, three numbers for each episode
+    :param cpu_seconds: CPU seconds of this process and of its finished children
+    :param memory: Resident memory in MB
+    :param files: Number of open file handles
+    :param processes: Number of descendant processes
+    :param threads: Number of threads of this process
+    :param monitors: MB of memory taken by the lists of SB3's ``Monitor``, three numbers per episode
     """
 
     done: int
@@ -63,8 +63,8 @@ class Sample(NamedTuple):
 def look(done: int = 0, env: VecEnv | None = None) -> Sample:
     """
     :param done: Steps, calls or rounds so far
-    :param env: In training
-    :return: What this process holds
+    :param env: The training environment
+    :return: The resources of this process
     """
     process = psutil.Process()
     return Sample(
@@ -85,9 +85,9 @@ def _lists_of(env: gym.Env) -> int:
 
 class Watch(BaseCallback):
     """
-    Looks now and then.
+    Takes samples regularly.
 
-    :param every: Steps from one time to the next
+    :param every: Steps between samples
     """
 
     def __init__(self, every: int):
@@ -105,8 +105,8 @@ class Watch(BaseCallback):
 
 def fifths(samples: list[Sample]) -> list[dict[str, float]]:
     """
-    :param samples: In the order of time
-    :return: Of each fifth, mean of the memory, speed, and the largest of the counts
+    :param samples: Samples in chronological order
+    :return: For each fifth, mean memory, speed, and the largest counts
     """
     edges = np.linspace(0, len(samples) - 1, 6).astype(int)
     rows = []
@@ -122,10 +122,10 @@ def fifths(samples: list[Sample]) -> list[dict[str, float]]:
 
 def judge(rows: list[dict[str, float]], before: Sample, after: Sample) -> dict[str, bool]:
     """
-    :param rows: Of ``fifths``
-    :param before: Before the model was made
+    :param rows: Result of ``fifths``
+    :param before: Before the model was created
     :param after: After the environment was closed
-    :return: What the rule says of each figure
+    :return: Whether each figure meets the rule
     """
     second, last = rows[1], rows[-1]
     return {
@@ -163,20 +163,20 @@ def _close(model: GRPO) -> None:
 
 def soak_steps() -> tuple[Sample, list[Sample]]:
     """
-    :return: Of one long ``learn`` with defaults
+    :return: Samples of one long ``learn`` with defaults
     """
     return _long(_cart_pole, 50_000, STEPS)
 
 
 def soak_tokens() -> tuple[Sample, list[Sample]]:
     """
-    :return: Of one long ``learn`` on texts
+    :return: Samples of one long ``learn`` on texts
     """
     return _long(_sums, 50_000, TOKENS)
 
 
 class Flip(gym.Env):
-    """Episodes of one step: is the first number positive?"""
+    """One-step episodes: is the first number positive?"""
 
     observation_space = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -192,7 +192,7 @@ class Flip(gym.Env):
 
 def soak_episodes() -> tuple[Sample, list[Sample]]:
     """
-    :return: Of one long ``learn`` on the shortest episodes, with a file of Monitor
+    :return: Samples of one long ``learn`` on the shortest episodes, with a Monitor file
     """
     with tempfile.TemporaryDirectory() as folder:
 
@@ -204,7 +204,7 @@ def soak_episodes() -> tuple[Sample, list[Sample]]:
 
 def soak_calls() -> tuple[Sample, list[Sample]]:
     """
-    :return: Of many calls of ``learn``, every second of which begins a new run of TensorBoard
+    :return: Samples of many calls of ``learn``, every second of which begins a new TensorBoard run
     """
     samples = []
     with tempfile.TemporaryDirectory() as folder:
@@ -220,9 +220,9 @@ def soak_calls() -> tuple[Sample, list[Sample]]:
 
 def soak_copies() -> tuple[Sample, list[Sample]]:
     """
-    :return: Of trainings in many copies, made and closed again and again: in this process, and each in one of its own
+    :return: Samples of training with many copies, created and closed repeatedly: in this process, and each in its own
     """
-    # "fork" shares the memory of torch among the processes
+    # "fork" shares torch's memory among the processes
     kinds: list[tuple[type[DummyVecEnv | SubprocVecEnv], dict[str, Any]]] = [
         (DummyVecEnv, {}),
         (SubprocVecEnv, {"start_method": "fork"}),
@@ -255,7 +255,7 @@ PARTS: dict[str, tuple[str, Callable[[], tuple[Sample, list[Sample]]]]] = {
 
 def run(part: str) -> None:
     """
-    Run one part in this process, and write down what came of it.
+    Run one part in this process, and write down the result.
 
     :param part: One of ``PARTS``
     """
@@ -282,7 +282,7 @@ def run(part: str) -> None:
 
 
 def main() -> None:
-    """Run the parts, each in a process of its own."""
+    """Run the parts, each in its own process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which; all of them if none is named")
     parts = parser.parse_args().parts or list(PARTS)

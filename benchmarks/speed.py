@@ -1,8 +1,8 @@
 """
 Environment steps per second of training, against SB3's PPO on the same environment copies: ``python -m benchmarks.speed``.
 
-In turn, several times over, in processes with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO with
-the epochs and the minibatches of GRPO, GRPO, DAPO. Prints medians and ratios, and writes ``benchmarks/results/speed.json``.
+Subjects alternate, several times, in processes with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO
+with GRPO's epochs and minibatches, GRPO, DAPO. Prints medians and ratios, and writes ``benchmarks/results/speed.json``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import numpy as np
 
 RESULTS = Path(__file__).resolve().parent / "results"
 N_ENVS = 16
-# PPO with the epochs and the minibatches of GRPO
+# PPO with GRPO's epochs and minibatches
 SAME_PASSES = "ppo_passes"
 
 
@@ -30,14 +30,14 @@ def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: d
     :param env_id: id of a registered environment
     :param n_envs: Number of copies
     :param vec_env: "dummy", "subproc" or "control"
-    :param groups: Whether it is for an algorithm that needs exact starts. Copies in one process get them from the model
+    :param groups: Whether the algorithm needs exact starts. Copies in one process get them from the model
     :param env_kwargs: Arguments for ``gym.make``
     :return: The copies
     """
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    # Ours is imported where it is needed, so that no process holds more than its own in memory
+    # Our package is imported only where it is needed, so that each process holds only its own algorithm in memory
     if vec_env == "control":
         from sb3_grpo.envs import ControlVecEnv
 
@@ -54,11 +54,11 @@ def random_stepping(
 ) -> dict[str, float]:
     """
     :param env_id: id of a registered environment
-    :param steps: Environment steps of all copies together
+    :param steps: Environment steps, summed over all copies
     :param n_envs: Number of copies
     :param vec_env: See ``make_env``
     :param env_kwargs: Arguments for ``gym.make``
-    :return: Rate of the bare ``VecEnv`` with random actions, without the ``VecNormalize`` that an entry may have
+    :return: Rate of the bare ``VecEnv`` with random actions, without the entry's ``VecNormalize``, if any
     """
     env = make_env(env_id, n_envs, vec_env, False, env_kwargs or {})
     actions = [np.array([env.action_space.sample() for _ in range(n_envs)]) for _ in range(1000)]
@@ -83,12 +83,12 @@ def training(
     """
     :param algo: "ppo", "grpo" or "dapo"
     :param env_id: id of a registered environment
-    :param steps: Environment steps of all copies together
+    :param steps: Environment steps, summed over all copies
     :param n_envs: Number of copies
     :param vec_env: See ``make_env``
     :param env_kwargs: Arguments for ``gym.make``
-    :param changes: Hyperparameters that are not those of the configuration
-    :return: Rates, peak memory in MiB, and the share of the time that each stage takes
+    :param changes: Hyperparameters that differ from the configuration
+    :return: Rates, peak memory in MiB, and the share of time spent in each stage
     """
     import torch as th
 
@@ -103,7 +103,7 @@ def training(
     if normalize:
         from stable_baselines3.common.vec_env import VecNormalize
 
-        # The RL Zoo's format: true, or a call in a string. The discount changes no speed
+        # RL Zoo's format: true, or a call in a string. The discount factor does not affect speed
         env = VecNormalize(env, **(parse_value(normalize) if isinstance(normalize, str) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     spent: dict[str, float] = defaultdict(float)
@@ -133,15 +133,15 @@ def training(
         "share_rest_of_collect": (spent["collect"] - spent["env"]) / seconds,
         "share_train": spent["train"] / seconds,
         "share_other": (seconds - spent["collect"] - spent["train"]) / seconds,
-        # Not peak_memory(): to import it is to load our algorithms into PPO's process
+        # Not peak_memory(): importing it would load our algorithms into PPO's process
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
 def passes(hyperparams: dict[str, Any]) -> dict[str, int]:
     """
-    :param hyperparams: Of an entry of GRPO
-    :return: Its epochs and its minibatches, the defaults where it has none
+    :param hyperparams: An entry of GRPO
+    :return: Its number of epochs and minibatches, defaults included
     """
     from sb3_grpo import GRPO
 

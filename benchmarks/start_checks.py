@@ -1,6 +1,6 @@
 """
-What the checks of snapshots cost: processor seconds of training with them over those without, in turn.
-Otherwise it is the same training, to the last bit.
+What the checks of snapshots cost: CPU seconds of training with them over those without, alternating.
+Training is otherwise bit-identical.
 
     python -m benchmarks.start_checks
 """
@@ -48,7 +48,7 @@ class Walk(gym.Env):
         self.x, self.t = state
 
 
-# Environment, steps, and what the training is told
+# Environment, steps, and arguments of training
 CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "CartPole-v1, visited states": ("CartPole-v1", 100_000, {"vine_share": 0.5}),
     "Acrobot-v1, visited states": ("Acrobot-v1", 60_000, {"vine_share": 0.5}),
@@ -64,7 +64,7 @@ def train(case: str, checked: bool) -> float:
     """
     :param case: one of ``CASES``
     :param checked: whether snapshots are checked
-    :return: processor seconds of the training, its updates included
+    :return: CPU seconds of training, including updates
     """
     import torch as th
 

@@ -1,9 +1,9 @@
 """
 The results of a comparison as tables for a page: ``python -m benchmarks.tables benchmarks/results/classroom``.
 
-Prints tables in Markdown: a row for each (environment, algorithm); a short one with a column for each environment; returns at
-equal time; how far the policies moved in training; and the algorithms over all environments, of several comparisons together
-if several folders are given.
+Prints tables in Markdown: one with a row for each (environment, algorithm); a short one with a column for each environment;
+returns at equal time; how far the policies moved in training; and the algorithms over all environments, over several
+comparisons if several folders are given.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from sb3_grpo.compare.tables import median
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
-    :param columns: their titles
+    :param columns: column titles
     :param rows: cells
-    :return: a table
+    :return: a table in Markdown
     """
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -31,7 +31,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def long_table(results: Results) -> str:
     """
-    :param results: of the comparison
+    :param results: results of the comparison
     :return: a row for each environment and variant
     """
     columns = [
@@ -67,7 +67,7 @@ def long_table(results: Results) -> str:
 
 def short_table(results: Results) -> str:
     """
-    :param results: of the comparison
+    :param results: results of the comparison
     :return: a row for each variant, with the IQM of its final scores on each environment
     """
     budgets = results.experiment["timesteps"]
@@ -80,7 +80,7 @@ def short_table(results: Results) -> str:
 
 def steps_text(steps: int) -> str:
     """
-    :param steps: how many
+    :param steps: number of steps
     :return: the same in thousands or millions
     """
     return f"{steps // 1000}k" if steps < 1_000_000 else f"{steps / 1_000_000:g}M"
@@ -88,8 +88,8 @@ def steps_text(steps: int) -> str:
 
 def equal_time_table(results: Results) -> str:
     """
-    :param results: of the comparison
-    :return: a row for each environment, with the IQM of the returns at the time at which the fastest variant ends
+    :param results: results of the comparison
+    :return: a row for each environment, with the IQM of the returns when the fastest variant ends
     """
     rows = []
     for env in results.envs:
@@ -103,20 +103,20 @@ def equal_time_table(results: Results) -> str:
 
 def _iqm_text(scores: np.ndarray) -> str:
     """
-    :param scores: (n,) of the runs of a variant
-    :return: their IQM with its interval, nothing where no run has finished
+    :param scores: (n,) scores of the runs of a variant
+    :return: their IQM with its interval, empty if no run has finished
     """
     return interval_text(iqm_interval([scores])) if scores.size else ""
 
 
-Scores = dict[str, list[np.ndarray]]  # normalised, of each variant on each environment
+Scores = dict[str, list[np.ndarray]]  # normalised, for each variant on each environment
 
 
 def scores_at_equal_time(results: Results, others_time: float = 1.0) -> tuple[list[str], Scores]:
     """
-    :param results: of the comparison
+    :param results: results of the comparison
     :param others_time: how many times as long as GRPO and DAPO the others may train
-    :return: see ``normalised_scores``, but at the time at which the fastest variant ends
+    :return: like ``normalised_scores``, but when the fastest variant ends
     """
     envs, _ = normalised_scores(results)
     scores: Scores = {}
@@ -133,7 +133,7 @@ def scores_at_equal_time(results: Results, others_time: float = 1.0) -> tuple[li
 def pairs_at_the_end(comparisons: Sequence[Results]) -> str:
     """
     :param comparisons: with the same variants
-    :return: a row for each variant and for each pair of variants: their normalised final scores over all environments
+    :return: a row for each variant and each pair of variants: their normalised final scores over all environments
     """
     return _overall("final", comparisons, [normalised_scores(each) for each in comparisons])
 
@@ -142,7 +142,7 @@ def pairs_at_equal_time(comparisons: Sequence[Results], others_time: float = 1.0
     """
     :param comparisons: with the same variants
     :param others_time: how many times as long as GRPO and DAPO the others may train
-    :return: the same at the time at which the fastest variant ends
+    :return: the same when the fastest variant ends
     """
     others = "" if others_time == 1.0 else f", {others_time:g} times as much for others"
     return _overall(f"equal time{others}", comparisons, [scores_at_equal_time(each, others_time) for each in comparisons])
@@ -150,9 +150,9 @@ def pairs_at_equal_time(comparisons: Sequence[Results], others_time: float = 1.0
 
 def _overall(what: str, comparisons: Sequence[Results], parts: Sequence[tuple[list[str], Scores]]) -> str:
     """
-    :param what: the scores are
-    :param comparisons: whose environments are put together
-    :param parts: of each of them the environments that can be put together, and the scores
+    :param what: what the scores are
+    :param comparisons: comparisons whose environments are combined
+    :param parts: for each, the environments that can be combined, and the scores
     :return: a row for each variant, and one for each pair of variants
     """
     together = [all_together(results, envs) for results, (envs, _) in zip(comparisons, parts, strict=True) if envs]
@@ -176,7 +176,7 @@ def _overall(what: str, comparisons: Sequence[Results], parts: Sequence[tuple[li
 
 def stability_table(results: Results) -> str:
     """
-    :param results: of the comparison
+    :param results: results of the comparison
     :return: a row for each environment and variant: how far the policy moved in training
     """
     columns = ["task", "algorithm", "entropy", "std", "KL", "clipped", "below", "above", "largest ratio"]
@@ -193,14 +193,14 @@ def stability_table(results: Results) -> str:
             runs["entropy"] = [-run for run in runs.get("entropy_loss", [])]
             cells = [_begin_and_end(runs.get(key, [])) for key in ("entropy", "std")]
             cells += [_middle_and_largest(runs.get(key, [])) for key in moved]
-            if "approx_kl" in runs:  # TRPO logs none of it
+            if "approx_kl" in runs:  # TRPO logs none of these
                 rows.append([env, name.upper(), *cells])
     return markdown(columns, rows)
 
 
 def _begin_and_end(runs: list[np.ndarray]) -> str:
     """
-    :param runs: what was logged in each run
+    :param runs: logged values of each run
     :return: medians over the runs
     """
     return f"{np.median([run[0] for run in runs]):.2g} to {np.median([run[-1] for run in runs]):.2g}" if runs else ""
@@ -208,8 +208,8 @@ def _begin_and_end(runs: list[np.ndarray]) -> str:
 
 def _middle_and_largest(runs: list[np.ndarray]) -> str:
     """
-    :param runs: what was logged in each run
-    :return: median over the runs of their medians, and the largest value of all
+    :param runs: logged values of each run
+    :return: median over the runs of their medians, and the largest value of all runs
     """
     return f"{np.median([np.median(run) for run in runs]):.2g} ({max(run.max() for run in runs):.2g})" if runs else ""
 

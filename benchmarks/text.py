@@ -1,8 +1,8 @@
 """
 Addition learned from a verifier, over several seeds: ``python -m benchmarks.text --experiment addition_1``.
 
-Every (experiment, variant, seed) is a process of its own with one torch thread, and leaves one JSON file under
-``benchmarks/results/text``; what is there is not run again. ``--report`` only reads the files.
+Every (experiment, variant, seed) runs in its own process with one torch thread, and leaves one JSON file under
+``benchmarks/results/text``; runs with a file are skipped. ``--report`` only reads the files.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BAT
 
 RUNS = Path(__file__).resolve().parent / "results" / "text"
 
-# Without a critic: what python -m sb3_grpo text takes, and all of DAPO's changes
+# Without a critic: the settings of python -m sb3_grpo text, with all of DAPO's changes
 GROUPS: dict[str, Any] = {**SETTINGS, "overlong_filter": True}
 # About as many tokens per update and per minibatch
 CRITIC: dict[str, Any] = {
@@ -40,7 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dapo_without_dynamic_sampling": ("dapo", {**GROUPS, "dynamic_sampling": False}),
     "dapo_without_step_loss": ("dapo", {**GROUPS, "loss_average": "episode"}),
     "dapo_without_overlong_filter": ("dapo", {**GROUPS, "overlong_filter": False}),
-    # To be compared with the one above
+    # For comparison with the one above
     "dapo_without_overlong_filter_and_shared_prompts": (
         "dapo",
         {**GROUPS, "overlong_filter": False, "unrelated_starts": True},
@@ -48,8 +48,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {**GROUPS, "overlong_filter": False}),
     "ppo": ("ppo", CRITIC),
 }
-# The first three are to be solved, and draw the prompts that are still answered wrongly more often (HardPrompts).
-# The last compares the algorithms on prompts drawn alike.
+# The first three are to be solved, and more often draw prompts that are still answered wrongly (HardPrompts).
+# The last compares the algorithms on uniformly drawn prompts.
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     **{
         f"addition_{digits}": {
@@ -104,7 +104,7 @@ def describe(experiment: str, variant: str) -> dict[str, Any]:
     """
     :param experiment: One of ``EXPERIMENTS``
     :param variant: One of ``VARIANTS``
-    :return: What is noted of it with its results, as it is read from a file
+    :return: What is stored with its results, as read from a file
     """
     settings = {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()}
     noted = {"experiment": {"name": experiment, **EXPERIMENTS[experiment]}, "hyperparameters": settings}
@@ -117,7 +117,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
     :param experiment: One of ``EXPERIMENTS``
     :param variant: One of ``VARIANTS``
-    :param seed: Seed of everything
+    :param seed: Random seed
     :return: Exact answers (greedy) on all test prompts over time, with entropy and dead groups
     """
     import torch as th
@@ -133,7 +133,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     training = ArithmeticTask(**numbers, split="train" if setting.get("n_test") else "all")
     testing = ArithmeticTask(**numbers, split="test" if setting.get("n_test") else "all")
     items = [testing.item(index) for index in range(testing.n_items)]
-    # Room for one token more than the longest answer needs
+    # Room for one token more than the longest answer
     algo, settings = VARIANTS[variant][0], settings_of(experiment, variant)
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
@@ -150,7 +150,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     warm_start_seconds = time.perf_counter() - begin
 
     class Curve(BaseCallback):
-        """Evaluate now and then. The time that this takes does not count."""
+        """Evaluate regularly. The time this takes does not count."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -167,7 +167,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
                 self.evaluate()
 
         def _on_rollout_end(self) -> None:
-            # Only now: it is gone from the logger when the rollout has been reported
+            # Only now: after the rollout has been reported, it is gone from the logger
             self.dead_fraction = self.model.logger.name_to_value.get("group/dead_fraction")
 
         def evaluate(self) -> float:
@@ -177,7 +177,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
             exact = float(np.mean([answer == item.answer for answer, item in zip(answers, items, strict=True)]))
             point = {"seconds": seconds, "tokens": self.num_timesteps, "exact": exact}
             if self.points:
-                # PPO logs no entropy, but a loss that is minus that
+                # PPO does not log the entropy, but a loss that is its negative
                 values = self.model.logger.name_to_value
                 point["entropy"] = float(values.get("train/entropy", -values.get("train/entropy_loss", float("nan"))))
                 if self.dead_fraction is not None:
@@ -216,9 +216,9 @@ def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
 def _curves(experiment: str, runs: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
     """
     :param experiment: One of ``EXPERIMENTS``
-    :param runs: Its runs
-    :param key: Of the points of their curves
-    :return: (points,) tokens, and (runs, points) what each run had there
+    :param runs: Runs of the experiment
+    :param key: Key in the points of their curves
+    :return: (points,) tokens, and (runs, points) values of each run there
     """
     grid = np.linspace(0, EXPERIMENTS[experiment]["tokens"], 101)
     points = [[(p["tokens"], p[key]) for p in result["curve"] if key in p] for result in runs]
@@ -253,7 +253,7 @@ def draw() -> None:
 
 def summarise() -> list[dict[str, Any]]:
     """
-    Summarise all runs that there are.
+    Summarise all existing runs.
 
     :return: A row for each (experiment, variant)
     """
@@ -293,7 +293,7 @@ def _rounded(value: float, digits: int) -> float | None:
 
 
 def report() -> None:
-    """Print a table, and write ``summary.json`` and a picture."""
+    """Print a table, and write ``summary.json`` and a figure."""
     rows = summarise()
     for row in rows:
         about = f"{row['final']} target after {row['seconds_to_target']} s of {row['seconds']}"
@@ -321,7 +321,7 @@ def main() -> None:
         from tqdm import tqdm
 
         for experiment, variant in itertools.product(args.experiment, args.variant):
-            _load(experiment, variant)  # refuses what does not belong together
+            _load(experiment, variant)  # refuses runs that do not belong together
         todo = [
             (experiment, variant, str(seed))
             for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)

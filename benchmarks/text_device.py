@@ -1,24 +1,24 @@
 """
 What training on text costs on the CPU and on a GPU, stage by stage: ``python -m benchmarks.text_device``.
 
-``TokenPolicy`` answers sums of two numbers of nine digits. No more is asked of it than to write: its weights are random, and
-none of its answers ends before the last token, so that it is known how much there is to do. One process for each device and
-size of the network. The stages:
+``TokenPolicy`` answers sums of two nine-digit numbers. It only has to generate: its weights are random, and
+no answer ends before the last token, so the amount of work is known. One process for each device and
+network size. The stages:
 
 - ``generation``: ``generate_tokens``, token by token. Reading the prompts is not counted
 - ``rollout``: the answers of an update as training collects them, through ``VerifierTextVecEnv``; environment included
 - ``verification``: decoding answers and comparing them with the references, always on the CPU
 - ``log_probs``: one pass over prompts and answers, without gradient
-- ``update``: loss, gradient and steps of the optimizer
+- ``update``: loss, gradient and optimizer steps
 
-What is counted is the least that has to be done:
+Counted is the minimum that has to be done:
 
 - FLOP of a forward pass: 2 x entries of the weight matrices x tokens (embeddings are looked up, not multiplied, and the last
-  layer is for tokens of answers only), and 4 x width x layers for each pair of a token and one that it attends to. An update
-  takes 3 times that.
+  layer applies to tokens of answers only), plus 4 x width x layers for each pair of a token and one that it attends to. An
+  update takes 3 times that.
 - Bytes of ``generation`` and ``rollout``: at each step all weight matrices once, and the keys and values that are read, in
-  float32 or, with autocast, in bfloat16 (where in fact more is moved: weights are stored in float32). In the rollout, reading
-  the prompts does not count.
+  float32 or, with autocast, in bfloat16 (more is actually moved then: weights are stored in float32). In the rollout, reading
+  the prompts is not counted.
 
 FLOP/s and bytes/s are compared with the fastest of a few large matrix products and copies on the same device, the product in
 the same type. Weights that fit into a cache can be read faster than the copy.
@@ -53,13 +53,13 @@ MODELS: dict[str, dict[str, int]] = {
     "medium": {"n_layers": 6, "width": 384, "n_heads": 6},
     "large": {"n_layers": 12, "width": 768, "n_heads": 12},
 }
-# The largest would take a CPU an hour
+# The largest would take an hour on a CPU
 CPU_MODELS = ("small", "medium")
 DEVICES = ("cpu", "cuda", "cuda_bfloat16")
 GROUP_SIZE = 8
 N_MINIBATCHES = 4
 SEED = 0
-# Of the probes: large enough for the device, small enough for a few seconds
+# Sizes of the probes: large enough for the device, small enough for a few seconds
 MATRIX = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 NO_GPU = "The GPU was not run: PyTorch finds no CUDA device here."
@@ -67,10 +67,10 @@ NO_GPU = "The GPU was not run: PyTorch finds no CUDA device here."
 
 class Costs:
     """
-    The least that a policy has to compute and to move.
+    The minimum that a policy has to compute and to move.
 
     :param policy: The policy
-    :param itemsize: Bytes of the numbers that it computes with
+    :param itemsize: Bytes per number in its computation
     """
 
     def __init__(self, policy: TokenPolicy, itemsize: int):
@@ -84,7 +84,7 @@ class Costs:
         """
         :param n_read: Tokens that are read
         :param n_logits: Tokens after which another one is chosen
-        :param n_pairs: Sum over the tokens that are read of how many each attends to, itself included
+        :param n_pairs: For each token that is read, the number of tokens it attends to, itself included; summed
         :return: FLOP of the forward pass
         """
         return 2.0 * (self.in_blocks * n_read + self.in_head * n_logits) + 4.0 * self.n_hidden * n_pairs
@@ -92,17 +92,17 @@ class Costs:
     def moved(self, n_steps: float, n_pairs: float) -> float:
         """
         :param n_steps: How many times all weights are read
-        :param n_pairs: How many keys are read, and as many values
-        :return: Bytes
+        :param n_pairs: Number of keys that are read, and of values
+        :return: Bytes moved
         """
         return self.itemsize * ((self.in_blocks + self.in_head) * n_steps + 2.0 * self.n_hidden * n_pairs)
 
 
 def seconds_of(device: th.device, function: Callable[[], Any]) -> float:
     """
-    :param device: Where the work is done
+    :param device: Device of the work
     :param function: The work
-    :return: How long it takes until the device has done it
+    :return: Seconds until the device has finished it
     """
     if device.type == "cuda":
         th.cuda.synchronize(device)
@@ -115,11 +115,11 @@ def seconds_of(device: th.device, function: Callable[[], Any]) -> float:
 
 def probe(device: th.device, dtype: th.dtype, repeats: int) -> dict[str, float]:
     """
-    What the device can do at best.
+    The best that the device can do.
 
     :param device: The device
-    :param dtype: What is computed with
-    :param repeats: How many times it is tried
+    :param dtype: Type of the numbers
+    :param repeats: Number of attempts
     :return: FLOP/s of a large matrix product, and bytes/s of a large copy
     """
     n, n_bytes = MATRIX[device.type], COPY_BYTES[device.type]
@@ -128,7 +128,7 @@ def probe(device: th.device, dtype: th.dtype, repeats: int) -> dict[str, float]:
     source, target = (th.ones(n_bytes // 4, device=device) for _ in range(2))
     multiply = min(seconds_of(device, lambda: th.mm(left, right, out=product)) for _ in range(repeats + 1))
     copy = min(seconds_of(device, lambda: target.copy_(source)) for _ in range(repeats + 1))
-    # It is read, and it is written
+    # It is read and written
     return {"flop_per_second": 2.0 * n**3 / multiply, "bytes_per_second": 2.0 * n_bytes / copy}
 
 
@@ -138,21 +138,21 @@ class Bench:
 
     :param device: One of ``DEVICES``
     :param size: One of ``MODELS``
-    :param n_answers: Texts at a time
+    :param n_answers: Number of texts at a time
     :param n_new: Tokens per answer
     """
 
     def __init__(self, device: str, size: str, n_answers: int, n_new: int):
         self.device = th.device(device.split("_")[0])
         self.n_answers, self.n_new = n_answers, n_new
-        # Prompts of one length
+        # Prompts of equal length
         operands = np.random.default_rng(SEED).integers(10**8, 10**9, size=(n_answers, 2)).tolist()
         task = [(f"{a}+{b}=", str(a + b)) for a, b in operands]
         self.env = VerifierTextVecEnv(n_answers, seed=SEED, task=task, max_answer_tokens=n_new)
         self.model = GRPO(
             "TokenPolicy",
             self.env,
-            # Costs as much as any other, and the policy stays as it is
+            # Costs as much as any other, and leaves the policy unchanged
             learning_rate=1e-12,
             group_size=GROUP_SIZE,
             n_groups=n_answers // GROUP_SIZE,
@@ -170,17 +170,17 @@ class Bench:
         tokenizer = policy.observation_space.tokenizer
         bias: Any = policy.action_net.bias
         with th.no_grad():
-            # No answer ends. Not -inf, of which the entropy would have no gradient
+            # No answer ends. Not -inf, for which the entropy has no gradient
             bias[tokenizer.eos_id] = -1e4
         self.prompts = th.as_tensor([tokenizer.encode(prompt) for prompt, _ in task], device=self.device)
-        # As learn() begins, to be able to go on a stage at a time
+        # As learn() begins, so that one stage can run at a time
         self.callback = self.model._setup_learn(10**12)[1]
         self.callback.on_training_start({}, {})
 
     def work(self) -> dict[str, dict[str, float]]:
         """
-        :return: Of each stage tokens, and where they are known FLOP and bytes. What is read, and what is chosen:
-            each of the new tokens but the last is read to choose the next one, after the prompt
+        :return: For each stage tokens, and where known FLOP and bytes. What is read, and what is chosen: after the prompt,
+            each new token except the last is read to choose the next one
         """
         n, p, new = self.n_answers, self.prompts.shape[1], self.n_new
         decoded, chosen, read = n * (new - 1), n * new, n * (p + new - 1)
@@ -198,7 +198,7 @@ class Bench:
 
     def seconds(self) -> dict[str, float]:
         """
-        :return: What each of the stages takes
+        :return: Seconds of each stage
         """
         model, env = self.model, self.env
         self.policy.set_training_mode(False)
@@ -239,8 +239,8 @@ def measure(device: str, size: str, args: argparse.Namespace) -> dict[str, Any]:
     """
     :param device: One of ``DEVICES``
     :param size: One of ``MODELS``
-    :param args: The command line
-    :return: The rates of the stages, and what the device can do
+    :param args: Arguments of the command line
+    :return: The rates of the stages, and the best that the device can do
     """
     if args.threads is not None:
         th.set_num_threads(args.threads)
@@ -248,7 +248,7 @@ def measure(device: str, size: str, args: argparse.Namespace) -> dict[str, Any]:
     runs = []
     for _ in tqdm(range(args.repeats + 1), desc=f"{device} {size}", leave=False):
         runs.append(bench.seconds())
-    # Before the large matrices
+    # Before the large matrices are allocated
     on_gpu = bench.device.type == "cuda"
     memory = th.cuda.max_memory_allocated(bench.device) / 2**20 if on_gpu else peak_memory()
     best = probe(bench.device, bench.dtype, args.repeats)
@@ -275,7 +275,7 @@ def measure(device: str, size: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def print_tables(results: list[dict[str, Any]]) -> None:
     """
-    :param results: What ``measure`` returned
+    :param results: Return values of ``measure``
     """
     for result in results:
         model, best = result["model"], result["best"]
@@ -300,8 +300,8 @@ def run_one(device: str, size: str, argv: list[str]) -> dict[str, Any] | None:
     """
     :param device: One of ``DEVICES``
     :param size: One of ``MODELS``
-    :param argv: The command line
-    :return: What a process of its own says, ``None`` if it fails: the others are worth having without it
+    :param argv: Arguments of the command line
+    :return: The result of a separate process, ``None`` if it fails: the others are useful without it
     """
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.text_device", *argv, "--one", device, size],
@@ -317,7 +317,7 @@ def run_one(device: str, size: str, argv: list[str]) -> dict[str, Any] | None:
 
 def parse() -> argparse.Namespace:
     """
-    :return: The command line
+    :return: The parsed command line
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help=f"on a CPU only {CPU_MODELS}")

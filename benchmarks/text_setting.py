@@ -1,4 +1,4 @@
-"""What all subjects of :mod:`benchmarks.text_speed` have in common: task, sizes, network, warm start."""
+"""The common setting of all subjects of :mod:`benchmarks.text_speed`: task, sizes, network, warm start."""
 
 from typing import Any
 
@@ -7,21 +7,21 @@ from sb3_grpo.envs import ArithmeticTask, Item
 GROUP_SIZE, N_GROUPS = 16, 32
 N_ANSWERS = GROUP_SIZE * N_GROUPS  # per update
 N_COPIES = N_ANSWERS
-# Digits of the numbers that are added, and how often the sum is written; set by --digits and --times
+# Digits of the numbers that are added, and how often the sum is repeated; set by --digits and --times
 DIGITS = 1
 TIMES = 1
 MAX_ANSWER_TOKENS = 3
 N_EPOCHS = 2
 N_MINIBATCHES = 2
 NETWORK: dict[str, Any] = {"n_layers": 2, "width": 64, "n_heads": 4}
-# In steps. The 512 answers of an update have about 1250 tokens: two minibatches of about the same size
+# In steps. The 512 answers of an update have about 1250 tokens: two minibatches of about equal size
 BATCH_SIZE = N_ANSWERS * MAX_ANSWER_TOKENS // N_MINIBATCHES
-# Too little to change what is answered: all subjects go on sampling from the policy of the warm start, so that the lengths
-# of answers and the share of dead groups are the same for as long as is measured. It costs as much as any other
+# Too small to change the answers: all subjects keep sampling from the warm-started policy, so that the lengths
+# of answers and the share of dead groups stay the same throughout. It costs as much as any other
 LEARNING_RATE = 1e-6
 CLIP_RANGE, CLIP_RANGE_HIGH, MAX_GRAD_NORM = 0.2, 0.28, 0.5
-# So many times all 100 sums (of numbers below 100: so many times 2,000 of the 10,000): about half of the sampled answers are
-# right, and of the groups of 16 few are dead
+# Passes over all 100 sums (with numbers below 100: as many times 2,000 of the 10,000): about half of the sampled answers are
+# right, and few groups of 16 are dead
 N_EXAMPLES, N_PASSES_TWO_DIGITS = 2000, 14
 WARM_START: dict[str, Any] = {"n_epochs": 80, "batch_size": 50, "learning_rate": 1e-3}
 SEED = 0
@@ -43,10 +43,10 @@ SETTINGS: dict[str, Any] = {
 
 def set_task(digits: int, times: int) -> None:
     """
-    Choose the length of prompts and answers.
+    Set the length of prompts and answers.
 
     :param digits: Of the numbers that are added
-    :param times: How often the sum is written
+    :param times: How often the sum is repeated
     """
     global DIGITS, TIMES, MAX_ANSWER_TOKENS
     DIGITS, TIMES = digits, times
@@ -71,7 +71,7 @@ class RepeatedSums(ArithmeticTask):
 
 def task() -> ArithmeticTask:
     """
-    :return: What is learned
+    :return: The task
     """
     return ArithmeticTask(digits=DIGITS) if TIMES == 1 else RepeatedSums(digits=DIGITS)
 

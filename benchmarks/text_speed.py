@@ -1,26 +1,25 @@
 """
 Answers and tokens per second of training on text, on CPU, against peers: ``python -m benchmarks.text_speed``.
 
-The task is the sum of two digits (``--digits 2``: of two numbers below 100), written by a transformer of 2 layers and
-width 64. In turn, several times over, one process each with one torch thread:
+The task is the sum of two digits (``--digits 2``: of two numbers below 100), written by a transformer with 2 layers of
+width 64. Subjects alternate, several times, each in its own process with one torch thread:
 
 - ``ours``: DAPO with a ``VerifierTextVecEnv`` and ``TokenPolicy``, whose rollouts read each token once (key/value cache) and
   whose updates read each answer once, and equal answers to a prompt only once together
-- ``ours_each``: the same, but equal answers are read as if they were different: on this small task a good part of the sampled
-  answers are equal, and those of a large language model hardly ever
-- ``loop``: the same algorithm, but as on any other environment: single environments in a ``DummyVecEnv``,
+- ``ours_each``: the same, but equal answers are read as if they were different: on this small task many of the sampled
+  answers are equal, while those of a large language model hardly ever are
+- ``loop``: the same algorithm, but used as on any other environment: single environments in a ``DummyVecEnv``,
   and for each token, in rollout and update, the network reads the whole prefix
 - ``ppo``: SB3's own PPO on such environments, also without a cache. It does less than ``loop``: no groups, no exact starts
-- ``trl``, ``trl_gpt2``: GRPOTrainer of the package trl with a Llama, and with a GPT-2 which is our network layer for layer
+- ``trl``, ``trl_gpt2``: trl's GRPOTrainer with a Llama, and with a GPT-2 that matches our network layer for layer
 - ``bare``: a cached sampling loop in plain PyTorch on our weights, and nothing else
 - ``generate``: ``TokenPolicy.generate_tokens``
 
-A cache gains more the longer the answers are. With ``--times 12`` each sum is written twelve times in a row, which makes
-answers of 20 tokens on average that are about as easy to learn; the peers from trl are for short answers only.
+The longer the answers, the more a cache gains. With ``--times 12`` each sum is repeated twelve times, which gives
+answers of 20 tokens on average that are about as easy to learn; the trl peers only support short answers.
 
 Prints medians and ratios, and writes ``benchmarks/results/text_speed.json`` (``text_speed_digits_2.json``,
-``text_speed_times_12.json``). The peer from trl
-needs ``pip install trl``, and is left out without it.
+``text_speed_times_12.json``). The trl peers need ``pip install trl``, and are skipped without it.
 """
 
 import argparse
@@ -61,7 +60,7 @@ TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
 
 
 class UncachedTokenPolicy(TokenPolicy):
-    """``TokenPolicy`` used as any policy of SB3: from observations to actions, step by step, without memory."""
+    """``TokenPolicy`` used like any SB3 policy: from observations to actions, step by step, without memory."""
 
     # Observations are stored and read step by step
     reads_texts = False
@@ -95,7 +94,7 @@ class UncachedActorCriticPolicy(TokenActorCriticPolicy):
 
 
 class EachTextBuffer(TokenRolloutBuffer):
-    """``TokenRolloutBuffer`` that does not notice which texts are equal."""
+    """``TokenRolloutBuffer`` that does not detect equal texts."""
 
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
         merged = super()._batch_observations(episodes, rows)
@@ -107,10 +106,10 @@ class EachTextBuffer(TokenRolloutBuffer):
 
 class StopAfter(BaseCallback):
     """
-    Ends training when this many updates are done.
+    Ends training after this many updates.
 
     :param ends: Grows by one with each update
-    :param n_updates: How many
+    :param n_updates: Number of updates
     """
 
     def __init__(self, ends: list[dict[str, float]], n_updates: int):
@@ -127,8 +126,8 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
     Train for a while. The first update is not counted.
 
     :param model: A model whose policy has been warm-started
-    :param n_updates: How many updates are counted
-    :return: Rates, peak memory in MiB, and the share of the time that each stage takes
+    :param n_updates: Number of updates that are counted
+    :return: Rates, peak memory in MiB, and the share of time spent in each stage
     """
     spent: dict[str, float] = defaultdict(float)
     counted = dict.fromkeys(("answers_sampled", "answers_trained", "tokens_trained", "right"), 0.0)
@@ -172,7 +171,7 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
         policy: Any = model.policy
         make_sampler = policy.action_sampler
         policy.action_sampler = lambda: clock("policy", make_sampler())
-    # The first full collection goes through all that was imported, once: not in the middle of what is measured
+    # The first full garbage collection visits everything imported, once: it should not happen during the measurement
     gc.collect()
     model.learn(10**12, callback=StopAfter(ends, n_updates + 1))
 
@@ -214,16 +213,16 @@ def _single_env(render_mode: str | None = None) -> VerifierTextEnv:
 
 def ours(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
-    :return: What :func:`measure` says of DAPO with all that this package has for text
+    :param n_updates: Number of updates that are counted
+    :return: Result of :func:`measure` for DAPO with all of this package's features for text
     """
     return measure(_model(TokenPolicy, _text_vec_env()), n_updates)
 
 
 def ours_each(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
-    :return: The same, where equal answers have no advantage
+    :param n_updates: Number of updates that are counted
+    :return: The same, without the advantage of equal answers
     """
     model = _model(TokenPolicy, _text_vec_env())
     model.rollout_buffer = EachTextBuffer(model.observation_space, model.action_space, model.device)
@@ -232,8 +231,8 @@ def ours_each(n_updates: int) -> dict[str, float]:
 
 def loop(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
-    :return: What :func:`measure` says of DAPO that knows nothing of text
+    :param n_updates: Number of updates that are counted
+    :return: Result of :func:`measure` for DAPO without anything specific to text
     """
     # Monitor and StartQueue around each copy
     return measure(
@@ -243,13 +242,13 @@ def loop(n_updates: int) -> dict[str, float]:
 
 def ppo(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
-    :return: What :func:`measure` says of SB3's own loop
+    :param n_updates: Number of updates that are counted
+    :return: Result of :func:`measure` for SB3's own loop
     """
     model = PPO(
         UncachedActorCriticPolicy,
         make_vec_env(_single_env, n_envs=setting.N_COPIES, seed=setting.SEED),
-        # A rollout of PPO is not made of whole answers. It has 512 times the longest answer, in as many minibatches as ours
+        # PPO's rollouts do not consist of whole answers. Each has 512 times the longest answer, in as many minibatches as ours
         n_steps=setting.MAX_ANSWER_TOKENS,
         batch_size=setting.N_COPIES * setting.MAX_ANSWER_TOKENS // setting.N_MINIBATCHES,
         n_epochs=setting.N_EPOCHS,
@@ -267,11 +266,11 @@ def ppo(n_updates: int) -> dict[str, float]:
 
 def trl(n_updates: int, architecture: str = "llama") -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
+    :param n_updates: Number of updates that are counted
     :param architecture: "llama" or "gpt2"
     :return: Rates of trl's GRPOTrainer
     """
-    # Here, so that no other process holds that package in memory
+    # Here, so that no other process holds trl in memory
     from benchmarks.text_speed_trl import train
 
     return train(n_updates, architecture)
@@ -279,7 +278,7 @@ def trl(n_updates: int, architecture: str = "llama") -> dict[str, float]:
 
 def trl_gpt2(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: How many updates are counted
+    :param n_updates: Number of updates that are counted
     :return: Rates of trl's GRPOTrainer
     """
     return trl(n_updates, "gpt2")
@@ -291,7 +290,7 @@ def _bare_block(block: Any, hidden: th.Tensor, keys: th.Tensor, values: th.Tenso
     new_queries, new_keys, new_values = heads.permute(2, 0, 3, 1, 4)
     keys[:, :, begin:end] = new_keys
     values[:, :, begin:end] = new_values
-    # In lock-step there is nothing to mask: one new token may look at all there is
+    # In lock-step there is nothing to mask: a new token may attend to everything
     attended = F.scaled_dot_product_attention(new_queries, keys[:, :, :end], values[:, :, :end], is_causal=t > 1)
     hidden = hidden + block.attention_out(attended.transpose(1, 2).reshape(n, t, width))
     return hidden + block.mlp(block.mlp_norm(hidden))
@@ -300,12 +299,12 @@ def _bare_block(block: Any, hidden: th.Tensor, keys: th.Tensor, values: th.Tenso
 @th.inference_mode()
 def bare_loop(network: CausalTransformer, head: th.nn.Linear, prompts: th.Tensor, n_new: int) -> th.Tensor:
     """
-    The least that sampling with a cache can be: prompts of one length, all answers in lock-step, to the longest length.
+    The minimum for sampling with a cache: prompts of equal length, all answers in lock-step, to the maximum length.
 
     :param network: The transformer
     :param head: From hidden states to logits
     :param prompts: (n, P) prompts without padding
-    :param n_new: Tokens to be written
+    :param n_new: Number of tokens to generate
     :return: (n, n_new) tokens
     """
     n, end = prompts.shape
@@ -335,7 +334,7 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
     drawn = [index for index in range(task.n_items) if len(task.item(index).prompt) == longest]  # lock-step needs one length
     seconds, n_tokens = 0.0, 0
     gc.collect()
-    # An update takes longer than the generation of its answers
+    # An update takes longer than generating its answers
     for i in range(10 * n_updates + 1):
         items = rng.choice(drawn, size=setting.N_GROUPS).repeat(setting.GROUP_SIZE)
         prompts = th.as_tensor([tokenizer.encode(task.item(int(item)).prompt) for item in items])
@@ -343,7 +342,7 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
         answers = sample(policy, prompts)
         if i > 0:
             seconds += time.perf_counter() - begin
-            # Up to and with the one that ends the answer: what lock-step writes after it is of no use
+            # Up to and including the one that ends the answer: what lock-step generates after it is useless
             goes_on = ((answers != tokenizer.eos_id) & (answers != PAD)).long().cumprod(dim=1)
             n_tokens += int((goes_on.sum(dim=1) + 1).clamp(max=setting.MAX_ANSWER_TOKENS).sum())
     n_answers = 10 * n_updates * setting.N_ANSWERS
@@ -357,7 +356,7 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
 
 def bare(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: A tenth of how many batches of answers are counted
+    :param n_updates: A tenth of the number of batches of answers that are counted
     :return: Rates of :func:`bare_loop`
     """
     return _generation(
@@ -368,7 +367,7 @@ def bare(n_updates: int) -> dict[str, float]:
 
 def generate(n_updates: int) -> dict[str, float]:
     """
-    :param n_updates: A tenth of how many batches of answers are counted
+    :param n_updates: A tenth of the number of batches of answers that are counted
     :return: Rates of ``TokenPolicy.generate_tokens``
     """
     return _generation(
@@ -419,7 +418,7 @@ def _run_one(subject: str, n_updates: int) -> dict[str, float]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=RESULTS.parents[1],
-        # transformers speaks of names that it is about to change
+        # transformers warns about names that it is going to change
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",

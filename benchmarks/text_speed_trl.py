@@ -1,4 +1,4 @@
-"""The peer of :mod:`benchmarks.text_speed` from the package trl: GRPOTrainer on the same task, as fast as it goes on CPU."""
+"""The trl peer of :mod:`benchmarks.text_speed`: GRPOTrainer on the same task, as fast as possible on CPU."""
 
 import gc
 import tempfile
@@ -33,7 +33,7 @@ def _network(architecture: str, tokenizer: Any) -> Any:
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     th.manual_seed(setting.SEED)
     if architecture == "gpt2":
-        # Learned positions, layer norm, GELU, four times as wide in between: as in CausalTransformer
+        # Learned positions, layer norm, GELU, four times the width in between: as in CausalTransformer
         config = GPT2Config(
             vocab_size=len(tokenizer),
             n_positions=16,
@@ -63,8 +63,8 @@ def _network(architecture: str, tokenizer: Any) -> Any:
 
 def _warm_start(network: th.nn.Module, tokenizer: Any) -> None:
     """
-    What ``pretrain`` does with our policy. Without it an answer would hardly ever end before the last token, and all would
-    be wrong: with answers as long as ours, and groups in which some are right, there is the same to be done.
+    Like our policy's ``pretrain``. Without it an answer would hardly ever end before the last token, and all would be
+    wrong: with answers as long as ours, and groups in which some are right, the work is the same.
     """
     examples = [
         (tokenizer.encode(prompt), [*tokenizer.encode(answer), tokenizer.eos_token_id])
@@ -126,7 +126,7 @@ def _arguments(folder: str, n_updates: int) -> Any:
 
 def _data() -> Any:
     """
-    :return: As many prompts as there are in the task; the trainer draws from them
+    :return: As many prompts as the task has; the trainer draws from them
     """
     from datasets import Dataset
 
@@ -139,9 +139,9 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
     """
     Train for a while. Building, warm start and the first update are not counted.
 
-    :param n_updates: How many updates are counted, each with 512 new answers
+    :param n_updates: Number of updates that are counted, each with 512 new answers
     :param architecture: "llama" or "gpt2"
-    :return: Rates, peak memory in MiB, and the share of the time that is spent in updates
+    :return: Rates, peak memory in MiB, and the share of time spent in updates
     """
     from transformers import TrainerCallback
     from transformers.utils import logging
@@ -150,7 +150,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
     logging.set_verbosity_error()
     spent: dict[str, float] = defaultdict(float)
     counted = {"answers": 0.0, "tokens": 0.0, "right": 0.0}
-    ends: list[dict[str, float]] = []  # of each step of the optimizer
+    ends: list[dict[str, float]] = []  # of each optimizer step
 
     def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
         rewards: list[float | None] = [
@@ -162,7 +162,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         return rewards
 
     class Clock(TrainerCallback):
-        """Looks at the time after each step."""
+        """Records the time after each step."""
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             ends.append({"seconds": time.perf_counter(), **counted, **spent})

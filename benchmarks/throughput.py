@@ -1,11 +1,11 @@
 """
-How environment steps per second and memory grow with copies, kind of vectorized environment, task, group size, width of the
-network and length of episodes: ``python -m benchmarks.throughput``.
+How environment steps per second and memory scale with copies, kind of vectorized environment, task, group size, network width
+and episode length: ``python -m benchmarks.throughput``.
 
-Random stepping, PPO with RL Zoo's hyperparameters, GRPO and DAPO, in turn, several times over, one process each with one torch
-thread. Writes ``benchmarks/results/throughput.json`` after each cell, and goes on from there when it is stopped. Prints the
-medians, and the medians of ratios within each repeat. Memory is that of the process that trains: without the processes of
-copies, and with this package also where it is PPO that trains on its environments.
+Random stepping, PPO with RL Zoo's hyperparameters, GRPO and DAPO alternate, several times, each in its own process with one
+torch thread. Writes ``benchmarks/results/throughput.json`` after each cell, and continues from there if interrupted. Prints
+medians, and the medians of ratios within each repeat. Memory is that of the training process: without the processes of
+copies, and with this package even where PPO trains on its environments.
 """
 
 import argparse
@@ -26,12 +26,12 @@ ALL = ("random", "ppo", "grpo", "dapo")
 
 class Cell(NamedTuple):
     """
-    What is measured for several subjects in turn.
+    A measurement of several subjects, which alternate.
 
     :param sweep: what changes from cell to cell
-    :param value: what it is here
-    :param subjects: who is measured
-    :param arguments: of the measurement
+    :param value: its value here
+    :param subjects: what is measured
+    :param arguments: arguments of the measurement
     """
 
     sweep: str
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
 
 def cells() -> Iterator[Cell]:
     """
-    :return: All of them
+    :return: All cells
     """
     cart_pole = {"env_id": "CartPole-v1", "steps": 50_000}
     for vec_env in ("dummy", "subproc", "control"):
@@ -72,8 +72,8 @@ def cells() -> Iterator[Cell]:
 
 def measure(cell: Cell, subject: str) -> dict[str, float]:
     """
-    :param cell: what is measured
-    :param subject: who
+    :param cell: the cell
+    :param subject: the subject
     :return: see :mod:`benchmarks.speed`
     """
     arguments = dict(cell.arguments)

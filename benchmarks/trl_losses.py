@@ -1,9 +1,9 @@
 """
-Advantages, losses and gradients of the package trl on made-up numbers, against which the presets are tested:
-``python benchmarks/trl_losses.py``, with trl, in an environment of its own, writes ``tests/trl_losses.json``.
+trl's advantages, losses and gradients on made-up numbers, against which the presets are tested:
+``python benchmarks/trl_losses.py``, in an environment with trl, writes ``tests/trl_losses.json``.
 
-Nothing is generated and no network is asked: the trainers get the answers' lengths, rewards and log probabilities, and
-everything from there on is their own code. The file says with which version it was made.
+Nothing is generated and no network is evaluated: the trainers are given the answers' lengths, rewards and log probabilities,
+and everything from there on is their own code. The file names the version of trl that it was generated with.
 """
 
 import json
@@ -21,10 +21,10 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 TARGET = Path(__file__).resolve().parents[1] / "tests" / "trl_losses.json"
 N_GROUPS, GROUP_SIZE, LONGEST = 3, 4, 9
 N_ANSWERS = N_GROUPS * GROUP_SIZE
-# Names of presets, and the same in trl's words
+# Names of presets, and the same in trl's terms
 CASES: dict[str, dict[str, Any]] = {
     "grpo-paper": {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
-    # The newer KL term, weighed by the ratio: kl_estimator="k3"
+    # The newer KL term, weighted by the ratio: kl_estimator="k3"
     "grpo-paper, k3": {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": True},
     "dr-grpo": {"loss_type": "dr_grpo", "beta": 0.0, "scale_rewards": "none", "max_completion_length": 3000},
     "gspo": {
@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 def numbers() -> dict[str, th.Tensor]:
     """
     :return: Lengths and rewards of answers, (N,), and the log probabilities of their tokens, (N, T): under the policy that
-        wrote them, the policy now, and the reference
+        generated them, the current policy, and the reference
     """
     generator = th.Generator().manual_seed(0)
 
@@ -55,7 +55,7 @@ def numbers() -> dict[str, th.Tensor]:
         "lengths": th.randint(1, LONGEST + 1, (N_ANSWERS,), generator=generator),
         "rewards": normal(N_ANSWERS),
         "old": old,
-        # Far enough for all of the clip ranges
+        # Far enough for all clip ranges
         "new": old + 0.4 * normal(N_ANSWERS, LONGEST),
         "ref": old + 0.4 * normal(N_ANSWERS, LONGEST),
     }
@@ -76,7 +76,7 @@ def measure(name: str, given: dict[str, th.Tensor]) -> dict[str, Any]:
     # An RLOO update is on-policy
     new = given["old" if is_rloo else "new"].clone().requires_grad_()
     with tempfile.TemporaryDirectory() as folder:
-        network.save_pretrained(folder)  # trl loads it once more, as the reference
+        network.save_pretrained(folder)  # trl loads it again, as the reference
         settings: dict[str, Any] = {
             "output_dir": folder,
             "num_generations": GROUP_SIZE,
@@ -124,7 +124,7 @@ def main() -> None:
     given = numbers()
     content = {
         "versions": {package: version(package) for package in ("trl", "torch")},
-        # Added to the standard deviation of a group
+        # Added to a group's standard deviation
         "epsilon": 1e-4,
         "given": {key: values.tolist() for key, values in given.items()},
         "expected": {name: measure(name, given) for name in CASES},

@@ -1,9 +1,9 @@
 """
-The page of what was tried to break: ``python -m benchmarks.trust`` writes ``docs/results/trust.md``.
+The page on what we tried to break: ``python -m benchmarks.trust`` writes ``docs/results/trust.md``.
 
-A row for the trainings that were resumed, for the processes that were killed, and for each file of
-``benchmarks/results/trust``, in which the script that made it says what was tried, what is promised, how often it was kept,
-and by which command it is made again. Below the table stands ``benchmarks/readings/trust.md``.
+One row for resumed training runs, one for killed processes, and one for each file in
+``benchmarks/results/trust``, in which the script that wrote it says what was tried, what is promised, how often the promise
+was kept, and which command repeats it. Below the table comes ``benchmarks/readings/trust.md``.
 """
 
 import json
@@ -24,7 +24,7 @@ again.
 
 def resumed(results: Path) -> dict[str, Any]:
     """
-    :param results: Of ``benchmarks.resume``, a setting in each line
+    :param results: Results of ``benchmarks.resume``, a setting in each line
     :return: Its row
     """
     settings = [json.loads(line) for line in results.read_text().splitlines()]
@@ -40,7 +40,7 @@ def resumed(results: Path) -> dict[str, Any]:
 
 def killed(results: Path) -> dict[str, Any]:
     """
-    :param results: Of ``benchmarks.kills``
+    :param results: Results of ``benchmarks.kills``
     :return: Its row
     """
     found = json.loads(results.read_text())
@@ -62,9 +62,9 @@ def _row(result: dict[str, Any]) -> str:
 
 def page(results: Path, reading: Path) -> str:
     """
-    :param results: With what ``benchmarks.resume`` and ``benchmarks.kills`` have written, and a folder ``trust`` with a JSON
-        file for each other row: ``what``, ``promise``, ``n``, ``as_promised``, ``command``
-    :param reading: What is said below the table
+    :param results: Folder with the results of ``benchmarks.resume`` and ``benchmarks.kills``, and a folder ``trust`` with
+        a JSON file for each other row: ``what``, ``promise``, ``n``, ``as_promised``, ``command``
+    :param reading: Text below the table
     :return: The page
     """
     others = [json.loads(path.read_text()) for path in sorted((results / "trust").glob("*.json"))]

@@ -1,4 +1,4 @@
-"""What the runs say: curves of each combination, and effects of each switch with intervals."""
+"""What the runs show: curves of each combination, and effects of each switch with intervals."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ Row = dict[str, Any]
 
 class Measured(NamedTuple):
     """
-    :param task: What was learned
-    :param seeds: That all combinations have
-    :param curves: (seeds, points) of each combination, in the order of the seeds
+    :param task: The task
+    :param seeds: Seeds that all combinations have
+    :param curves: (seeds, points) for each combination, in the order of the seeds
     :param rows: All runs of these seeds
     """
 
@@ -34,13 +34,13 @@ class Measured(NamedTuple):
     def over_training(self, arms: Sequence[Arm]) -> np.ndarray:
         """
         :param arms: Combinations
-        :return: (seeds, arms) mean of the score over the training
+        :return: (seeds, arms) mean score over training
         """
         return np.stack([np.trapezoid(self.curves[arm], axis=1) / N_POINTS for arm in arms], axis=1)
 
     def finals(self, arm: Arm) -> np.ndarray:
         """
-        :param arm: A combination
+        :return: (seeds,) final scores
         :return: (seeds,) last scores
         """
         return self.curves[arm][:, -1]
@@ -49,8 +49,8 @@ class Measured(NamedTuple):
 def measured(rows: Sequence[Row], name: str) -> Measured:
     """
     :param rows: All runs
-    :param name: Of a task
-    :return: Those of its combinations, with the seeds that all of them have
+    :param name: Name of a task
+    :return: The runs of its combinations, with the seeds that all of them have
     """
     task = TASKS[name]
     of: dict[Arm, dict[int, Row]] = {arm: {} for arm in task.arms}
@@ -64,11 +64,11 @@ def measured(rows: Sequence[Row], name: str) -> Measured:
 
 def difference(with_it: np.ndarray, without: np.ndarray) -> Interval:
     """
-    A seed begins alike in all combinations, so the bootstrap draws seeds, each with all of its runs.
+    A seed begins identically in all combinations, so the bootstrap draws seeds, each with all of its runs.
 
     :param with_it: (seeds, arms) scores
     :param without: (seeds, arms) scores
-    :return: Difference of the interquartile means of all runs
+    :return: Difference between the interquartile means over all runs
     """
     n_seeds = len(with_it)
     drawn = np.random.default_rng(0).integers(n_seeds, size=(RESAMPLES, n_seeds))
@@ -80,10 +80,10 @@ def difference(with_it: np.ndarray, without: np.ndarray) -> Interval:
 
 def effect(found: Measured, name: str, others: Sequence[Arm]) -> Interval:
     """
-    :param found: What was measured
-    :param name: Of a switch
+    :param found: The measurements
+    :param name: Name of a switch
     :param others: Combinations without it
-    :return: What it adds to the mean over training, over all of them
+    :return: What the switch adds to the mean over training, over all of these
     """
     with_it = [ordered({*arm, name}) for arm in others]
     return difference(found.over_training(with_it), found.over_training(list(others)))
@@ -91,11 +91,11 @@ def effect(found: Measured, name: str, others: Sequence[Arm]) -> Interval:
 
 class Effects(NamedTuple):
     """
-    Of a switch.
+    Effects of a switch.
 
     :param alone: On top of GRPO
     :param last: On top of the other four
-    :param main: On top of any of the 16 combinations of the others, ``None`` if not all of them were measured
+    :param main: On top of any of the 16 combinations of the others, ``None`` if they were not all measured
     """
 
     alone: Interval
@@ -105,8 +105,8 @@ class Effects(NamedTuple):
 
 def effects(found: Measured) -> dict[str, Effects]:
     """
-    :param found: What was measured
-    :return: Of each switch
+    :param found: The measurements
+    :return: Effects of each switch
     """
     names = five(found.task.overlong)
     combinations = factorial(found.task.overlong)

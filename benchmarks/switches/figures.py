@@ -12,7 +12,7 @@ from benchmarks.switches.scaling import Fit, scaling_curve
 from benchmarks.switches.tasks import Arm
 from sb3_grpo.compare.statistics import Interval
 
-# From those that tell colours apart badly, too (Okabe and Ito)
+# Can also be told apart with colour blindness (Okabe and Ito)
 COLOURS = ("#999999", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#0072B2", "#D55E00")
 _MARKS = {"main": ("D", "#000000"), "alone": ("o", "#0072B2"), "last": ("s", "#D55E00")}
 _SAYS = {"main": "mean over all 16 combinations of the others", "alone": "on top of GRPO", "last": "on top of the other four"}
@@ -20,10 +20,10 @@ _SAYS = {"main": "mean over all 16 combinations of the others", "alone": "on top
 
 def draw_effects(axes: plt.Axes, title: str, labels: dict[str, str], of: dict[str, Effects]) -> None:
     """
-    :param axes: Where
-    :param title: Of it
-    :param labels: Of the switches
-    :param of: Their effects
+    :param axes: Where to draw
+    :param title: Title of the axes
+    :param labels: Labels of the switches
+    :param of: Effects of the switches
     """
     kinds = [kind for kind in _MARKS if getattr(next(iter(of.values())), kind) is not None]
     for place, kind in enumerate(kinds):
@@ -41,9 +41,9 @@ def draw_effects(axes: plt.Axes, title: str, labels: dict[str, str], of: dict[st
 
 def draw_ladder(axes: plt.Axes, found: Measured, rungs: Sequence[tuple[Arm, str, Fit]]) -> None:
     """
-    :param axes: Where
-    :param found: What was measured
-    :param rungs: Combination, label and fit of each
+    :param axes: Where to draw
+    :param found: The measurements
+    :param rungs: Combination, label and fit of each rung
     """
     fine = np.linspace(0, found.task.timesteps, 200)
     for (arm, label, fit), colour in zip(rungs, COLOURS, strict=False):
@@ -66,14 +66,14 @@ def draw(
     path: Path,
 ) -> None:
     """
-    :param found: What was measured on control and on text
+    :param found: The measurements on control and on text
     :param of: The effects
-    :param labels: Of the switches
-    :param climbed: What was measured of the ladder
-    :param rungs: Combination, label and fit of each of its steps
-    :param path: Where to save, an SVG
+    :param labels: Labels of the switches
+    :param climbed: The measurements of the ladder
+    :param rungs: Combination, label and fit of each rung
+    :param path: Where to save the SVG
     """
-    # Text as text, and the same file for the same data
+    # Keep text as text, and write the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
         for axis, (name, measured) in zip(axes, found.items(), strict=False):

@@ -1,8 +1,8 @@
 """
-How much noise a larger group takes out of the gradient: ``python -m benchmarks.switches.group_noise``.
+How much gradient noise a larger group removes: ``python -m benchmarks.switches.group_noise``.
 
-A policy learns CartPole for a while, as in GRPO's paper, and then plays large groups without learning. Cut into smaller ones,
-these give many estimates of the same gradient. Writes ``benchmarks/results/group_noise.json``.
+A policy learns CartPole for a while, as in GRPO's paper, and then plays large groups without learning. Split into smaller
+ones, these give many estimates of the same gradient. Writes ``benchmarks/results/group_noise.json``.
 """
 
 import argparse
@@ -53,11 +53,11 @@ class _Keep(BaseCallback):
 
 def play(steps: int = STEPS_BEFORE, n_starts: int = N_STARTS, members: int = LARGEST, seed: int = 0) -> Episodes:
     """
-    :param steps: To learn before
-    :param n_starts: How many groups are played after that
-    :param members: Of each
-    :param seed: Of everything random
-    :return: What was played
+    :param steps: Training steps before
+    :param n_starts: Number of groups that are played afterwards
+    :param members: Members per group
+    :param seed: Random seed
+    :return: The episodes
     """
     task = TASKS["sizes"]
     learned = GRPO("MlpPolicy", ControlVecEnv(task.title, N_COPIES, seed=seed), seed=seed, device="cpu", **arguments(task, ()))
@@ -74,8 +74,8 @@ def play(steps: int = STEPS_BEFORE, n_starts: int = N_STARTS, members: int = LAR
 def scores_of(model: Any, batch: GroupBatch) -> th.Tensor:
     """
     :param model: A model
-    :param batch: What it has played
-    :return: (B, G, parameters) the gradient of the mean log probability of each episode's actions
+    :param batch: Episodes it has played
+    :return: (B, G, parameters) gradient of the mean log probability of each episode's actions
     """
     parameters = [parameter for parameter in model.policy.parameters() if parameter.requires_grad]
     gradients = []
@@ -88,10 +88,10 @@ def scores_of(model: Any, batch: GroupBatch) -> th.Tensor:
 
 def noise(episodes: Episodes, size: int, scale: str) -> tuple[np.ndarray, np.ndarray]:
     """
-    :param episodes: What was played
-    :param size: Of the groups that it is cut into
+    :param episodes: The episodes
+    :param size: Size of the groups that they are split into
     :param scale: As in :func:`group_advantages`
-    :return: (starts,) the variance of the gradient that a group of this size gives, around the mean over the groups from the
+    :return: (starts,) variance of the gradient from a group of this size, around the mean over the groups from the
         same start; (starts, parameters) these means
     """
     n_starts, members, n_steps = episodes.rewards.shape
@@ -106,20 +106,20 @@ def noise(episodes: Episodes, size: int, scale: str) -> tuple[np.ndarray, np.nda
 
 def relative_noise(variances: np.ndarray, means: np.ndarray, n_groups: int) -> float:
     """
-    :param variances: (starts,)
-    :param means: (starts, parameters)
-    :param n_groups: Over how many groups they are means
-    :return: Standard deviation of the gradient of a group over the size of what it estimates
+    :param variances: (starts,) variances
+    :param means: (starts, parameters) means
+    :param n_groups: Number of groups in each mean
+    :return: Standard deviation of a group's gradient over the norm of what it estimates
     """
-    # A mean is longer than what it estimates, by its own noise
+    # A mean is longer than what it estimates, because of its own noise
     signal = (np.square(means).sum(-1) - variances / n_groups).mean()
     return float(np.sqrt(variances.mean() / signal))
 
 
 def slope(sizes: tuple[int, ...], noises: list[float]) -> float:
     """
-    :param sizes: Of groups
-    :param noises: Of their gradients
+    :param sizes: Group sizes
+    :param noises: Noise of their gradients
     :return: Slope of the logarithms
     """
     return float(np.polyfit(np.log(sizes), np.log(noises), 1)[0])
@@ -127,7 +127,7 @@ def slope(sizes: tuple[int, ...], noises: list[float]) -> float:
 
 def measure(episodes: Episodes, scale: str) -> dict[str, Any]:
     """
-    :param episodes: What was played
+    :param episodes: The episodes
     :param scale: As in :func:`group_advantages`
     :return: The noise for each size with its interval, and slopes against G and against G - 1 with theirs
     """

@@ -1,5 +1,5 @@
 """
-The page of DAPO's changes, and what the lecture's widget draws: ``python -m benchmarks.switches.report``.
+The page on DAPO's changes, and the data of the lecture's widget: ``python -m benchmarks.switches.report``.
 
 Reads ``benchmarks/results/switches.jsonl`` and ``group_noise.json``, and writes ``docs/results/dapo_switches.md`` with its
 figure and ``sb3_grpo/lecture/data/switches.json``. Nothing is trained.
@@ -33,7 +33,7 @@ LABELS = {
     "overlong_penalty": "overlong penalty",
     "no_kl": "no KL penalty",
 }
-# Table 1 of DAPO's paper (AIME 2024, mean of 32 samples), by what a rung has and the one before has not
+# Table 1 of DAPO's paper (AIME 2024, mean of 32 samples), by what a rung has that the one before has not
 PAPER = {
     "overlong_filter": 36,
     "clip_higher": 38,
@@ -46,11 +46,11 @@ PAPER = {
 
 class Rung:
     """
-    A step of the ladder.
+    A rung of the ladder.
 
-    :param found: What was measured
+    :param found: The measurements
     :param arm: The combination
-    :param before: That of the step below, ``None`` for the first
+    :param before: The combination of the rung below, ``None`` for the first
     """
 
     def __init__(self, found: Measured, arm: Arm, before: Arm | None):
@@ -68,8 +68,8 @@ class Rung:
 
 def rungs_of(found: Measured) -> list[Rung]:
     """
-    :param found: What was measured
-    :return: The steps of the ladder
+    :param found: The measurements
+    :return: The rungs of the ladder
     """
     arms = ladder(found.task.overlong)
     return [Rung(found, arm, before) for arm, before in zip(arms, (None, *arms), strict=False)]
@@ -77,8 +77,8 @@ def rungs_of(found: Measured) -> list[Rung]:
 
 def ladder_table(rungs: list[Rung], budget: int) -> str:
     """
-    :param rungs: Of the ladder
-    :param budget: Of each run
+    :param rungs: Rungs of the ladder
+    :param budget: Budget of each run
     :return: A row for each
     """
 
@@ -136,14 +136,14 @@ def overlong_table(acrobot: Measured, cartpole: Measured) -> str:
 
 def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
     """
-    :param noise: Of the gradient
+    :param noise: Noise of the gradient
     :param sizes: Runs with groups of several sizes
     :return: A row for each size
     """
     of_size = {int(arm[0].partition("=")[2]): arm for arm in sizes.curves}
     lines = []
     for size, interval in zip(noise["sizes"], noise["none"]["noise"], strict=True):
-        # Of an update of 16 episodes
+        # For an update of 16 episodes
         of_update = Interval(*(np.array(interval) * np.sqrt(size / 16)).tolist())
         arm = of_size.get(size)
         learned = ["", ""]
@@ -158,7 +158,7 @@ def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
 def curve(scores: np.ndarray, digits: int) -> list[list[float]]:
     """
     :param scores: (seeds, points)
-    :param digits: Behind the point
+    :param digits: Digits after the decimal point
     :return: The interquartile mean at each point, and the ends of its interval
     """
     return [[round(float(x), digits) + 0.0 for x in part] for part in iqm_curve(scores)]
@@ -166,10 +166,10 @@ def curve(scores: np.ndarray, digits: int) -> list[list[float]]:
 
 def worth(found: Measured, arm: Arm, name: str, digits: int) -> list[float] | None:
     """
-    :param found: What was measured
+    :param found: The measurements
     :param arm: A combination
-    :param name: Of a switch
-    :param digits: Behind the point
+    :param name: Name of a switch
+    :param digits: Digits after the decimal point
     :return: What the switch adds to the others that are on, with its interval. ``None`` if it is on, or that was not measured
     """
     if name in arm or ordered({*arm, name}) not in found.curves:
@@ -179,9 +179,9 @@ def worth(found: Measured, arm: Arm, name: str, digits: int) -> list[float] | No
 
 def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -> dict[str, Any]:
     """
-    :param found: What was measured on control, on text, and of the ladder
+    :param found: The measurements on control, on text, and of the ladder
     :param of: The effects on the first two
-    :return: What the lecture draws. A combination is named by five digits, one for each switch
+    :return: The lecture's data. A combination is named by five digits, one per switch
     """
     data = {}
     for name, each in found.items():
@@ -212,11 +212,11 @@ def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -
 
 def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: list[Rung], noise: dict[str, Any]) -> str:
     """
-    :param found: What was measured
+    :param found: The measurements
     :param of: The effects on control and on text
-    :param rungs: Of the ladder on text
-    :param noise: Of groups
-    :return: In Markdown
+    :param rungs: Rungs of the ladder on text
+    :param noise: Noise of groups
+    :return: The page in Markdown
     """
     readings = (READINGS / "dapo_switches.md").read_text(encoding="utf-8").split("\n---\n")
     shows, of_ladder, overlong, groups, to_know = (part.strip() for part in readings)
@@ -260,7 +260,7 @@ def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: l
 
 def combinations(found: Measured) -> str:
     """
-    :param found: What was measured
+    :param found: The measurements
     :return: A row for each combination
     """
     lines = []
@@ -274,7 +274,7 @@ def combinations(found: Measured) -> str:
 
 def made(found: dict[str, Measured]) -> str:
     """
-    :param found: What was measured
+    :param found: The measurements
     :return: Commands, commits, machines and versions
     """
     all_rows = [row for each in found.values() for row in each.rows]
@@ -293,10 +293,10 @@ def write_page(
 ) -> None:
     """
     :param found_rows: All runs
-    :param noise: Of groups
-    :param pages: Where the page goes
-    :param images: Where the figure goes
-    :param data: Where the lecture's data go
+    :param noise: Noise of groups
+    :param pages: Folder of the page
+    :param images: Folder of the figure
+    :param data: Folder of the lecture's data
     """
     found = {name: measured(found_rows, name) for name in TASKS}
     both = {name: found[name] for name in ("control", "text")}

@@ -1,8 +1,8 @@
 """
 What each of DAPO's changes is worth: ``python -m benchmarks.switches.run``.
 
-GRPO as in its paper, DAPO, and what lies between. Each run is a process with one torch thread; its row is appended to
-``benchmarks/results/switches.jsonl`` when it has ended. Continues where it was interrupted.
+GRPO as in its paper, DAPO, and combinations in between. Each run is a process with one torch thread; its row is appended to
+``benchmarks/results/switches.jsonl`` when it ends. Continues where it was interrupted.
 """
 
 import argparse
@@ -28,9 +28,9 @@ N_SEEDS = 5
 
 class Scores(BaseCallback):
     """
-    The score of the policy that acts, at the beginning and after equal shares of the budget.
+    The score of the sampling policy, at the beginning and after equal shares of the budget.
 
-    :param score: Of a model
+    :param score: Function of a model
     :param timesteps: The budget
     """
 
@@ -38,7 +38,7 @@ class Scores(BaseCallback):
         super().__init__()
         self.score, self.timesteps = score, timesteps
         self.scores: list[float] = []
-        # Of each update: shares of the groups that were dead, and of the episodes learned from that a time limit cut off
+        # Per update: the share of dead groups, and of learned-from episodes that a time limit cut off
         self.dead: list[float] = []
         self.cut_off: list[float] = []
 
@@ -49,7 +49,7 @@ class Scores(BaseCallback):
         self.dead.append(self.model.logger.name_to_value["group/dead_fraction"])
         if self.model.batch is not None:
             self.cut_off.append(self.model.batch.truncated.float().mean().item())
-        # One policy made all the steps of the rollout (except in episodes that were begun ahead)
+        # One policy took all steps of the rollout (except in episodes begun ahead of time)
         reached = min(self.num_timesteps * N_POINTS // self.timesteps, N_POINTS - 1) + 1
         if reached > len(self.scores):
             self.scores += [round(self.score(self.model), 3)] * (reached - len(self.scores))
@@ -58,8 +58,8 @@ class Scores(BaseCallback):
 def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     """
     :param name: One of ``TASKS``
-    :param arm: What is on
-    :param seed: Of everything random
+    :param arm: The switches that are on
+    :param seed: Random seed
     :return: The row
     """
     import torch as th
@@ -72,7 +72,7 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
     env, score = environments(name, seed)
     policy = "TokenPolicy" if task.is_text else "MlpPolicy"
     model = GRPO(policy, env, seed=seed, device="cpu", stats_window_size=N_EPISODES, **arguments(task, arm))
-    # A reference policy draws random numbers, too: with it and without, training begins alike
+    # A reference policy draws random numbers, too: training begins identically with and without it
     set_random_seed(seed)
     if task.is_text:
         model.policy.pretrain(sums().worked_examples(100, seed=seed), n_epochs=WARM_START_PASSES, batch_size=32)
@@ -93,13 +93,13 @@ def learn(name: str, arm: Arm, seed: int) -> dict[str, Any]:
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
     """
     :param row: A run
-    :return: What tells runs apart
+    :return: What distinguishes it from other runs
     """
     return row["task"], tuple(row["on"]), row["seed"]
 
 
 def main() -> None:
-    """Make the runs that have no row yet."""
+    """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -110,7 +110,7 @@ def main() -> None:
     jobs = [(name, arm, seed) for name, seed in product(args.tasks, seeds) for arm in TASKS[name].arms]
     jobs = [job for job in jobs if job not in done]
     made = {} if args.tried else origin()
-    # Every process is a copy of one that has imported everything
+    # Every process is a fork of one that has imported everything
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.switches.run", "sb3_grpo", "stable_baselines3.common.evaluation"])
     with Progress() as progress, ProcessPoolExecutor(args.processes, context, max_tasks_per_child=1) as pool:

@@ -1,4 +1,4 @@
-"""The curve of ScaleRL (arXiv:2510.13786, eq. 1): from where a training begins to the ceiling that it heads for."""
+"""The curve of ScaleRL (arXiv:2510.13786, eq. 1): from the score before training to the ceiling that training approaches."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 RESAMPLES = 400
-# Of the exponent. The midpoint may lie beyond the budget, up to so many times: from there on it cannot be told from none
+# Bounds of the exponent. The midpoint may lie this many times beyond the budget: further out, it cannot be told from none
 EXPONENTS = (0.3, 8.0)
 FURTHEST = 10.0
 
 
 class Fit(NamedTuple):
     """
-    :param ceiling: A, what the score heads for
-    :param midpoint: C_mid, the compute at which half of the way is gone
-    :param exponent: B, how steep it is there
+    :param ceiling: A, the score that is approached
+    :param midpoint: C_mid, the compute at which half of the way is covered
+    :param exponent: B, how steep the curve is there
     """
 
     ceiling: float
@@ -32,7 +32,7 @@ def scaling_curve(compute: np.ndarray, start: float, ceiling: float, midpoint: f
     :param ceiling: A
     :param midpoint: C_mid
     :param exponent: B
-    :return: The score after each compute
+    :return: The score at each compute
     """
     with np.errstate(divide="ignore"):
         return start + (ceiling - start) / (1.0 + (midpoint / compute) ** exponent)
@@ -40,12 +40,12 @@ def scaling_curve(compute: np.ndarray, start: float, ceiling: float, midpoint: f
 
 def fit(compute: np.ndarray, scores: np.ndarray, highest: float) -> Fit:
     """
-    Least squares. ``R_0`` is the first score, which is measured.
+    Least squares. ``R_0`` is the first score, as measured.
 
     :param compute: (points,) beginning with 0
     :param scores: (points,)
-    :param highest: The ceiling is not sought above it
-    :return: What fits best
+    :param highest: Upper bound of the ceiling
+    :return: The best fit
     """
     budget, start = float(compute[-1]), float(scores[0])
     low, high = np.array([start, 0.01, EXPONENTS[0]]), np.array([highest, FURTHEST, EXPONENTS[1]])
@@ -62,9 +62,9 @@ def fit_interval(compute: np.ndarray, curves: np.ndarray, highest: float, seed: 
     """
     :param compute: (points,) beginning with 0
     :param curves: (seeds, points)
-    :param highest: The ceiling is not sought above it
-    :param seed: Of the bootstrap
-    :return: The fit to the mean over the seeds, and the ends of 95% intervals, by drawing the seeds again
+    :param highest: Upper bound of the ceiling
+    :param seed: Seed of the bootstrap
+    :return: The fit to the mean over the seeds, and the ends of its 95% intervals, from resampling the seeds
     """
     rng = np.random.default_rng(seed)
     drawn = rng.integers(len(curves), size=(RESAMPLES, len(curves)))

@@ -13,25 +13,25 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "dynamic_sampling": {"dynamic_sampling": True, "max_sampling_rounds": 4},
     "step_loss": {"loss_average": "step"},
     "overlong_filter": {"overlong_filter": True},
-    # Full where an answer is cut off, nothing below
+    # Full for an answer that is cut off, zero for shorter ones
     "overlong_penalty": {"overlong_penalty": 1.0, "overlong_max_length": 4, "overlong_cache_length": 1},
     "no_kl": {"kl_coef": 0.0},
 }
 Arm = tuple[str, ...]
-# The changes that are on, in the order of SWITCHES; further arguments, such as "group_size=8", stand behind them
+# The switches that are on, in the order of SWITCHES, followed by further arguments such as "group_size=8"
 
 
 class Task(NamedTuple):
     """
-    :param title: In words
-    :param unit: Of its steps
+    :param title: Title
+    :param unit: Unit of its steps
     :param score: What is measured
-    :param range: Of the score
-    :param digits: Of the score, behind the point
-    :param timesteps: To train
+    :param range: Range of the score
+    :param digits: Digits of the score after the decimal point
+    :param timesteps: Training steps
     :param settings: What the paper leaves to the task
-    :param overlong: The switch that stands for overlong episodes
-    :param arms: What is measured
+    :param overlong: The switch for overlong episodes
+    :param arms: The combinations that are measured
     """
 
     title: str
@@ -46,21 +46,21 @@ class Task(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether texts are learned."""
+        """Whether it is a text task."""
         return self.unit == "tokens"
 
 
 def ordered(names: set[str]) -> Arm:
     """
-    :param names: Of switches
-    :return: The same in the order of ``SWITCHES``
+    :param names: Names of switches
+    :return: The same, in the order of ``SWITCHES``
     """
     return tuple(name for name in SWITCHES if name in names)
 
 
 def five(overlong: str) -> list[str]:
     """
-    :param overlong: The switch that stands for overlong episodes
+    :param overlong: The switch for overlong episodes
     :return: The five switches
     """
     other = "overlong_filter" if overlong == "overlong_penalty" else "overlong_penalty"
@@ -69,7 +69,7 @@ def five(overlong: str) -> list[str]:
 
 def factorial(overlong: str) -> tuple[Arm, ...]:
     """
-    :param overlong: The switch that stands for overlong episodes
+    :param overlong: The switch for overlong episodes
     :return: All combinations of the five
     """
     names = five(overlong)
@@ -78,9 +78,9 @@ def factorial(overlong: str) -> tuple[Arm, ...]:
 
 def ladder(overlong: str) -> tuple[Arm, ...]:
     """
-    DAPO's changes one after the other in the order of table 1 of its paper. There the KL penalty was off from the beginning.
+    DAPO's changes, added one by one in the order of table 1 of its paper. There the KL penalty was off from the beginning.
 
-    :param overlong: The switch of the last rungs: with the penalty, it takes the place of the filter
+    :param overlong: The switch of the last rungs: with the penalty, it replaces the filter
     :return: Combinations
     """
     on: list[set[str]] = [set(), {"no_kl"}, {"no_kl", "overlong_filter"}, {"no_kl", "overlong_filter", "clip_higher"}]
@@ -93,18 +93,18 @@ def ladder(overlong: str) -> tuple[Arm, ...]:
 
 def one_by_one(overlong: str) -> tuple[Arm, ...]:
     """
-    :param overlong: The switch that stands for overlong episodes
+    :param overlong: The switch for overlong episodes
     :return: Each switch alone, and each left out
     """
     names = set(five(overlong))
     return tuple(ordered(arm) for name in five(overlong) for arm in ({name}, names - {name}))
 
 
-# What is optimised in GRPO's paper, with sizes for control: 16 episodes in an update
+# GRPO's paper, with sizes for control: 16 episodes per update
 _CONTROL: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 10, "batch_size": 256}
 _TEXT: dict[str, Any] = {"group_size": 16, "n_groups": 16, "n_epochs": 4, "batch_size": 512, "learning_rate": 3e-4}
 _FILTER, _PENALTY = "overlong_filter", "overlong_penalty"
-# Neither or either of DAPO's other changes and the filter
+# DAPO's other changes and the filter: neither, either, or both
 _CORNERS: tuple[Arm, ...] = ((), (_FILTER,), ordered({*five(_FILTER)} - {_FILTER}), ordered({*five(_FILTER)}))
 _SUMS = Task(
     "One-digit sums",
@@ -122,16 +122,16 @@ _SIZES = tuple((f"group_size={size}", f"n_groups={16 // size}") for size in (2, 
 TASKS = {
     "control": Task("Acrobot-v1", "steps", "return", (-500, 0), 1, 80_000, _CONTROL, _FILTER, factorial(_FILTER)),
     "text": _SUMS,
-    # Four times as long: a ceiling has to come into sight
+    # Four times as long, so that a ceiling becomes visible
     "ladder": _SUMS._replace(timesteps=200_000, arms=ladder(_PENALTY)),
-    # So long that episodes reach the limit
+    # Long enough for episodes to reach the limit
     "cartpole": _CARTPOLE,
     "sizes": _CARTPOLE._replace(timesteps=30_000, arms=_SIZES),
 }
 N_POINTS = 15
-# Over 100 worked examples, before a text is learned
+# Epochs over 100 worked examples, before a text task is learned
 WARM_START_PASSES = 35
-# The score of control is the mean return of the last episodes of the training: of as many as an update has
+# The score on control is the mean return of the last training episodes, as many as an update has
 N_EPISODES = 16
 N_COPIES = 16
 
@@ -139,8 +139,8 @@ N_COPIES = 16
 def arguments(task: Task, arm: Arm) -> dict[str, Any]:
     """
     :param task: A task
-    :param arm: What is on
-    :return: Of ``GRPO``
+    :param arm: The switches that are on
+    :return: Arguments of ``GRPO``
     """
     kwargs = {**presets.GRPO_PAPER, **task.settings}
     for name in arm:
@@ -152,8 +152,8 @@ def arguments(task: Task, arm: Arm) -> dict[str, Any]:
 def environments(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
     """
     :param name: One of ``TASKS``
-    :param seed: Of everything random
-    :return: To train in, and a function of a model: its score
+    :param seed: Random seed
+    :return: The training environment, and a function of a model that returns its score
     """
     from sb3_grpo.envs import ControlVecEnv
 
@@ -164,7 +164,7 @@ def environments(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
 
 def recent_return(model: Any) -> float:
     """
-    :param model: Whose window has ``N_EPISODES``
+    :param model: A model whose window has ``N_EPISODES``
     :return: Mean return of the last episodes
     """
     return fmean(info["r"] for info in model.ep_info_buffer)
@@ -172,7 +172,7 @@ def recent_return(model: Any) -> float:
 
 def sums() -> Any:
     """
-    :return: The task of the texts, all of whose prompts are trained and tested
+    :return: The text task, all of whose prompts are trained and tested
     """
     from sb3_grpo.envs import ArithmeticTask
 

@@ -1,9 +1,9 @@
 """
 Where GRPO's results come from: ``python -m benchmarks.unseen.ablation``.
 
-The defaults and what is left of them without one of their parts, on the development list. Reads the runs from
+The defaults, in full and without one of their parts, on the development list. Reads the runs from
 ``benchmarks/results/unseen.jsonl`` and writes ``docs/results/ablation.md`` and a figure in ``docs/images``. Nothing is
-trained: the page says with which commands the runs are made. ``scores.py`` says what the figures are.
+trained: the page lists the commands for the runs. ``scores.py`` defines the figures.
 """
 
 import argparse
@@ -50,11 +50,11 @@ _text = partial(interval_text, least=1.0)
 
 class Part(NamedTuple):
     """
-    A part of the defaults that is taken away.
+    A part of the defaults that is removed.
 
     :param changes: Arguments
-    :param label: Of what is left, in tables
-    :param phrase: In sentences
+    :param label: Label of what remains, in tables
+    :param phrase: The same in sentences
     """
 
     changes: dict[str, Any]
@@ -77,9 +77,9 @@ PHRASES = {DEFAULTS: "GRPO", **{design: part.phrase for design, part in PARTS.it
 def variants(found: Sequence[Row], design: str, name: str = LIST) -> Runs:
     """
     :param found: All rows
-    :param design: Of the defaults
-    :param name: Of a list
-    :return: The defaults, what is left of them without a part, and the paper's settings, as far as there are runs
+    :param design: Design of the defaults
+    :param name: Name of a list
+    :return: The defaults, the same without each part, and the paper's settings, as far as there are runs
     """
     of_defaults = select(found, name, design)
     of = {DEFAULTS: of_defaults.of.get("grpo", {})}
@@ -96,7 +96,7 @@ def variants(found: Sequence[Row], design: str, name: str = LIST) -> Runs:
 
 def table(runs: Runs) -> str:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :return: A row for each variant, and the defaults against it
     """
     lines = []
@@ -116,14 +116,14 @@ def table(runs: Runs) -> str:
 
 def result(runs: Runs) -> str:
     """
-    :param runs: What is shown
-    :return: What the numbers say, a list
+    :param runs: The runs shown
+    :return: What the numbers show, a list
     """
     others = [variant for variant in runs.of if variant != DEFAULTS]
     if DEFAULTS not in runs.of or not others or not runs.common:
         return "Nothing is compared yet: there is no task with runs of the defaults and of every variant shown."
     pairs = [(DEFAULTS, other) for other in others]
-    # Without the regression an update has whole groups, too: what it is worth in itself
+    # Without the regression an update also has whole groups: what that alone is worth
     if "whole_groups" in runs.of and "return_to_go" in runs.of:
         pairs.append(("whole_groups", "return_to_go"))
     clauses = [
@@ -135,8 +135,8 @@ def result(runs: Runs) -> str:
 
 def page(runs: Runs) -> str:
     """
-    :param runs: What is shown
-    :return: In Markdown
+    :param runs: The runs shown
+    :return: The page in Markdown
     """
     parts = [f"{BEGIN}{runs.design}\n", "# Where the results come from\n"]
     if runs.common:
@@ -161,7 +161,7 @@ def page(runs: Runs) -> str:
 
 def made(runs: Runs) -> str:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :return: Commands, commits, machines and versions
     """
     command = f"python -m benchmarks.unseen.run {runs.list}"
@@ -179,10 +179,10 @@ def write_page(
 ) -> None:
     """
     :param found: All rows
-    :param design: Of the defaults. If None, that of the page there is, or else that of the page of the list
-    :param name: Of the list
-    :param pages: Where the page goes
-    :param images: Where the figure goes
+    :param design: Design of the defaults. If None, that of the existing page, or else that of the list's page
+    :param name: Name of the list
+    :param pages: Folder of the page
+    :param images: Folder of the figure
     """
     path = pages / "ablation.md"
     if design is None:

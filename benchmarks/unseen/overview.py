@@ -1,8 +1,8 @@
 """
 The table of the defaults on the first page of the results: ours against each peer, over each list of tasks.
 
-It has the numbers of the lists' own pages. At equal seconds, the slower of two runs counts with its next evaluation, which is
-the reading that is kinder to it.
+It has the numbers of the lists' own pages. At equal seconds, the slower of two runs counts with its next evaluation, the
+reading that is kinder to it.
 """
 
 from benchmarks.pages import PAGES
@@ -22,7 +22,7 @@ PEERS = {
     "trpo": "TRPO",
     "a2c": "A2C",
 }
-# The present defaults first
+# The current defaults first
 TASKS = {
     "test_2": "[thirteen](unseen_test_2.md), not chosen on these",
     "test": "[fourteen](unseen_test.md), not chosen on these, earlier defaults",
@@ -48,8 +48,8 @@ def table() -> str:
 
 def line(runs: Runs, peer: str) -> list[str]:
     """
-    :param runs: What is shown
-    :param peer: One of them
+    :param runs: The runs shown
+    :param peer: One of the peers
     :return: The probability that a run of each of ours is above one of the peer's, at equal steps and at equal seconds
     """
     at_steps = [against(scores(runs, algo), scores(runs, peer)) for algo in OURS]

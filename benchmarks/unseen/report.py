@@ -2,7 +2,7 @@
 The page of a list: ``python -m benchmarks.unseen.report development`` or ``test``.
 
 Reads ``benchmarks/results/unseen.jsonl`` and writes ``docs/results/unseen_development.md`` (``unseen_test.md``) and a figure
-in ``docs/images``. Nothing is trained. ``scores.py`` says what the figures are.
+in ``docs/images``. Nothing is trained. ``scores.py`` defines the figures.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from sb3_grpo.compare.statistics import (
     performance_profile,
 )
 
-# More are not written down one by one
+# If there are more, they are not listed one by one
 MOST_SEEDS = 3
 ALIKE = "Against PPO with observations normalised where ours are"
 TITLES = {
@@ -63,19 +63,19 @@ TITLES = {
     "test_2": "A second list of tasks that were not used to choose the defaults",
     "long": "Tasks on which earlier defaults failed",
 }
-# Where a list has become another one's: said of its looks
+# Notes on the looks at lists that are used up
 USED_UP = {
     "test": "The rules allow two. Since then the list is used for development: *staggered* was found on some of its tasks, "
     "and the test is [a second list](unseen_test_2.md). "
 }
-# A comment in Markdown: a page that is made again has the same design, whatever was tried since
+# A comment in Markdown: a page that is written again keeps its design, whatever was tried since
 BEGIN = "% Design: "
 
 
 def result(runs: Runs) -> str:
     """
-    :param runs: What is shown
-    :return: What the numbers say of ours and PPO, lists
+    :param runs: The runs shown
+    :return: What the numbers show of ours and PPO, lists
     """
     ours = [algo for algo in OURS if algo in runs.of]
     if "ppo" not in runs.of or not ours or not runs.common:
@@ -112,11 +112,11 @@ def bullets(head: str, lines: Sequence[str]) -> str:
 
 def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
     """
-    :param label: Of an algorithm
-    :param pairs: It and the other, with the slower one read at its last evaluation, and at its next one if that is another
-        matter
+    :param label: Label of an algorithm
+    :param pairs: It and the other, with the slower one read at its last evaluation, and at its next one if that gives
+        another result
     :param other: Label of the other
-    :return: What can be said of the two, and the numbers
+    :return: What can be said about the two, and the numbers
     """
     says = {word: f"{label} is {word} {other}" for word in ("above", "below")}
     says |= {"level": f"{label} and {other} are level", "undecided": f"between {label} and {other} it is undecided"}
@@ -133,9 +133,9 @@ def clause(label: str, *pairs: Pair, other: str = "PPO") -> str:
 
 def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
     """
-    :param runs: What is shown
-    :param labels: Of all that is to be shown
-    :return: What is missing, nothing if nothing is
+    :param runs: The runs shown
+    :param labels: Labels of all that should be shown
+    :return: What is missing, empty if nothing is
     """
     tasks, all_runs = LISTS[runs.list], len(LISTS[runs.list]) * SEEDS[runs.list]
     short = [algo for algo in runs.of if sum(map(len, runs.of[algo].values())) < all_runs]
@@ -150,12 +150,12 @@ def completeness(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
 
 def draw_profile(runs: Runs, path: Path, labels: Mapping[str, str] = LABELS) -> None:
     """
-    :param runs: What is shown
-    :param path: Where to save, an SVG
-    :param labels: Of the curves
+    :param runs: The runs shown
+    :param path: Where to save the SVG
+    :param labels: Labels of the curves
     """
     look, thresholds = styles(list(labels)), np.linspace(*CLIP, 161)
-    # Text as text, and the same file for the same data
+    # Keep text as text, and write the same file for the same data
     with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
         figure, axes = plt.subplots(figsize=(7.0, 3.8), layout="constrained")
         for algo in runs.of:
@@ -177,7 +177,7 @@ def draw_profile(runs: Runs, path: Path, labels: Mapping[str, str] = LABELS) -> 
 
 def made(runs: Runs) -> str:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :return: Commands, commits, machines and versions
     """
     return (
@@ -189,8 +189,8 @@ def made(runs: Runs) -> str:
 def page(found: Sequence[Row], runs: Runs) -> str:
     """
     :param found: All rows
-    :param runs: What is shown of them
-    :return: In Markdown
+    :param runs: The runs shown
+    :return: The page in Markdown
     """
     name, n_seeds = runs.list, SEEDS[runs.list]
     looks = designs(found, name)
@@ -246,8 +246,8 @@ def page(found: Sequence[Row], runs: Runs) -> str:
 
 def caption(runs: Runs) -> str:
     """
-    :param runs: What is shown
-    :return: What stands below the profiles
+    :param runs: The runs shown
+    :return: The caption of the profiles
     """
     return (
         f"*Share of runs whose normalised score is above τ, with its 95% bootstrap interval; {SEEDS[runs.list]} seeds on "
@@ -258,9 +258,9 @@ def caption(runs: Runs) -> str:
 
 def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :param looks: Designs that the list was looked at with
-    :return: The words of the page, and what the algorithms are
+    :return: The terms used on the page, and what the algorithms are
     """
     paper = "" if runs.paper == runs.design else f" (runs with the design {runs.paper})"
     return (
@@ -276,8 +276,8 @@ def _how_to_read(runs: Runs, looks: Sequence[str]) -> str:
 
 def design_of(page: Path) -> str:
     """
-    :param page: Made before
-    :return: Design that it shows
+    :param page: An existing page
+    :return: The design that it shows
     """
     return page.read_text(encoding="utf-8").splitlines()[0].removeprefix(BEGIN)
 
@@ -285,10 +285,10 @@ def design_of(page: Path) -> str:
 def write_page(found: Sequence[Row], name: str, design: str | None = None, pages: Path = PAGES, images: Path = IMAGES) -> None:
     """
     :param found: All rows
-    :param name: Of a list
-    :param design: Of GRPO and DAPO. If None, that of the page there is, or else the last one that the list was looked at with
-    :param pages: Where the page goes
-    :param images: Where the figure goes
+    :param name: Name of a list
+    :param design: Design of GRPO and DAPO. If None, that of the existing page, or else that of the last look at the list
+    :param pages: Folder of the page
+    :param images: Folder of the figure
     """
     looks, path = designs(found, name), pages / f"unseen_{name}.md"
     if design is None and path.exists():

@@ -1,7 +1,7 @@
 """
 Learn the tasks of a list with defaults: ``python -m benchmarks.unseen.run development --algos ppo grpo dapo``.
 
-Each run is a process with one torch thread; its row is appended to ``benchmarks/results/unseen.jsonl`` when it has ended.
+Each run is a process with one torch thread; its row is appended to ``benchmarks/results/unseen.jsonl`` when it ends.
 Continues where it was interrupted. Runs of our algorithms carry the name of a design (``--design``).
 """
 
@@ -31,10 +31,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
 PEERS = ("ppo", "ppo-norm", "a2c", "trpo")
 OURS = ("grpo-paper", "grpo", "dapo")
-# Shares of the budget: early ones, because ours end when PPO has made a fifth of its steps
+# Shares of the budget: early ones, because ours end when PPO has taken a fifth of its steps
 EVALUATED_AT = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 N_EPISODES, N_FINAL_EPISODES = 10, 100
-# Evaluations have seeds of their own
+# Evaluations have their own seeds
 EVALUATION_SEED = 10_000
 # What the paper optimises, with our sizes: 64 answers to a question and a single step of the optimizer are a language model's
 PAPER: dict[str, Any] = {**presets.GRPO_PAPER, "group_size": 4, "n_epochs": 10, "batch_size": 256}
@@ -42,10 +42,10 @@ PAPER: dict[str, Any] = {**presets.GRPO_PAPER, "group_size": 4, "n_epochs": 10, 
 
 class Evaluate(BaseCallback):
     """
-    Evaluates now and then, and counts the seconds of the processor in between: other work on the machine does not count.
+    Evaluates regularly, and counts the CPU seconds in between: other work on the machine does not count.
 
-    :param env: For evaluations
-    :param at: After how many steps
+    :param env: Environment for evaluations
+    :param at: Numbers of steps at which to evaluate
     """
 
     def __init__(self, env: VecEnv, at: list[float]):
@@ -63,7 +63,7 @@ class Evaluate(BaseCallback):
 
     def note(self, n_episodes: int) -> None:
         """
-        :param n_episodes: How many to play
+        :param n_episodes: Number of episodes to play
         """
         from stable_baselines3.common.evaluation import evaluate_policy
         from stable_baselines3.common.vec_env import sync_envs_normalization
@@ -83,7 +83,7 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
     """
     :param task: What to learn
     :param algo: One of ``PEERS`` or ``OURS``
-    :param seed: Of everything random
+    :param seed: Random seed
     :param changes: Arguments that a design changes
     :return: The row
     """
@@ -145,14 +145,14 @@ def rows(path: Path = RESULTS) -> list[dict[str, Any]]:
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
     """
     :param row: A run
-    :return: What tells runs apart
+    :return: What distinguishes it from other runs
     """
     return row["list"], row["task"], row["algo"], row["seed"], row["design"]
 
 
 def origin() -> dict[str, Any]:
     """
-    :return: What a row says of where it was made
+    :return: The origin of a row
     """
     from benchmarks.common import machine
 
@@ -163,8 +163,8 @@ def origin() -> dict[str, Any]:
 
 def origins(found: Sequence[dict[str, Any]]) -> str:
     """
-    :param found: Runs
-    :return: Where they were made, in words
+    :param found: Some runs
+    :return: Their origins, in words
     """
     from benchmarks.common import machine
 
@@ -185,7 +185,7 @@ def _place(cpu: str, versions: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Make the runs that have no row yet."""
+    """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", choices=LISTS)
     parser.add_argument("--algos", nargs="+", choices=(*PEERS, *OURS), default=[*PEERS, *OURS])
@@ -213,7 +213,7 @@ def main() -> None:
         {"list": args.list, "task": env_id, "algo": algo, "seed": seed, "design": args.design if algo in OURS else ""}
         for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
     ]
-    # Without normalisation it is PPO
+    # Without normalisation this is PPO
     jobs = [job for job in jobs if job["algo"] != "ppo-norm" or tasks[job["task"]].normalize]
     jobs = [job for job in jobs if key(job) not in done]
     RESULTS.parent.mkdir(exist_ok=True)

@@ -1,15 +1,15 @@
 """
-Scores of the runs on a list of tasks, and what may be said of them. What the rules of the lists leave open is fixed here:
+Scores of the runs on a list of tasks, and what may be said about them. This fixes what the rules of the lists leave open:
 
-- A score is 0 at the return of a random policy and 1 at the reference of the task. For what is computed of several tasks it is
+- A score is 0 at the return of a random policy and 1 at the reference of the task. For figures over several tasks it is
   clipped to ``CLIP``: a single run that walks over the cliff in every step would otherwise be at -8.7. The probability of
-  improvement asks only which of two runs is higher, and takes the scores as they are.
-- Tasks are put together if every algorithm shown has a run there. Where a run is missing, the page says so.
+  improvement only asks which of two runs is higher, and uses unclipped scores.
+- Tasks are combined if every algorithm shown has a run there. If a run is missing, the page says so.
 - Equal seconds, for two algorithms on a task: the time is what the faster of the two needs, median over its runs. Its runs
-  count with what they end with, those of the other with their last evaluation by then, or as a random policy if there is none
-  yet. From one evaluation to the next, steps double (the oldest rows: a fifth of a run), so that takes up to half of what the
-  slower one has done by then, and all of it if the other ends before its first evaluation. So it is also read at its next
-  evaluation, which gives it as much: what it had learned by then lies between the two, unless it forgets. A word is said only
+  count with their final score, those of the other with their last evaluation by then, or as a random policy if there is none
+  yet. From one evaluation to the next, steps double (the oldest rows: a fifth of a run), so this discards up to half of what
+  the slower one has done by then, and all of it if the other ends before its first evaluation. So it is also read at its next
+  evaluation, which adds as much: what it had learned by then lies between the two, unless it forgets. A verdict is given only
   if it holds both ways.
 - ``ppo-norm`` has PPO's runs where it is PPO.
 - "above" and "below": the interval of the probability of improvement excludes 0.5. "level": it does not, and the interval of
@@ -26,7 +26,7 @@ from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
 
 CLIP = (-0.5, 1.1)
-# Of the IQM: what is within is called level
+# Difference of the IQMs that is still called level
 MARGIN = 0.05
 
 Row = dict[str, Any]
@@ -36,12 +36,12 @@ Read = Callable[[Row, float, float], float]  # a run at a time
 
 class Runs(NamedTuple):
     """
-    What is shown.
+    The runs shown.
 
     :param list: Name of the list
-    :param design: Of GRPO and DAPO
-    :param paper: Design that the runs of ``grpo-paper`` are of
-    :param of: The runs of each algorithm that has any, for each task
+    :param design: Design of GRPO and DAPO
+    :param paper: Design of the runs of ``grpo-paper``
+    :param of: For each algorithm that has any, its runs on each task
     :param common: Tasks on which all of these have runs
     """
 
@@ -65,7 +65,7 @@ class Pair(NamedTuple):
 
     @property
     def word(self) -> str:
-        # A small difference that is there nearly everywhere is not level: the IQM leaves half of the runs out
+        # A small difference that shows nearly everywhere is not level: the IQM leaves out half of the runs
         if self.improvement.excludes(0.5):
             return "above" if self.improvement.value > 0.5 else "below"
         within = -MARGIN <= self.difference.low and self.difference.high <= MARGIN
@@ -75,8 +75,8 @@ class Pair(NamedTuple):
 def designs(found: Sequence[Row], name: str, algos: Sequence[str] = ("grpo", "dapo")) -> list[str]:
     """
     :param found: All rows
-    :param name: Of a list
-    :param algos: Of these algorithms. The paper's settings are not ours to choose, so their runs are no look at a list
+    :param name: Name of a list
+    :param algos: Algorithms of ours. The paper's settings are not ours to choose, so their runs are no look at a list
     :return: The designs that the list was looked at with, in the order of the first look
     """
     return list(dict.fromkeys(row["design"] for row in found if row["list"] == name and row["algo"] in algos))
@@ -85,11 +85,11 @@ def designs(found: Sequence[Row], name: str, algos: Sequence[str] = ("grpo", "da
 def select(found: Sequence[Row], name: str, design: str) -> Runs:
     """
     :param found: All rows
-    :param name: Of a list
-    :param design: Of GRPO and DAPO
-    :return: What is shown of them
+    :param name: Name of a list
+    :param design: Design of GRPO and DAPO
+    :return: The runs shown
     """
-    # The paper's settings need no runs of their own for each design of ours: the newest are shown
+    # The paper's settings do not need new runs for each of our designs: the newest are shown
     paper = (designs(found, name, ["grpo-paper"]) or [design])[-1]
     tasks = {task.env_id: task for task in LISTS[name]}
     of: dict[str, dict[str, list[Row]]] = {algo: {env_id: [] for env_id in tasks} for algo in (*PEERS, *OURS)}
@@ -106,8 +106,8 @@ def select(found: Sequence[Row], name: str, design: str) -> Runs:
 
 def common_tasks(of: Mapping[str, Mapping[str, Sequence[Row]]], name: str) -> list[Task]:
     """
-    :param of: The runs of each algorithm, for each task
-    :param name: Of a list
+    :param of: The runs of each algorithm on each task
+    :param name: Name of a list
     :return: Tasks on which all of these have runs
     """
     return [task for task in LISTS[name] if of and all(runs[task.env_id] for runs in of.values())]
@@ -115,34 +115,34 @@ def common_tasks(of: Mapping[str, Mapping[str, Sequence[Row]]], name: str) -> li
 
 def all_rows(runs: Runs) -> list[Row]:
     """
-    :param runs: What is shown
-    :return: One after the other
+    :param runs: The runs shown
+    :return: All of them in one list
     """
     return [row for of_one in runs.of.values() for of_task in of_one.values() for row in of_task]
 
 
 def final_returns(runs: Sequence[Row]) -> np.ndarray:
     """
-    :param runs: Of an algorithm on a task
-    :return: (n,) what they end with
+    :param runs: Runs of an algorithm on a task
+    :return: (n,) their final returns
     """
     return np.array([run["returns"][-1] for run in runs])
 
 
 def scores(runs: Runs, algo: str) -> Scores:
     """
-    :param runs: What is shown
-    :param algo: One of them
-    :return: What its runs end with, on the tasks that are put together
+    :param runs: The runs shown
+    :param algo: One of their algorithms
+    :return: Final scores of its runs, on the tasks that are combined
     """
     return [normalise(final_returns(runs.of[algo][task.env_id]), task.low, task.high) for task in runs.common]
 
 
 def with_alike(runs: Runs) -> Runs | None:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :return: The same with ``ppo-alike``, PPO with observations normalised where ours are: ``ppo-norm`` where actions are
-        continuous, ``ppo`` elsewhere. Nothing as long as runs of these are missing
+        continuous, ``ppo`` elsewhere. ``None`` as long as runs of these are missing
     """
     if "ppo-norm" not in runs.of or "ppo" not in runs.of:
         return None
@@ -154,8 +154,8 @@ def with_alike(runs: Runs) -> Runs | None:
 
 def median_seconds(runs: Sequence[Row]) -> float:
     """
-    :param runs: Of an algorithm on a task
-    :return: What they take, median
+    :param runs: Runs of an algorithm on a task
+    :return: Their median seconds
     """
     return float(np.median([run["seconds"][-1] for run in runs]))
 
@@ -163,7 +163,7 @@ def median_seconds(runs: Sequence[Row]) -> float:
 def last_by(run: Row, seconds: float, low: float) -> float:
     """
     :param run: A row
-    :param seconds: After how many
+    :param seconds: Seconds of training
     :param low: Return of a random policy
     :return: Return at the last evaluation by then
     """
@@ -174,8 +174,8 @@ def last_by(run: Row, seconds: float, low: float) -> float:
 def first_after(run: Row, seconds: float, low: float) -> float:
     """
     :param run: A row
-    :param seconds: After how many
-    :param low: Return of a random policy, as ``last_by`` has it
+    :param seconds: Seconds of training
+    :param low: Return of a random policy, as for ``last_by``
     :return: Return at the first evaluation that is not earlier, or else at the end
     """
     evaluations = zip(run["seconds"], run["returns"], strict=True)
@@ -184,11 +184,11 @@ def first_after(run: Row, seconds: float, low: float) -> float:
 
 def scores_at_equal_seconds(runs: Runs, first: str, second: str, read: Read = last_by) -> tuple[Scores, Scores]:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :param first: An algorithm
     :param second: Another
     :param read: How a run of the slower one is read
-    :return: Scores of both, when the faster one has ended
+    :return: Scores of both when the faster one has ended
     """
     both: tuple[Scores, Scores] = ([], [])
     for task in runs.common:
@@ -204,10 +204,10 @@ def scores_at_equal_seconds(runs: Runs, first: str, second: str, read: Read = la
 
 def too_early(runs: Runs, first: str, second: str) -> int:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :param first: An algorithm
     :param second: Another
-    :return: On how many of the tasks the faster one has ended before a run of the other has been evaluated
+    :return: On how many tasks the faster one ends before any run of the other has been evaluated
     """
     n_tasks = 0
     for task in runs.common:
@@ -219,7 +219,7 @@ def too_early(runs: Runs, first: str, second: str) -> int:
 def clipped(samples: Scores) -> Scores:
     """
     :param samples: Scores
-    :return: Within ``CLIP``
+    :return: The same within ``CLIP``
     """
     return [np.clip(sample, *CLIP) for sample in samples]
 
@@ -227,7 +227,7 @@ def clipped(samples: Scores) -> Scores:
 def gap_interval(samples: Scores) -> Interval:
     """
     :param samples: Scores
-    :return: How much they lack to 1 in the mean, nothing where they are above: ``rliable.metrics.aggregate_optimality_gap``
+    :return: Mean shortfall from 1, zero for scores above it: ``rliable.metrics.aggregate_optimality_gap``
     """
     band = bootstrap(lambda *drawn: 1.0 - np.minimum(np.concatenate(drawn), 1.0).mean()[None], clipped(samples))
     return Interval(*(float(part[0]) for part in band))
@@ -253,10 +253,10 @@ def against(first: Scores, second: Scores) -> Pair:
 
 def at_equal_seconds(runs: Runs, algo: str, other: str = "ppo") -> list[Pair]:
     """
-    :param runs: What is shown
-    :param algo: One of them
+    :param runs: The runs shown
+    :param algo: One of their algorithms
     :param other: Another
-    :return: The two, with the last evaluation of the slower one and with its next one
+    :return: The pair, with the last evaluation of the slower one and with its next one
     """
     return [against(*scores_at_equal_seconds(runs, algo, other, read)) for read in (last_by, first_after)]
 
@@ -264,7 +264,7 @@ def at_equal_seconds(runs: Runs, algo: str, other: str = "ppo") -> list[Pair]:
 def say(pairs: Sequence[Pair]) -> str:
     """
     :param pairs: The same two algorithms in several ways
-    :return: What can be said of them if it holds in all of these
+    :return: What can be said about them if it holds in all of these
     """
     words = {pair.word for pair in pairs}
     return words.pop() if len(words) == 1 else "undecided"

@@ -1,4 +1,4 @@
-"""Tables of a list of tasks, in Markdown. ``scores.py`` says what the figures are, ``report.py`` makes a page of them."""
+"""Tables of a list of tasks, in Markdown. ``scores.py`` defines the figures, ``report.py`` builds a page from the tables."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ LABELS = {
 
 def table_at_equal_steps(runs: Runs) -> str:
     """
-    :param runs: What is shown
+    :param runs: The runs shown
     :return: A row for each algorithm
     """
     lines = []
@@ -58,7 +58,7 @@ def table_at_equal_steps(runs: Runs) -> str:
 
 def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
     """
-    :param runs: What is shown, PPO among it
+    :param runs: The runs shown, including PPO's
     :return: A row for each other algorithm: with the last evaluation of the slower one, and with its next one
     """
     tables: tuple[list[list[str]], list[list[str]]] = ([], [])
@@ -78,7 +78,7 @@ def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
 
 def tables_against_alike(runs: Runs) -> tuple[str, str]:
     """
-    :param runs: What is shown, ``ppo-alike`` among it
+    :param runs: The runs shown, including those of ``ppo-alike``
     :return: Rows for each of ours, over all tasks and over those with continuous actions: at equal steps, and at equal seconds
     """
     steps, seconds = [], []
@@ -100,7 +100,7 @@ def tables_against_alike(runs: Runs) -> tuple[str, str]:
 
 def score_text(interval: Interval) -> str:
     """
-    :param interval: Of normalised scores or of a probability
+    :param interval: Interval of normalised scores or of a probability
     :return: Value and interval
     """
     return interval_text(interval, 1.0)
@@ -108,18 +108,18 @@ def score_text(interval: Interval) -> str:
 
 def counted(runs: Runs, algo: str) -> str:
     """
-    :param runs: What is shown
-    :param algo: One of them
-    :return: How many runs there are of how many
+    :param runs: The runs shown
+    :param algo: One of their algorithms
+    :return: The number of runs, out of how many
     """
     return f"{sum(map(len, runs.of[algo].values()))} of {len(LISTS[runs.list]) * SEEDS[runs.list]}"
 
 
 def behind(runs: Runs, algo: str) -> list[Task]:
     """
-    :param runs: What is shown
-    :param algo: One of them
-    :return: Tasks on which it gains less than half of what PPO gains over a random policy, where that is not next to nothing
+    :param runs: The runs shown
+    :param algo: One of their algorithms
+    :return: Tasks on which it gains less than half of PPO's gain over a random policy, where that gain is not close to zero
     """
     tasks = []
     for task in LISTS[runs.list]:
@@ -133,10 +133,10 @@ def behind(runs: Runs, algo: str) -> list[Task]:
 
 def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False, labels: Mapping[str, str] = LABELS) -> str:
     """
-    :param runs: What is shown
-    :param cell: What to write of the runs of an algorithm on a task
+    :param runs: The runs shown
+    :param cell: Text for the runs of an algorithm on a task
     :param marks: Whether to mark where ours are behind PPO
-    :param labels: Of the columns
+    :param labels: Labels of the columns
     :return: A row for each task, a column for each algorithm
     """
     marked = {algo: behind(runs, algo) if marks and algo in OURS else [] for algo in runs.of}
@@ -152,16 +152,16 @@ def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False, l
 
 def mean_text(runs: list[Row]) -> str:
     """
-    :param runs: Of an algorithm on a task
-    :return: Mean of what they end with
+    :param runs: Runs of an algorithm on a task
+    :return: Mean of their final returns
     """
     return number(float(final_returns(runs).mean()))
 
 
 def seeds_text(runs: list[Row]) -> str:
     """
-    :param runs: Of an algorithm on a task
-    :return: What each of them ends with
+    :param runs: Runs of an algorithm on a task
+    :return: Final return of each
     """
     values = final_returns(runs).tolist()
     return " / ".join(number(value, values) for value in values)
@@ -170,7 +170,7 @@ def seeds_text(runs: list[Row]) -> str:
 def table_of_designs(found: Sequence[Row], name: str) -> str:
     """
     :param found: All rows
-    :param name: Of a list
+    :param name: Name of a list
     :return: A row for each design that the list was looked at with
     """
     lines = []
@@ -179,7 +179,7 @@ def table_of_designs(found: Sequence[Row], name: str) -> str:
         changes = dict.fromkeys(f"`{json.dumps(row['changes'])}`" for row in of_design if "changes" in row)
         cells = []
         for algo in ("grpo", "dapo"):
-            # Of its own tasks: a design that was given up after a few of them stays here
+            # Its own tasks: a design that was given up after a few tasks stays here
             own = select([row for row in of_design if row["algo"] == algo], name, design)
             text = f"{score_text(iqm_interval(clipped(scores(own, algo))))}, {n_tasks(len(own.common))}" if own.common else ""
             cells.append(text)
@@ -190,7 +190,7 @@ def table_of_designs(found: Sequence[Row], name: str) -> str:
 
 def n_tasks(n: int) -> str:
     """
-    :param n: How many
+    :param n: Number of tasks
     :return: The same in words
     """
     return f"{n} task{'' if n == 1 else 's'}"

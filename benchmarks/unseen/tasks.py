@@ -12,14 +12,14 @@ CONTINUOUS = ("Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-
 
 class Task(NamedTuple):
     """
-    A task that is learned with defaults.
+    A task to be learned with defaults.
 
-    :param env_id: Of the environment
+    :param env_id: id of the environment
     :param timesteps: Budget
     :param low: Mean return of a random policy, 200 episodes (``python -m benchmarks.unseen.run --random``)
     :param high: Return that counts as 1: a round number near the threshold or the optimum, by judgement
     :param normalize: Whether the RL Zoo normalises observations and rewards
-    :param family: Tasks that are alike
+    :param family: Name shared by similar tasks
     """
 
     env_id: str
@@ -63,7 +63,7 @@ DEVELOPMENT = (
     Task("Reacher-v5", 100_000, -42.9, -5.0, "MuJoCo", normalize=True),
     Task("InvertedDoublePendulum-v5", 100_000, 49.7, 9_300.0, "MuJoCo", normalize=True),
     Task("FrozenLake-v1", 100_000, 0.005, 0.74, "toy text"),
-    # Was a test task until it was looked at while a rule was chosen
+    # Was a test task until it was looked at while a rule was being chosen
     Task("FrozenLake8x8-v1", 200_000, 0.005, 0.85, "toy text"),
     Task("CliffWalking-v1", 50_000, -2_074.7, -13.0, "toy text"),
     Task("MinAtar/Breakout-v1", 200_000, 0.405, 15.0, "MinAtar"),
@@ -101,7 +101,7 @@ TEST_2 = (
     Task("MiniGrid-Dynamic-Obstacles-6x6-v0", 100_000, -1.0, 0.95, "MiniGrid", normalize=True),
     Task("MiniGrid-SimpleCrossingS9N1-v0", 150_000, 0.016, 0.95, "MiniGrid", normalize=True),
 )
-# Where the former defaults had failed, with the budgets on which that was found
+# Where the former defaults had failed, with the budgets at which that was seen
 LONG = (
     Task("InvertedDoublePendulum-v5", 150_000, 49.7, 9_300.0, "MuJoCo", normalize=True),
     Task("FrozenLake-v1", 100_000, 0.005, 0.74, "toy text"),
