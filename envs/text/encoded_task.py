@@ -145,6 +145,13 @@ class EncodedTask:
                 f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
                 f"max_prompt_tokens={self.max_prompt_tokens}. Prompt: {item.prompt!r:.200}"
             )
+        vocab_size = self.tokenizer.vocab_size
+        if not all(0 <= token < vocab_size for token in tokens):
+            raise ValueError(
+                f"The tokenizer ({type(self.tokenizer).__name__}) encodes the prompt of item {index} with ids from "
+                f"{min(tokens)} to {max(tokens)}, but vocab_size={vocab_size} allows 0 to {vocab_size - 1}: vocab_size has to "
+                f"count added tokens, too. Prompt: {item.prompt!r:.200}"
+            )
         self._check_reference(index, item)
         row = np.full(self.length, PAD, np.int64)
         row[: len(tokens)] = tokens

@@ -371,15 +371,31 @@ def _with_lora(model: Any, lora: Any) -> nn.Module:
 
 def _turn_off_dropout(model: nn.Module) -> None:
     """
-    :param model: A network
+    :param model: A ``PreTrainedModel``. Its parts get copies of its configuration, which some look into at each step; the
+        model keeps its own, to be saved with
     """
+    quiet: dict[int, Any] = {}
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         # Where it is an argument of a function
-        for name in ("dropout", "attention_dropout", "activation_dropout", "hidden_dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+        _set_noise_to_zero(module)
+        config = getattr(module, "config", None)
+        if config is not None and module is not model:
+            if id(config) not in quiet:
+                quiet[id(config)] = copy.deepcopy(config)
+                _set_noise_to_zero(quiet[id(config)])
+            module.config = quiet[id(config)]
+
+
+def _set_noise_to_zero(thing: Any) -> None:
+    """
+    :param thing: A part of a model or a configuration, whose probabilities of leaving something out (units, layers), and whose
+        noise in the choice of experts, become 0
+    """
+    for name, value in vars(thing).items():
+        if isinstance(value, float) and ("drop" in name or "jitter" in name):
+            setattr(thing, name, 0.0)
 
 
 @th.no_grad()

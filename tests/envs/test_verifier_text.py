@@ -205,6 +205,17 @@ def test_prompts_have_to_fit() -> None:
         VerifierTextEnv([("abc", "b")], tokenizer=CharTokenizer("ab"))
 
 
+@pytest.mark.parametrize(("shift", "ids"), [(2, "from 3 to 3"), (-1, "from -1 to -1")])
+def test_a_tokenizer_with_ids_that_are_not_in_its_vocabulary_is_named(shift: int, ids: str) -> None:
+    class Shifted(CharTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [token + shift for token in super().encode(text)]
+
+    env = VerifierTextEnv([("b" if shift > 0 else "a", "b")], tokenizer=Shifted("ab"), max_prompt_tokens=1)
+    with pytest.raises(ValueError, match=rf"Shifted.* item 0 with ids {ids}, but vocab_size=3"):
+        env.reset()
+
+
 class Syllables(CharTokenizer):
     """Two letters are one token, any other character is one, too."""
 

@@ -139,15 +139,25 @@ def test_lora_takes_a_configuration_too(folder: str) -> None:
     assert_same(policy, policy)
 
 
-def test_the_models_own_dropout_is_off() -> None:
-    for model in (
-        make_language_model("gpt2", resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
-        make_language_model("llama", attention_dropout=0.5),
-    ):
-        policy = make_policy(model)
-        expected = log_probs(policy)
-        policy.set_training_mode(True)
-        th.testing.assert_close(log_probs(policy), expected)
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("gpt2", {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}),
+        ("llama", {"attention_dropout": 0.5}),
+        # Read from the configuration in each forward pass
+        ("falcon", {"hidden_dropout": 0.5, "attention_dropout": 0.5}),
+        ("starcoder2", {"residual_dropout": 0.5, "embedding_dropout": 0.5, "num_key_value_heads": 2}),
+        ("mixtral", {"router_jitter_noise": 0.5, "num_key_value_heads": 2, "num_local_experts": 4}),
+        ("opt", {"layerdrop": 0.9, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": None}),
+    ],
+)
+def test_the_models_own_dropout_is_off(name: str, config: dict[str, Any]) -> None:
+    policy = make_policy(make_language_model(name, initializer_range=0.3, **config))
+    expected = log_probs(policy)
+    policy.set_training_mode(True)
+    th.testing.assert_close(log_probs(policy), expected)
+    saved = policy.language_model.config.to_dict()
+    assert {key: saved[key] for key in config} == config
 
 
 def test_bfloat16(folder: str) -> None:
