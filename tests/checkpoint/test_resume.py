@@ -240,6 +240,20 @@ def test_interrupted_in_the_middle_of_a_rollout_with_callbacks(tmp_path: Path) -
     assert second.seen == 336 / 3, "what was seen before the interruption is counted"
 
 
+def test_a_resumed_training_in_another_folder(tmp_path: Path) -> None:
+    expected = digest(train(tmp_path / "first"))
+    begun = checkpoints_in(tmp_path / "first")[2]
+    # Before it has gone far, it can already be resumed from there
+    with pytest.raises(KeyboardInterrupt):
+        GRPO.resume(begun, cart_pole()).learn(callback=[Stop(at=1), TrainingCheckpoint(tmp_path / "second")])
+    assert digest(GRPO.resume(tmp_path / "second", cart_pole()).learn()) == expected
+    train(tmp_path / "other", seed=1)
+    before = checkpoints_in(tmp_path / "other")
+    with pytest.raises(ValueError, match="other has checkpoints of another training"):
+        GRPO.resume(begun, cart_pole()).learn(callback=TrainingCheckpoint(tmp_path / "other"))
+    assert checkpoints_in(tmp_path / "other") == before
+
+
 def test_environments_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
     train(tmp_path, plain, unrelated_starts=True)
     assert "make_group_env" in json.loads((checkpoints_in(tmp_path)[0] / "manifest.json").read_text())["differs"]
