@@ -86,6 +86,14 @@ def test_the_best_model_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (RUN.with_name("CartPole-v1_2") / "best_model.zip").read_bytes() == best
 
 
+def test_evaluations_go_on_beside_other_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(monkeypatch, *BEGIN)
+    before = np.load(RUN / "evaluations.npz")["timesteps"].tolist()
+    assert main([*COMMAND, "-P", "-i", str(CHECKPOINTS)]) == 0
+    after = np.load(RUN.with_name("CartPole-v1_2") / "evaluations.npz")["timesteps"].tolist()
+    assert after[:3] == before[:3] and len(after) == 7
+
+
 def test_ctrl_c_soon_after_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     once_a_minute = COMMAND[:-2]
     assert main([*once_a_minute, *BEGIN, "-f", "whole"]) == 0
