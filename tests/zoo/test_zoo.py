@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("rl_zoo3")
 
 import optuna
+import psutil
 import yaml
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
@@ -25,7 +26,7 @@ from stable_baselines3 import PPO
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR, UsageError
 from sb3_grpo.zoo.cli import _COMMANDS, main
-from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
+from sb3_grpo.zoo.studies import _start_time, give_up_orphans, make_tables, this_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -382,15 +383,21 @@ def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
 
 @pytest.mark.parametrize("platform", [sys.platform, "darwin"])
 def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
-    dead.kill()
-    dead.wait()
+    dead, unnoticed, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3))
     monkeypatch.setattr(sys, "platform", platform)
+    began = _start_time(unnoticed.pid)
+    for killed in (dead, unnoticed):
+        killed.kill()
+    dead.wait()
+    while psutil.Process(unnoticed.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     study = optuna.create_study()
     here = this_worker()
     workers = [
         (here, TrialState.RUNNING),
         (here | {"pid": dead.pid}, TrialState.FAIL),
+        # Who began it has not looked at it since
+        (here | {"pid": unnoticed.pid, "started": began}, TrialState.FAIL),
         # The number of a dead worker is that of another process now
         (here | {"pid": alive.pid, "started": here["started"] - 10}, TrialState.FAIL),
         (here | {"host": "elsewhere", "pid": dead.pid}, TrialState.RUNNING),
@@ -402,6 +409,7 @@ def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str,
     study.ask()
     give_up_orphans(study)
     alive.communicate()
+    unnoticed.wait()
     assert [trial.state for trial in study.trials] == [*(state for _, state in workers), TrialState.RUNNING]
 
 
