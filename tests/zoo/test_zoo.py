@@ -460,6 +460,12 @@ def test_atari_without_its_extra(
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
         ("train", ["-conf", "short.yml"], "The entry of dapo for CartPole-v1 in short.yml has no n_timesteps"),
+        ("train", ["-conf", "empty.yml"], "--conf-file empty.yml: hyperparameters are written ENVIRONMENT:"),
+        ("train", ["-conf", "none.yml"], "--conf-file none.yml: hyperparameters are written ENVIRONMENT:"),
+        ("train", ["-conf", "text.yml"], "n_timesteps must be a finite number, got '1e5' (str): write n_timesteps="),
+        ("train", ["-params", "n_envs:0"], "The entry of dapo for CartPole-v1: n_envs must be at least 1, got 0"),
+        ("train", ["-params", "env_kwargs:3"], "env_kwargs must be a dictionary of keyword arguments"),
+        ("train", ["--env-kwargs", "gravity:1"], "got an unexpected keyword argument 'gravity'"),
         ("train", ["-params", "learning_rate:'lin_abc'"], "learning_rate: 'lin_abc' is no schedule; write lin_0.001"),
         ("train", ["-params", "clip_range_high:'linear'"], "clip_range_high: 'linear' is no schedule"),
         ("train", ["-params", "clip_range:None"], "Invalid value for clip_range: None"),
@@ -481,6 +487,9 @@ def test_mistakes_are_named_without_a_traceback(
 ) -> None:
     Path("spoiled.yml").write_text("Acrobot-v1: [1")
     Path("short.yml").write_text("CartPole-v1: {n_envs: 1, policy: MlpPolicy}")
+    Path("text.yml").write_text("CartPole-v1: {n_timesteps: 1e5, policy: MlpPolicy}")
+    Path("empty.yml").touch()
+    Path("none.yml").write_text("CartPole-v1:")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
