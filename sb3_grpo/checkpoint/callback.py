@@ -66,7 +66,8 @@ class TrainingCheckpoint(BaseCallback):
                 "Stable-Baselines3."
             )
         resumed = model.resumption
-        if resumed is None and checkpoints_in(self.folder):
+        is_here = resumed is not None and resumed.path.resolve().parent == self.folder.resolve()
+        if not is_here and checkpoints_in(self.folder):
             raise ValueError(
                 f"{self.folder} has checkpoints of another training: go on with it by "
                 f"{type(model).__name__}.resume({str(self.folder)!r}, env), or choose another folder."
@@ -78,6 +79,7 @@ class TrainingCheckpoint(BaseCallback):
             for name, each in self.also.items():
                 if name in resumed.also:
                     each.load_state_dict(resumed.also[name])
+        if is_here:
             # What it goes on from is one
             self._plan_next(0.0)
 

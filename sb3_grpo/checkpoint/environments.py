@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
@@ -98,7 +99,15 @@ def _save_copies(copies: VecEnv) -> Any:
     for idx, episode in enumerate(episodes):
         if isinstance(episode, str):
             raise NotSavedError(f"Environment copy {idx}: {episode}")
-    return list(zip(episodes, copies.reset_infos, strict=True))
+    state = list(zip(episodes, copies.reset_infos, strict=True))
+    for idx, each in enumerate(state):
+        try:
+            cloudpickle.dumps(each)
+        except Exception as error:
+            raise NotSavedError(
+                f"Environment copy {idx}: its state, or the info of its reset, cannot be pickled ({error})."
+            ) from error
+    return state
 
 
 def _load_copies(copies: VecEnv, state: Any) -> None:

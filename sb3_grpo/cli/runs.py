@@ -111,7 +111,8 @@ def add_saving(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="FOLDER",
-        help="go on with a run that was interrupted or killed, with all of its options: it ends as if it had not been",
+        help="go on with a run that was interrupted or killed, with all of its options: it ends as if it had not been. train "
+        "takes another --device",
     )
 
 
@@ -127,27 +128,28 @@ def add_save_freq(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def arguments_of(folder: Path, argv: Sequence[str], command: str) -> argparse.Namespace:
+def arguments_of(args: argparse.Namespace) -> argparse.Namespace:
     """
-    :param folder: of a run that was interrupted
-    :param argv: the arguments of this one
-    :param command: what has to have begun the run
-    :return: the arguments of the one that began it
+    :param args: the arguments of a command that goes on with the run in ``args.resume``
+    :return: the arguments with which the run began. Another machine may have another device
     """
-    more = [each for each in argv if each.startswith("--") and not each.startswith("--res")]
+    folder, given = args.resume, [each for each in args.argv[1:] if each.startswith("--")]
+    more = [each for each in given if not each.startswith(("--res", "--device"))]
     if more:
-        raise UsageError(f"--resume takes all options from the run: leave out {' '.join(more)}")
+        raise UsageError(f"--resume takes all options but --device from the run: leave out {' '.join(more)}")
     try:
-        arguments = json.loads((folder / CONFIG).read_text())["arguments"]
+        arguments = dict(json.loads((folder / CONFIG).read_text())["arguments"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{folder} is not the folder of a run that could go on: its {CONFIG} cannot be read ({error})"
         ) from error
-    if arguments.get("command") != command:
-        raise UsageError(f"{folder} is not a run of {command}, but of {arguments.get('command')}")
+    if arguments.get("command") != args.command:
+        raise UsageError(f"{folder} is not a run of {args.command}, but of {arguments.get('command')}")
     if not (folder / CHECKPOINTS).exists():
         raise UsageError(f"{folder} has no checkpoints: the run is complete, or ended before its training began")
-    return argparse.Namespace(**{**arguments, "output": folder, "resume": folder, "argv": argv})
+    if any(each.startswith("--device") for each in given):
+        arguments["device"] = args.device
+    return argparse.Namespace(**{**arguments, "output": folder, "resume": folder, "argv": args.argv})
 
 
 def resumed_model(args: argparse.Namespace, env: Any) -> GRPO:

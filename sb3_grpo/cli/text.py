@@ -213,7 +213,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _text(args: argparse.Namespace) -> int:
     if args.resume is not None:
-        args = arguments_of(args.resume, args.argv[1:], "text")
+        args = arguments_of(args)
     with sigterm_interrupts():
         return _run(args)
 

@@ -40,6 +40,7 @@ from sb3_grpo.console import (
     announce,
     curve_figure,
     find_env,
+    is_own_error,
     missing_env_extra,
     positive,
     title,
@@ -127,6 +128,11 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
         return make_env_of(env_id, n_envs, seed)
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise missing_env_extra(spec.id, error) or UsageError(f"{env_id}: {error}") from error
+    except ValueError as error:
+        if not is_own_error(error):
+            raise
+        # More copies than there can be
+        raise UsageError(str(error)) from error
 
 
 def _choose_policy(space: spaces.Space) -> str:
@@ -154,7 +160,7 @@ def _check_device(device: str) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     if args.resume is not None:
-        args = arguments_of(args.resume, args.argv[1:], "train")
+        args = arguments_of(args)
     missing = [f"--{name}" for name in ("algo", "env") if getattr(args, name) is None]
     if missing:
         raise UsageError(f"{' and '.join(missing)} must be given, or the run that is to go on, with --resume FOLDER")

@@ -85,6 +85,8 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
         return said
     if isinstance(error, ValueError) and re.match("(Observation|Action) spaces do not match", said):
         return f"The agent was trained on another environment than --env, or with other wrappers. {said}"
+    if isinstance(error, TypeError) and "was raised from the environment creator" in said:
+        return f"--env-kwargs, or env_kwargs of the entry: {said}"
     if isinstance(error, gym.error.DependencyNotInstalled):
         return said
     if isinstance(error, ImportError) and re.search("install W&B|tensorboard is not installed", said):

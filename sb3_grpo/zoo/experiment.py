@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import optuna
+import yaml
 from rl_zoo3 import ALGOS, linear_schedule
 from rl_zoo3.exp_manager import ExperimentManager
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,6 +28,7 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
+from sb3_grpo.utils.parameters import Keywords, Number, Whole
 from sb3_grpo.zoo.going_on import CHECKPOINTS, best_model_of, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
 from sb3_grpo.zoo.search_space import needs_whole_groups
@@ -212,13 +214,21 @@ class GroupExperimentManager(ExperimentManager):
             # In place of the entry's, if it has one
             self.custom_hyperparams = {**self._with_preset(custom), "preset": None}
         if self._entry is None:
+            self._check_configuration()
             hyperparams, saved = (self._with_preset(each) for each in super().read_hyperparameters())
         else:
             hyperparams, saved = ({**self._entry, **(self.custom_hyperparams or {})} for _ in range(2))
         for name in ("n_timesteps", "policy"):
             if name not in hyperparams:
                 raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id} in {self.config} has no {name}")
-        env_kwargs = {**hyperparams.get("env_kwargs", self.env_kwargs)}
+        try:
+            # YAML takes 1e5 for a text
+            Number(1).check("n_timesteps", hyperparams["n_timesteps"])
+            Whole().check("n_envs", hyperparams.get("n_envs", 1))
+            Keywords().check("env_kwargs", hyperparams.get("env_kwargs"))
+        except ValueError as error:
+            raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id}: {error}") from error
+        env_kwargs = {**(hyperparams.get("env_kwargs") or self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
             # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
             env_kwargs = {"frameskip": 1, **env_kwargs}
@@ -227,6 +237,20 @@ class GroupExperimentManager(ExperimentManager):
             # record_video reads nothing else
             self.args.env_kwargs = env_kwargs
         return hyperparams, saved
+
+    def _check_configuration(self) -> None:
+        """
+        :raises UsageError: if the file is YAML without an entry that can be read
+        """
+        if not self.config.endswith((".yml", ".yaml")):
+            return
+        try:
+            entries = yaml.safe_load(Path(self.config).read_text("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"--conf-file {self.config}: {error}") from error
+        names = (self.env_name.gym_id, "atari", "default")
+        if not isinstance(entries, dict) or not all(isinstance(entries[name], dict) for name in names if name in entries):
+            raise UsageError(f"--conf-file {self.config}: hyperparameters are written ENVIRONMENT: {{name: value}}")
 
     def _with_preset(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """

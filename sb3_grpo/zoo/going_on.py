@@ -1,5 +1,6 @@
 """Trainings of the RL Zoo that go on from a checkpoint."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,15 @@ def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
     :param callbacks: of a training
     :return: what a checkpoint keeps of them
     """
-    everyone = [each for callback in callbacks for each in _and_inside(callback)]
-    return {f"{i} {type(each).__name__}": CallbackState(each) for i, each in enumerate(everyone)}
+    seen: Counter[str] = Counter()
+    states: dict[str, Stateful] = {}
+    for callback in callbacks:
+        for each in _and_inside(callback):
+            name = type(each).__name__
+            seen[name] += 1
+            # Not by their places: an option such as -P, given now and not then, puts another before them
+            states[f"{name} {seen[name]}"] = CallbackState(each)
+    return states
 
 
 def _and_inside(callback: BaseCallback) -> Iterator[BaseCallback]:

@@ -67,8 +67,10 @@ def _has_ended(worker: dict[str, Any]) -> bool:
     :return: whether this process of this machine has ended
     """
     try:
-        # Another one may have its number by now: where a container is started again, it often has
-        return abs(_start_time(worker["pid"]) - worker["started"]) > 1.0
+        # Another one may have its number by now: where a container is started again, it often has. And one that was killed
+        # keeps its own until the process that began it asks for its end
+        another = abs(_start_time(worker["pid"]) - worker["started"]) > 1.0
+        return another or psutil.Process(worker["pid"]).status() == psutil.STATUS_ZOMBIE
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (PermissionError, psutil.AccessDenied):

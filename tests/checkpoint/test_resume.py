@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +239,39 @@ def test_interrupted_in_the_middle_of_a_rollout_with_callbacks(tmp_path: Path) -
     resumed.learn(callback=[second, TrainingCheckpoint(tmp_path, also={"stop": second})])
     assert digest(resumed) == expected
     assert second.seen == 336 / 3, "what was seen before the interruption is counted"
+
+
+def test_a_resumed_training_in_another_folder(tmp_path: Path) -> None:
+    expected = digest(train(tmp_path / "first"))
+    begun = checkpoints_in(tmp_path / "first")[2]
+    # Before it has gone far, it can already be resumed from there
+    with pytest.raises(KeyboardInterrupt):
+        GRPO.resume(begun, cart_pole()).learn(callback=[Stop(at=1), TrainingCheckpoint(tmp_path / "second")])
+    assert digest(GRPO.resume(tmp_path / "second", cart_pole()).learn()) == expected
+    train(tmp_path / "other", seed=1)
+    before = checkpoints_in(tmp_path / "other")
+    with pytest.raises(ValueError, match="other has checkpoints of another training"):
+        GRPO.resume(begun, cart_pole()).learn(callback=TrainingCheckpoint(tmp_path / "other"))
+    assert checkpoints_in(tmp_path / "other") == before
+
+
+class Connected(ToyEnv):
+    """Its infos have what cannot be pickled."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**kwargs)
+        return observation, {**info, "connection": threading.Lock()}
+
+
+def test_what_cannot_be_pickled_ends_no_training(tmp_path: Path) -> None:
+    def make_env() -> VecEnv:
+        return make_group_env(Connected, n_envs=2, seed=0)
+
+    train(tmp_path, make_env, steps=100)
+    differs = json.loads((checkpoints_in(tmp_path)[-1] / "manifest.json").read_text())["differs"]
+    assert "Environment copy 0" in differs and "cannot be pickled" in differs
+    with pytest.warns(UserWarning, match="cannot be pickled .* goes on with new episodes"):
+        GRPO.resume(tmp_path, make_env()).learn()
 
 
 def test_environments_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:

@@ -289,6 +289,7 @@ def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.Capt
     [
         ("sb3_grpo.envs:VerifierText-v0", (), "python -m sb3_grpo text"),
         ("Blackjack-v1", (), "observation space is not supported"),
+        ("CartPole-v1", ("--n-envs", "65537"), "n_envs must be between 1 and 65536"),
         pytest.param(
             "CartPole-v1",
             ("--device", "cuda"),

@@ -85,6 +85,16 @@ def test_a_text_training_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert config("out")["evaluation"] == config("whole")["evaluation"]
 
 
+@pytest.mark.parametrize("option", [["--device", "cpu"], ["--device=cpu"]])
+def test_on_another_device(option: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_at(monkeypatch, EpisodeReturns, 500, KeyboardInterrupt)
+    assert main([*TRAIN, "--no-clip", "--output", "out"]) == 130
+    began = config("out")
+    Path("out/config.json").write_text(json.dumps({**began, "arguments": {**began["arguments"], "device": "cuda:99"}}))
+    assert main(["train", "--resume", "out", *option]) == 0
+    assert config("out")["training"]["steps"] == 3072
+
+
 def test_a_defect_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_at(monkeypatch, EpisodeReturns, 1000, RuntimeError)
     with pytest.raises(RuntimeError, match="a defect"):
@@ -135,9 +145,10 @@ def test_a_full_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     [
         (["train"], "--algo and --env must be given"),
         (["train", "--resume", "nowhere"], "nowhere is not the folder of a run"),
-        (["train", "--resume", "out", "--env", "CartPole-v1"], "takes all options from the run: leave out --env"),
+        (["train", "--resume", "out", "--env", "CartPole-v1"], "takes all options but --device from the run: leave out --env"),
         (["text", "--resume", "out"], "not a run of text, but of train"),
         (["train", "--resume", "out"], "has no checkpoints: the run is complete"),
+        (["train", "--resume", "part"], "not a run of train, but of None"),
         ([*TRAIN, "--output", "part"], "go on with --resume part"),
         ([*TRAIN, "--output", "a part"], "go on with --resume 'a part'"),
     ],
@@ -146,5 +157,6 @@ def test_what_cannot_go_on(arguments: list[str], message: str, capsys: pytest.Ca
     for name in ("out", "part/checkpoints", "a part/checkpoints"):
         Path(name).mkdir(parents=True)
     Path("out/config.json").write_text(json.dumps({"arguments": {"command": "train"}}))
+    Path("part/config.json").write_text(json.dumps({"arguments": []}))
     assert main(arguments) == 2
     assert message in " ".join(capsys.readouterr().err.split())

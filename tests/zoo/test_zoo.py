@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("rl_zoo3")
 
 import optuna
+import psutil
 import yaml
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
@@ -25,7 +26,7 @@ from stable_baselines3 import PPO
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR, UsageError
 from sb3_grpo.zoo.cli import _COMMANDS, main
-from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
+from sb3_grpo.zoo.studies import _start_time, give_up_orphans, make_tables, this_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -382,15 +383,21 @@ def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
 
 @pytest.mark.parametrize("platform", [sys.platform, "darwin"])
 def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
-    dead.kill()
-    dead.wait()
+    dead, unnoticed, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3))
     monkeypatch.setattr(sys, "platform", platform)
+    began = _start_time(unnoticed.pid)
+    for killed in (dead, unnoticed):
+        killed.kill()
+    dead.wait()
+    while psutil.Process(unnoticed.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
     study = optuna.create_study()
     here = this_worker()
     workers = [
         (here, TrialState.RUNNING),
         (here | {"pid": dead.pid}, TrialState.FAIL),
+        # Who began it has not looked at it since
+        (here | {"pid": unnoticed.pid, "started": began}, TrialState.FAIL),
         # The number of a dead worker is that of another process now
         (here | {"pid": alive.pid, "started": here["started"] - 10}, TrialState.FAIL),
         (here | {"host": "elsewhere", "pid": dead.pid}, TrialState.RUNNING),
@@ -402,6 +409,7 @@ def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str,
     study.ask()
     give_up_orphans(study)
     alive.communicate()
+    unnoticed.wait()
     assert [trial.state for trial in study.trials] == [*(state for _, state in workers), TrialState.RUNNING]
 
 
@@ -452,6 +460,12 @@ def test_atari_without_its_extra(
         ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
         ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
         ("train", ["-conf", "short.yml"], "The entry of dapo for CartPole-v1 in short.yml has no n_timesteps"),
+        ("train", ["-conf", "empty.yml"], "--conf-file empty.yml: hyperparameters are written ENVIRONMENT:"),
+        ("train", ["-conf", "none.yml"], "--conf-file none.yml: hyperparameters are written ENVIRONMENT:"),
+        ("train", ["-conf", "text.yml"], "n_timesteps must be a finite number, got '1e5' (str): write n_timesteps="),
+        ("train", ["-params", "n_envs:0"], "The entry of dapo for CartPole-v1: n_envs must be at least 1, got 0"),
+        ("train", ["-params", "env_kwargs:3"], "env_kwargs must be a dictionary of keyword arguments"),
+        ("train", ["--env-kwargs", "gravity:1"], "got an unexpected keyword argument 'gravity'"),
         ("train", ["-params", "learning_rate:'lin_abc'"], "learning_rate: 'lin_abc' is no schedule; write lin_0.001"),
         ("train", ["-params", "clip_range_high:'linear'"], "clip_range_high: 'linear' is no schedule"),
         ("train", ["-params", "clip_range:None"], "Invalid value for clip_range: None"),
@@ -473,6 +487,9 @@ def test_mistakes_are_named_without_a_traceback(
 ) -> None:
     Path("spoiled.yml").write_text("Acrobot-v1: [1")
     Path("short.yml").write_text("CartPole-v1: {n_envs: 1, policy: MlpPolicy}")
+    Path("text.yml").write_text("CartPole-v1: {n_timesteps: 1e5, policy: MlpPolicy}")
+    Path("empty.yml").touch()
+    Path("none.yml").write_text("CartPole-v1:")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
     assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")

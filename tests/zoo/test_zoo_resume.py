@@ -1,5 +1,6 @@
 """Trainings of the RL Zoo's command line that were interrupted, and go on."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,27 @@ def test_the_best_model_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     best = (RUN / "best_model.zip").read_bytes()
     assert main([*COMMAND, "-i", str(CHECKPOINTS)]) == 0
     assert (RUN.with_name("CartPole-v1_2") / "best_model.zip").read_bytes() == best
+
+
+def test_evaluations_go_on_beside_other_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(monkeypatch, *BEGIN)
+    before = np.load(RUN / "evaluations.npz")["timesteps"].tolist()
+    assert main([*COMMAND, "-P", "-i", str(CHECKPOINTS)]) == 0
+    after = np.load(RUN.with_name("CartPole-v1_2") / "evaluations.npz")["timesteps"].tolist()
+    assert after[:3] == before[:3] and len(after) == 7
+
+
+def test_ctrl_c_soon_after_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    once_a_minute = COMMAND[:-2]
+    assert main([*once_a_minute, *BEGIN, "-f", "whole"]) == 0
+    end_at(monkeypatch, 700, KeyboardInterrupt)
+    assert main([*once_a_minute, *BEGIN]) == 0
+    second = RUN.with_name("CartPole-v1_2")
+    end_at(monkeypatch, 700, KeyboardInterrupt)
+    assert main([*once_a_minute, "-i", str(CHECKPOINTS)]) == 0
+    assert main([*once_a_minute, "-i", str(second / "checkpoints")]) == 0
+    shutil.rmtree(second / "checkpoints")
+    assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
 
 
 @pytest.mark.slow
