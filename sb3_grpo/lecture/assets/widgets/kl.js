@@ -8,7 +8,7 @@ function whoseGradient(gradient, forward, backward) {
   return near(gradient, backward) ? "KL(ref ‖ policy)" : "no";
 }
 const PLAIN_SAYS = {
-  yes: "as it stands, it has it too, because the policy itself acted",
+  yes: "as it stands, it has that gradient too, because the policy itself acted",
   zero: "as it stands, its gradient is zero",
   "KL(ref ‖ policy)": "as it stands, it has that of KL(reference ‖ policy)",
   no: "as it stands, it has the gradient of neither divergence",
