@@ -20,7 +20,7 @@ SAYS = {
     ("loss-weights", "equal lengths"): "the three averages agree",
     ("kl", "the policy has nearly lost C"): "it has that of KL(reference \u2016 policy)",
     ("kl", "k1 as it stands"): "its gradient is zero",
-    ("kl", "k2 as it stands"): "so has it as it stands",
+    ("kl", "k2 as it stands"): "as it stands, it has that gradient too",
     ("kl", "k2, an earlier policy acted"): "the gradient of neither divergence",
     ("kl", "policy = reference"): "KL(policy \u2016 reference) = 0.000",
     ("overlong", "half-way"): "penalty \u22120.50",

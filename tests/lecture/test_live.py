@@ -46,7 +46,7 @@ def test_trains_between_frames_and_pauses_by_keyboard(opened: Any) -> None:
     steps = opened.evaluate(STEPS)
     opened.wait_for_timeout(400)
     assert opened.evaluate(STEPS) == steps
-    live.get_by_role("button", name="Go on", exact=True).click()
+    live.get_by_role("button", name="Resume", exact=True).click()
     until(opened, f"Math.min(...{STEPS}) > {min(steps)}")
     live.get_by_role("button", name="Start over", exact=True).click()
     assert "This is a recording" in live.locator(".says").inner_text()

@@ -16,11 +16,11 @@ function parse(text) {
 
 function judge(form) {
   const output = form.querySelector("output"), input = form.querySelector("input");
-  if (solved.has(form.id)) { output.className = "good"; output.textContent = "Right, earlier."; }
+  if (solved.has(form.id)) { output.className = "good"; output.textContent = "Right, answered earlier."; }
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const value = parse(input.value);
-    if (!Number.isFinite(value)) { output.className = "bad"; output.textContent = "A number, please, such as \u22121.06."; return; }
+    if (!Number.isFinite(value)) { output.className = "bad"; output.textContent = "Enter a number, such as \u22121.06."; return; }
     const right = Math.abs(value - Number(form.dataset.answer)) <= Number(form.dataset.tolerance);
     output.className = right ? "good" : "bad";
     output.textContent = right ? "Right." : "Not yet.";
@@ -38,7 +38,7 @@ function line(name) {
 
 function report() {
   const needed = Math.ceil(PASS_MARK * EXERCISES.length), n = EXERCISES.filter((form) => solved.has(form.id)).length;
-  document.getElementById("score").textContent = `${n} of ${EXERCISES.length} exercises are right; ${n >= needed ? "passed" : `${needed} pass`}.`;
+  document.getElementById("score").textContent = `${n} of ${EXERCISES.length} exercises are right; ${n >= needed ? "passed" : `${needed} needed to pass`}.`;
   document.getElementById("line").textContent = line(document.getElementById("student").value);
 }
 
@@ -56,7 +56,7 @@ function collect(lines) {
     el("tbody", {}, body.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, String(cell)))))));
   return el("div", {},
     el("p", {}, `${rows.length} lines, ${rows.filter(passed).length} passed.`),
-    table(["student", "exercises of", "right", "passed"], rows.map((row) => [row.student, row.of, `${row.n} of ${row.all}`, passed(row) ? "yes" : "no"])),
+    table(["student", "exercises from", "right", "passed"], rows.map((row) => [row.student, row.of, `${row.n} of ${row.all}`, passed(row) ? "yes" : "no"])),
     table(["exercise", "students who solved it"], [...solvers]));
 }
 

@@ -70,7 +70,7 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
 }
 
 // Where recorded numbers come from
-const madeBy = ({ seeds, command, cpu, cores, versions }) => el("p", { class: "note made" }, `Made by ${command}: seeds ${seeds.join(", ")}; ${cpu}, ${cores} cores; torch ${versions.torch}, Stable-Baselines3 ${versions.stable_baselines3}, sb3-grpo ${versions.sb3_grpo}.`);
+const madeBy = ({ seeds, command, cpu, cores, versions }) => el("p", { class: "note made" }, `Recorded by ${command}: seeds ${seeds.join(", ")}; ${cpu}, ${cores} cores; torch ${versions.torch}, Stable-Baselines3 ${versions.stable_baselines3}, sb3-grpo ${versions.sb3_grpo}.`);
 
 // Controls: each knows how to show the state, tells of changes, and which value an address may give it
 const range = (key, label, low, high, step, digits = 2) => (change) => {

@@ -5,7 +5,7 @@ widget("baseline", {
     options: ["None, 0", "A smaller one, 3.6", "The average, 8.4"],
     right: 1,
     state: { p: 0.8, r: 10, o: 2, b: 3.6 },
-    because: "The best baseline weighs each reward with the squared score, and the rare action, now “Sydney”, has the larger score. The average is nearly always a good choice and needs no scores, so everybody takes that.",
+    because: "The best baseline weights each reward by the squared score, and the rare action, now “Sydney”, has the larger score. The average is nearly always a good choice and needs no scores, so it is the usual one.",
   },
   examples: {
     "no baseline": { p: 0.2, r: 10, o: 2, b: 0 },
@@ -32,7 +32,7 @@ widget("baseline", {
     plane.dot(b, noise, "orange", 8);
     const row = (name, share, reward, adds) => el("tr", {}, el("th", { scope: "row" }, name), [fmt(share), fmt(reward, 1), fmt(reward - b, 1), fmt(adds)].map((cell) => el("td", {}, cell)));
     return el("div", { class: "pictures" },
-      el("figure", {}, plane.root, el("figcaption", {}, "Orange: standard deviation of one sample’s gradient. Blue, dashed: its expectation. Grey: where the noise is least.")),
+      el("figure", {}, plane.root, el("figcaption", {}, "Orange: standard deviation of one sample’s gradient. Blue, dashed: its expectation. Grey: the baseline with the least noise.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
         el("table", {}, el("thead", {}, el("tr", {}, ["action", "π", "R", "R − b", "adds to the gradient"].map((head) => el("th", { scope: "col" }, head)))),
           el("tbody", {}, row("Canberra", p, r, first), row("Sydney", 1 - p, o, second)))));

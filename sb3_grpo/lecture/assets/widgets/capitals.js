@@ -21,7 +21,7 @@ function capitalShares() {
     DATA.capitals.right[which].forEach((curve) => p.line(curve.map((value, x) => [x, value]), `${colour} thin`));
     p.line(DATA.capitals.mean[which].map((value, x) => [x, value]), colour);
   });
-  return el("figure", {}, p.root, el("figcaption", {}, "Probability of a right answer, mean over questions. Blue: all 46. Orange: the 11 whose largest city is another one. Thick: mean of three seeds, thin: each."));
+  return el("figure", {}, p.root, el("figcaption", {}, "Probability of a right answer, mean over questions. Blue: all 46. Orange: the 11 whose capital is not the largest city. Thick: mean of three seeds, thin: each seed."));
 }
 
 function capitalTable(country) {
@@ -35,11 +35,11 @@ function capitalTable(country) {
 widget("capitals", {
   state: { country: capitalCountries[0] },
   guess: {
-    question: "“Paris” is right, and has probability 95% before. What does it gain?",
-    options: ["It becomes certain", "Nothing to speak of"],
+    question: "“Paris” is right and has probability 95% before training. What does it gain?",
+    options: ["It becomes certain", "Hardly anything"],
     right: 1,
     state: { country: "France" },
-    because: "Nearly all members of its groups are right. Most of these groups are dead, and in the others the advantage of a right answer is small. Meanwhile updates for other questions move the network that all share.",
+    because: "Nearly all members of its groups are right. Most of these groups are dead, and in the others the advantage of a right answer is small. Meanwhile, updates for other questions move the network that all questions share.",
   },
   controls: [choice("country", "Question: the capital of", Object.fromEntries(capitalCountries.map((country) => [country, country])))],
   draw({ country }) {

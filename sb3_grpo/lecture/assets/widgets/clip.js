@@ -43,7 +43,7 @@ widget("clip", {
     }
     p.dot(r, value, slope === 0 ? "orange" : "green", 8);
     return el("div", { class: "pictures" },
-      el("figure", {}, p.root, el("figcaption", {}, "Blue: what is maximised. Dashed: without the clip, and the edges 1 − ε and 1 + ε. The arrow: where the gradient pushes the ratio.")),
+      el("figure", {}, p.root, el("figcaption", {}, "Blue: the objective. Dashed: without the clip, and the bounds 1 − ε and 1 + ε. Arrow: where the gradient pushes the ratio.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
         el("table", {}, el("tbody", {}, Object.entries(cases).map(([name, [here, what]]) =>
           el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row", class: "narrow" }, here ? "▸ " : "", name), el("td", {}, what)))))));

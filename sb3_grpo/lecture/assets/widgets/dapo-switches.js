@@ -19,7 +19,7 @@ function switchesSay(recorded, arm) {
   const digits = meanDigits(recorded), of = (name) => intervalText(recorded.arms[name].mean, digits);
   const ends = `GRPO ${of("00000")}, DAPO ${of("11111")}`;
   const what = `${recorded.score}, mean over ${recorded.steps.toLocaleString("en")} ${recorded.unit}`;
-  if (!recorded.arms[arm]) return `${armTitle(recorded, arm)} was not measured on this task. The ends were: ${ends} (${what}).`;
+  if (!recorded.arms[arm]) return `${armTitle(recorded, arm)} was not measured on this task. For comparison: ${ends} (${what}).`;
   if (arm === "00000" || arm === "11111") return `${recorded.title}: ${ends} (${what}).`;
   const [, low, high] = recorded.arms[arm].mean, [, grpoLow, grpoHigh] = recorded.arms["00000"].mean;
   const against = low > grpoHigh ? "It is above GRPO, and the intervals do not overlap." : high < grpoLow ? "It is below GRPO, and the intervals do not overlap." : "Its interval overlaps GRPO’s.";
@@ -51,10 +51,10 @@ widget("dapo-switches", {
   state: { task: "control", clip: 1, dynamic: 0, step: 1, overlong: 1, kl: 1 },
   guess: {
     question: "In DAPO’s paper, dynamic sampling brought the most: 8 of 20 points. On Acrobot every episode that fails takes 500 steps. What does dynamic sampling bring there?",
-    options: ["The most again", "Nothing that shows", "It costs"],
+    options: ["The most again", "No visible difference", "It hurts"],
     right: 1,
     state: { task: "control", clip: 0, dynamic: 1, step: 0, overlong: 0, kl: 0 },
-    because: `On average over the other changes it is worth ${intervalText(DATA.switches.control.main[1], 0)} points of return: some seeds gain, others lose. Early in training most groups are dead, and each that is thrown away has cost 2,000 steps.`,
+    because: `On average over the other changes it is worth ${intervalText(DATA.switches.control.main[1], 0)} points of return: some seeds gain, others lose. Early in training, most groups are dead, and each dropped group has cost 2,000 steps.`,
   },
   examples: {
     "GRPO": { task: "control", clip: 0, dynamic: 0, step: 0, overlong: 0, kl: 0 },
@@ -78,11 +78,11 @@ widget("dapo-switches", {
       el("p", { class: "says", "aria-live": "polite" }, says),
       el("div", { class: "pictures" },
         el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
-          el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `What is ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
-        el("div", {}, el("table", {}, el("caption", {}, `What each is worth, the others as they are: ${recorded.score}, mean over the training`),
+          el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `The changes ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
+        el("div", {}, el("table", {}, el("caption", {}, `What each change is worth, with the others as set: ${recorded.score}, mean over training`),
           el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
           el("tbody", {}, worthRows(recorded, state))),
-        el("p", { class: "note" }, "With and without it on the same seeds: so these intervals are narrower than those of the curves."))),
+        el("p", { class: "note" }, "Each change is compared on the same seeds, so these intervals are narrower than those of the curves."))),
     ];
   },
 });

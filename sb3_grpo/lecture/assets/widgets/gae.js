@@ -6,11 +6,11 @@ const K_STEPS = [1, 2, 3, 5];
 widget("gae", {
   state: { lambda: 0.95, error: 0, n: 16 },
   guess: {
-    question: "This critic is exact. Suppose that it is half wrong, with 16 episodes for an update. Which λ gives the gradient with the smallest error?",
+    question: "This critic is exact. Suppose it is half wrong, with 16 episodes per update. Which λ gives the gradient with the smallest error?",
     options: ["0: trust the critic at once", "Something in between", "1: never trust it"],
     right: 1,
     state: { lambda: 0.8, error: 0.5, n: 16 },
-    because: "At λ = 0 the critic’s error goes into the gradient whole and no number of episodes takes it out. At λ = 1 it is gone, and the noise of ten steps is in its place.",
+    because: "At λ = 0 the critic’s full error enters the gradient, and no number of episodes removes it. At λ = 1 it is gone, replaced by the noise of ten steps.",
   },
   examples: {
     "critic half wrong": { lambda: 0.8, error: 0.5, n: 16 },
@@ -22,7 +22,7 @@ widget("gae", {
   controls: [
     range("lambda", "λ", 0, 1, 0.01),
     range("error", "Error of the critic (0 exact, 1 knows nothing)", 0, 1.4, 0.05),
-    range("n", "Episodes of an update", 4, 128, 4, 0),
+    range("n", "Episodes per update", 4, 128, 4, 0),
   ],
   draw({ lambda, error, n }) {
     const parts = ([bias, noise]) => ({ bias: bias ** 2, noise: noise ** 2 / n, sum: bias ** 2 + noise ** 2 / n });
@@ -48,7 +48,7 @@ widget("gae", {
     }
     plane.dot(lambda, here.sum, "green", 8);
     return el("div", { class: "pictures" },
-      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, in squared lengths of the true one. Orange: bias. Blue: noise. Green: both. Grey line: the best λ. Grey dots: returns of 1, 2, 3 and 5 steps, each at the λ that looks as far ahead on average, 1 − 1/k for k steps.")),
+      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, relative to its squared length. Orange: bias. Blue: noise. Green: their sum. Grey line: the best λ. Grey dots: returns of 1, 2, 3 and 5 steps, each at the λ that looks as far ahead on average, 1 − 1/k for k steps.")),
       el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says), estimatorTable(lambda, error, n)));
   },
 });

@@ -1,10 +1,10 @@
 widget("group-size", {
   state: { p: 0.5, G: 4 },
   guess: {
-    question: "A question is answered right with probability 0.9, and G = 8. How many of its groups are dead?",
+    question: "A question is answered right with probability 0.9, and G = 8. What share of its groups is dead?",
     options: ["1%", "10%", "43%"],
     right: 2,
-    because: "0.9 to the power of 8 is 0.43: what the policy does well has little left to compare.",
+    because: "0.9 to the power of 8 is 0.43: where the policy does well, there is little left to compare.",
     state: { p: 0.9, G: 8 },
   },
   examples: {

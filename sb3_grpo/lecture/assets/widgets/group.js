@@ -49,11 +49,11 @@ function groupSays(rows, isLive, scale, ddof, leaveOneOut, sampling) {
 widget("group", {
   state: { rewards: "2, 10, 3", ddof: "0", loo: 0, scale: "group", sampling: 0 },
   guess: {
-    question: "Three answers are rewarded with 10, 10 and 10. What does the policy learn from them?",
+    question: "Three answers get the rewards 10, 10 and 10. What does the policy learn from them?",
     options: ["To give all three more often", "Nothing", "It depends on the critic"],
     right: 1,
     state: { rewards: "2, 10, 3; 10, 10, 10", ddof: "0", loo: 0, scale: "group", sampling: 0 },
-    because: "Each reward is its group’s mean. All advantages are zero: the group is dead, however good its answers are. There is no critic to ask.",
+    because: "Each reward equals the group’s mean, so all advantages are zero: the group is dead, however good its answers are. There is no critic to ask.",
   },
   examples: {
     "3.8, 5.2, 6.1": { rewards: "3.8, 5.2, 6.1", ddof: "1", loo: 0, scale: "group", sampling: 0 },

@@ -8,10 +8,10 @@ function whoseGradient(gradient, forward, backward) {
   return near(gradient, backward) ? "KL(ref ‖ policy)" : "no";
 }
 const PLAIN_SAYS = {
-  yes: "so has it as it stands, because the policy itself acted",
-  zero: "as it stands its gradient is zero",
-  "KL(ref ‖ policy)": "as it stands it has that of KL(reference ‖ policy)",
-  no: "as it stands it has the gradient of neither divergence",
+  yes: "as it stands, it has that gradient too, because the policy itself acted",
+  zero: "as it stands, its gradient is zero",
+  "KL(ref ‖ policy)": "as it stands, it has that of KL(reference ‖ policy)",
+  no: "as it stands, it has the gradient of neither divergence",
 };
 
 // Bars for three actions, of several kinds side by side
@@ -83,7 +83,7 @@ widget("kl", {
         el("figure", {}, actionBars([["blue", p], ["grey", ref]], [0, 1], `Policy ${words(p)}; reference ${words(ref)}`), el("figcaption", {}, "Probabilities. Blue: the policy. Grey: the reference.")),
         el("figure", {}, actionBars([["blue", push(forward)], ["green", push(weighted)], ["orange", push(plain)]], [-reach, reach], `Push on the logits: exact ${words(push(forward))}; ${name} with the ratio ${words(push(weighted))}; as it stands ${words(push(plain))}`), el("figcaption", {}, `Where a gradient step pushes the logits. Blue: exact. Green: ${name} with the ratio. Orange: ${name} as it stands.`))),
       klTables(values, gradients, forward, backward),
-      el("p", { class: "note" }, "Mean and noise (standard deviation): over actions of the policy. Gradients: by the logits of A, B and C, expected over the actions of whoever acted; r is the ratio of the policy to whoever acted."),
+      el("p", { class: "note" }, "Mean and noise (standard deviation) are over actions of the policy. Gradients are with respect to the logits of A, B and C, in expectation over the actions of the acting policy; r is the ratio of the policy to the acting one."),
     ];
   },
 });

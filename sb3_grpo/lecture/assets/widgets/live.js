@@ -53,7 +53,7 @@ function liveSays(curves) {
   const names = Object.keys(curves).filter((name) => Number.isFinite(liveLast(curves[name], LIVE_MEASURES.return)));
   if (!names.length) return "Nothing has been trained with these settings yet.";
   const of = (measure, digits) => names.map((name) => `${name} ${fmt(liveLast(curves[name], measure), digits)}`).join(", ");
-  return `Mean return of three seeds, of at most 500: ${of(LIVE_MEASURES.return, 0)}. Entropy: ${of(LIVE_MEASURES.entropy, 2)}.`;
+  return `Mean return of three seeds (500 at most): ${of(LIVE_MEASURES.return, 0)}. Entropy: ${of(LIVE_MEASURES.entropy, 2)}.`;
 }
 
 function liveTable(curves) {
@@ -72,10 +72,10 @@ function livePicture(curves) {
   const small = (measure, of, options) => livePlot(of, measure, { height: 180, ...options });
   return [
     el("div", { class: "pictures" },
-      el("figure", {}, livePlot(curves, 1, { y: [0, 500], label: says, yLabel: "return", height: 360 }), el("figcaption", {}, "Return of the last 32 episodes. Thick: mean of three seeds, thin: each of them.")),
+      el("figure", {}, livePlot(curves, 1, { y: [0, 500], label: says, yLabel: "return", height: 360 }), el("figcaption", {}, "Return of the last 32 episodes. Thick: mean of three seeds, thin: each seed.")),
       el("div", {},
-        el("figure", {}, small(2, curves, { y: [0, 0.7], label: `Entropy. ${says}`, yLabel: "entropy" }), el("figcaption", {}, "Entropy of the policy: 0.69 is a coin, 0 always the same action.")),
-        el("figure", {}, small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), el("figcaption", {}, "Share of dead groups, whose members all came to the same.")))),
+        el("figure", {}, small(2, curves, { y: [0, 0.7], label: `Entropy. ${says}`, yLabel: "entropy" }), el("figcaption", {}, "Entropy of the policy: 0.69 is a coin toss, 0 always the same action.")),
+        el("figure", {}, small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), el("figcaption", {}, "Share of dead groups, whose members all have the same return.")))),
     liveTable(curves),
   ];
 }
@@ -89,11 +89,11 @@ function liveCurves(runs) {
 widget("live", {
   state: { seed: 1, lr: "0.01", clip: 1, kind: "return_to_go", groupSize: "8" },
   guess: {
-    question: "Ten times the learning rate, and no clip. What becomes of the policy?",
+    question: "Ten times the learning rate, and no clip. What happens to the policy?",
     options: ["It learns ten times as fast", "It becomes certain too early", "It stays a coin"],
     right: 1,
     state: { seed: 1, lr: "0.1", clip: 0, kind: "return_to_go", groupSize: "8" },
-    because: "PPO’s and DAPO’s entropy falls to nearly 0 with the first updates; GRPO’s KL term pulls it back, again and again. A policy that always does the same makes groups whose members all come to the same: there is nothing to compare.",
+    because: "PPO’s and DAPO’s entropy falls to nearly 0 in the first updates; GRPO’s KL term pulls it back, again and again. If a policy always does the same, all members of a group get the same return: there is nothing to compare.",
   },
   examples: {
     "As it should be": { seed: 1, lr: "0.01", clip: 1, kind: "return_to_go", groupSize: "8" },
@@ -123,7 +123,7 @@ widget("live", {
     const figures = el("div", {}), status = el("p", { class: "says", "aria-live": "polite" });
     const train = el("button", { type: "button", onclick: () => toggle() }), reset = el("button", { type: "button", onclick: () => again() }, "Start over");
     const show = () => figures.replaceChildren(...livePicture(liveCurves(live ? live.runs : recorded ? recorded.runs : liveRuns(state))));
-    const tell = (what) => { status.textContent = what; train.textContent = live && live.playing ? "Pause" : live && live.runs.some((run) => run.steps) && !live.over ? "Go on" : "Train"; };
+    const tell = (what) => { status.textContent = what; train.textContent = live && live.playing ? "Pause" : live && live.runs.some((run) => run.steps) && !live.over ? "Resume" : "Train"; };
     const said = () => liveSays(liveCurves(live.runs));
 
     function frame(now) {
@@ -147,7 +147,7 @@ widget("live", {
     function begin() {
       show();
       if (live) tell(said());
-      else tell(recorded ? `This is a recording of the code of this page; press Train to see it live. ${liveSays(liveCurves(recorded.runs))}` : "There is no recording of these settings: press Train.");
+      else tell(recorded ? `This is a recording made with this page’s code; press Train to see it live. ${liveSays(liveCurves(recorded.runs))}` : "There is no recording of these settings: press Train.");
     }
     begin();
     return [el("div", { class: "row" }, train, reset), status, figures];

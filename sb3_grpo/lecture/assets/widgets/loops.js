@@ -136,22 +136,22 @@ function loopSays(record, stage) {
     const where = `Pass ${now.epoch}, minibatch ${now.minibatch}: ${count(now.steps.length, thing)} (in full colour).`;
     if (stage.k === 0) return `${where} The policy is still the one that sampled, so every ratio is 1 and nothing can be cut off.`;
     const cut = n ? `${n} of them ${n === 1 ? "has" : "have"} moved far enough and get${n === 1 ? "s" : ""} no gradient (×): ${now.above.length} above, ${now.below.length} below.` : "None is cut off.";
-    return `${where} Their ratios go from ${fmt(Math.min(...ratios))} to ${fmt(Math.max(...ratios))}. ${cut} Approximate KL: ${fmt(now.approx_kl, 4)}.`;
+    return `${where} Their ratios range from ${fmt(Math.min(...ratios))} to ${fmt(Math.max(...ratios))}. ${cut} Approximate KL: ${fmt(now.approx_kl, 4)}.`;
   }
   if (stage.kind === "after") {
     const last = logProbsAfter(record, record.optimizer_steps.length);
     const up = better.filter((i) => last[i] > steps.log_prob[i]).length, down = worse.filter((i) => last[i] < steps.log_prob[i]).length;
-    return `After ${count(record.optimizer_steps.length, "gradient step")}: ${up} of ${count(better.length, thing)} with Â > 0 ${up === 1 ? "is" : "are"} more probable than before, ${down} of ${worse.length} with Â < 0 less. Not all, as one network decides for all of them${steps.token ? ", and the end ⏎ follows right and wrong answers alike" : ""}.`;
+    return `After ${count(record.optimizer_steps.length, "gradient step")}: ${up} of ${count(better.length, thing)} with Â > 0 ${up === 1 ? "is" : "are"} more probable than before, ${down} of ${worse.length} with Â < 0 less. Not all of them, because they share one network${steps.token ? ", and the end ⏎ follows right and wrong answers alike" : ""}.`;
   }
   if (record.algorithm === "PPO") return ppoSays(record, stage, better, worse);
   const groups = record.groups.length, size = episodes.length / groups;
   if (stage.kind === "rollout") {
     return steps.token ? `${size} answers to each of ${groups} sums. Each bar is the probability of the token below it.`
-      : `${groups} groups of ${size} episodes, all of a group from the same start. Up: pushed right, down: left, as far as it was probable.`;
+      : `${groups} groups of ${size} episodes; those of a group have the same start. Up: pushed right, down: left; the length is the probability.`;
   }
   if (stage.kind === "rewards") {
     return steps.token ? `The verifier gives 1 for a right answer, at its last token: ${episodes.filter((episode) => episode.reward === 1).length} of ${episodes.length} are right.`
-      : "Each step is worth 1, so what counts is R, the sum of an episode: how long the pole stayed up.";
+      : "Each step earns 1, so R, the sum over an episode, is how long the pole stayed up.";
   }
   const dead = record.groups.map((group, g) => [group, g]).filter(([group]) => group.dead);
   const who = steps.token ? "answer" : "episode";
@@ -161,8 +161,8 @@ function loopSays(record, stage) {
 
 function ppoSays(record, stage, better, worse) {
   const { steps, episodes } = record, n = steps.reward.length, copies = new Set(episodes.map((episode) => episode.env)).size;
-  if (stage.kind === "rollout") return `${copies} copies of CartPole play ${n / copies} steps each, ${episodes.length} episodes or parts of them. Up: pushed right, down: left, as far as it was probable.`;
-  if (stage.kind === "rewards") return `Each of the ${n} rewards is 1: they alone cannot say which action was good.`;
+  if (stage.kind === "rollout") return `${copies} copies of CartPole run ${n / copies} steps each: ${episodes.length} episodes or parts of them. Up: pushed right, down: left; the length is the probability.`;
+  if (stage.kind === "rewards") return `Each of the ${n} rewards is 1: on their own they cannot say which action was good.`;
   const worst = steps.advantage.indexOf(Math.min(...steps.advantage)), episode = episodes[episodeOf(record, worst)];
   const left = episode.first + episode.n_steps - worst - 1;
   return `${better.length} of ${n} actions turned out better than the critic expected, ${worse.length} worse. The worst, Â = ${fmt(steps.advantage[worst])}: ${left === 0 ? "the next moment the pole fell" : `${count(left, "step")} before the ${episode.ended ? "pole fell" : "end of the rollout"}`}, where V(s) had promised ${fmt(steps.value[worst], 1)} more.`;
@@ -236,7 +236,7 @@ const LOOP_CAPTIONS = {
   rollout: "Each bar is one step of the rollout, from left to right.",
   rewards: "Each bar is the reward of one step.",
   advantages: "Blue: better than expected, Â > 0. Orange: worse, Â < 0.",
-  ratios: "Ratio of probabilities, new to old; dashed: 1 − ε and 1 + ε. Blue: Â > 0, orange: Â < 0, pink with ×: cut off, pale: in another minibatch. Bars that are too long end at the edge.",
+  ratios: "Ratio of probabilities, new to old; dashed: 1 − ε and 1 + ε. Blue: Â > 0, orange: Â < 0, pink with ×: cut off, pale: in another minibatch. Bars beyond the scale end at its edge.",
   after: "Bars: probability after the update, dark lines: before. Blue: Â > 0, orange: Â < 0.",
 };
 
@@ -279,11 +279,11 @@ const firstCut = DATA.update_ppo.optimizer_steps.findIndex((step) => step.below.
 widget("ppo-loop", {
   state: { at: 3, step: DATA.update_ppo.steps.advantage.indexOf(Math.min(...DATA.update_ppo.steps.advantage)) + 1 },
   guess: {
-    question: "Two passes over two minibatches make four gradient steps. In which of them is a sample cut off by the clip for the first time?",
+    question: "Two passes over two minibatches make four gradient steps. In which of them does the clip cut off a sample for the first time?",
     options: ["The first", "The second", "The third", "The fourth"],
     right: firstCut,
     state: { at: 4 + firstCut },
-    because: "In the first step every ratio is 1. In the second the other minibatch has moved only as a side effect of the first. On the second pass samples have been pushed themselves. (The learning rate is larger than one would take.)",
+    because: "In the first step every ratio is 1. In the second, the other minibatch has moved only as a side effect of the first. On the second pass, samples have been pushed themselves. (The learning rate is larger than usual.)",
   },
   controls: [stageControl(() => DATA.update_ppo), stepControl(() => DATA.update_ppo)],
   draw: (state, change) => drawLoop(DATA.update_ppo, PPO_LOOP, state, change),

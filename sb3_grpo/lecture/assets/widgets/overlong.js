@@ -1,11 +1,11 @@
 widget("overlong", {
   state: { length: 18432, max: 20480, cache: 4096 },
   guess: {
-    question: "A wrong answer (reward −1) is cut off at 20,480 tokens, the paper’s L max. What is its reward in all?",
+    question: "A wrong answer (reward −1) is cut off at 20,480 tokens, the paper’s L max. What is its total reward?",
     options: ["−1: it is wrong anyway", "−1.5", "−2"],
     right: 2,
     state: { length: 20480, max: 20480, cache: 4096 },
-    because: "The punishment is added to the verdict, whatever that is: −1 − 1. A right answer that is cut off gets 0.",
+    because: "The punishment is added to the verdict, right or wrong: −1 − 1. A right answer that is cut off gets 0.",
   },
   examples: {
     "half-way": { length: 18432, max: 20480, cache: 4096 },
@@ -15,8 +15,8 @@ widget("overlong", {
   },
   controls: [
     range("length", "Length of the episode", 0, 24576, 256, 0),
-    range("max", "L max: the penalty is full", 4096, 24576, 256, 0),
-    range("cache", "L cache: it grows over", 256, 16384, 256, 0),
+    range("max", "L max: full penalty from here on", 4096, 24576, 256, 0),
+    range("cache", "L cache: length over which it grows", 256, 16384, 256, 0),
   ],
   draw({ length, max, cache: wanted }) {
     const cache = Math.min(wanted, max), from = max - cache, [penalty] = M.overlong(length, max, cache);

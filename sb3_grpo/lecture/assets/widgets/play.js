@@ -32,10 +32,10 @@ const SCENES = {
     push: ([a, b, v, w], by) => [a, b, bound(v + by, 4 * Math.PI), w],
     draw([a, b]) {
       const x = 230 + 62 * Math.sin(a), y = 140 + 62 * Math.cos(a), tip = [x + 62 * Math.sin(a + b), y + 62 * Math.cos(a + b)];
-      return [svg("path", { class: "line dashed green", d: "M60 78H400" }), svg("text", { x: 62, y: 70, class: "soft" }, "up to here"),
+      return [svg("path", { class: "line dashed green", d: "M60 78H400" }), svg("text", { x: 62, y: 70, class: "soft" }, "goal"),
         playLine(230, 140, x, y, 12, "blue"), playLine(x, y, ...tip, 12, "orange"), svg("circle", { class: "fill-grey", cx: 230, cy: 140, r: 6 }), svg("circle", { class: "fill-grey", cx: x, cy: y, r: 6 })];
     },
-    says: ([a, b]) => `lower end ${fmt(-Math.cos(a) - Math.cos(a + b))} above the pivot, wanted is 1`,
+    says: ([a, b]) => `lower end ${fmt(-Math.cos(a) - Math.cos(a + b))} above the pivot, the goal is 1`,
     value: ([a]) => wrap(a), ends: "It got there",
   },
 };
@@ -81,10 +81,10 @@ function playTable(state) {
 widget("play", {
   state: { task: "cartpole", kind: "trained", strength: 1 },
   guess: {
-    question: "The cart was not pushed while it learned. What does a push of 0.6 m/s do?",
-    options: ["It falls", "It catches itself", "It runs out of the track"],
+    question: "The cart was not pushed during training. What does a push of 0.6 m/s do?",
+    options: ["It falls", "It catches itself", "It runs off the track"],
     right: 1,
-    because: `A policy looks at where it is in every step: a push is one more state. In ${fmt(100 * DATA.agents.cartpole.trained.survives["0.6"], 0)} of 100 episodes with three such pushes it never fell; with pushes of 1.2 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.2"], 0)}, of 1.8 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.8"], 0)}.`,
+    because: `The policy looks at the state in every step, and a push only leads to another state. In ${fmt(100 * DATA.agents.cartpole.trained.survives["0.6"], 0)} of 100 episodes with three such pushes it never fell; with pushes of 1.2 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.2"], 0)}, of 1.8 m/s in ${fmt(100 * DATA.agents.cartpole.trained.survives["1.8"], 0)}.`,
   },
   examples: {
     "Trained cart": { task: "cartpole", kind: "trained" },

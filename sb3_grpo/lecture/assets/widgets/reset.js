@@ -1,11 +1,11 @@
 widget("reset", {
   state: { p: 0.1, beta: 0.5, resets: 3 },
   guess: {
-    question: "With β = 0.1 in place of 0.5, how many references does it take to be right with probability 0.99?",
+    question: "With β = 0.1 instead of 0.5, how many references does it take to be right with probability 0.99?",
     options: ["1", "4", "20"],
     right: 0,
     state: { p: 0.1, beta: 0.1, resets: 0 },
-    because: "Each reference multiplies the odds by e to the power of 1/β, here by 22,026: one is enough. But such a weak penalty holds the policy nowhere.",
+    because: "Each reference multiplies the odds by e to the power of 1/β, here by 22,026: one is enough. But so weak a penalty no longer holds the policy near its reference.",
   },
   examples: {
     "β = 0.5": { p: 0.1, beta: 0.5, resets: 3 },
@@ -14,7 +14,7 @@ widget("reset", {
     "never reset": { p: 0.1, beta: 0.5, resets: 0 },
   },
   controls: [
-    range("p", "Probability of a right answer at first", 0.01, 0.99, 0.01),
+    range("p", "Initial probability of a right answer", 0.01, 0.99, 0.01),
     range("beta", "KL coefficient β", 0.1, 2, 0.05),
     range("resets", "Resets of the reference", 0, 8, 1, 0),
   ],

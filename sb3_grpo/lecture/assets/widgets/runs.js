@@ -1,7 +1,7 @@
 // One real training for each chapter, on the same task: what benchmarks/lecture_runs.py recorded.
 const RUN_NAMES = {
   vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO", dapo: "DAPO", prorl: "ProRL",
-  grpo_default: "GRPO, our defaults", dapo_default: "DAPO, our defaults",
+  grpo_default: "GRPO, package defaults", dapo_default: "DAPO, package defaults",
 };
 const RUN_STEPS = DATA.runs.steps.map((steps) => steps / 1000);
 const runSteps = { x: [0, RUN_STEPS.at(-1)], xLabel: "steps, in thousands" };
@@ -10,11 +10,11 @@ const program = (lines) => el("pre", { tabindex: 0, role: "region", "aria-label"
 
 // What is drawn next to the learning curve: a column of the updates, by default of the same run, and what it is
 const RUN_MEASURES = {
-  kl: { yLabel: "KL, nats", says: "How far each update moved the policy: mean KL(old ‖ new) over the states that the update was made of." },
-  clipped: { yLabel: "share", says: "Share of the samples that the clip cut off, mean over the passes of an update." },
-  dead: { yLabel: "share", y: [0, 1], says: "Share of dead groups among those that were drawn for an update." },
-  entropy: { yLabel: "entropy", y: [0, 0.7], says: "Entropy of the policy: 0.69 is a coin, 0 always the same action." },
-  kl_ref: { yLabel: "KL, nats", byUpdate: true, says: "KL(policy ‖ reference) after each update, on the states that it was made of; 0 where the policy has just become the reference." },
+  kl: { yLabel: "KL, nats", says: "How far each update moved the policy: mean KL(old ‖ new) over the update’s states." },
+  clipped: { yLabel: "share", says: "Share of the samples that the clip cut off, averaged over the passes of an update." },
+  dead: { yLabel: "share", y: [0, 1], says: "Share of dead groups among those drawn for an update." },
+  entropy: { yLabel: "entropy", y: [0, 0.7], says: "Entropy of the policy: 0.69 is a coin toss, 0 always the same action." },
+  kl_ref: { yLabel: "KL, nats", byUpdate: true, says: "KL(policy ‖ reference) after each update, on its states; 0 where the policy has just become the reference." },
 };
 
 function runCurve(name, others, seed) {
@@ -27,7 +27,7 @@ function runCurve(name, others, seed) {
   curves.forEach((curve, i) => p.line(line(curve), i + 1 === seed ? "pink" : "blue thin"));
   p.line(line(value), "blue");
   const grey = others.map((other, i) => ` Grey${i ? ", dashed" : ""}: ${RUN_NAMES[other]}.`).join("");
-  return el("figure", {}, p.root, el("figcaption", {}, `Return of the policy as it acts, 20 episodes. Thick: interquartile mean of five seeds, with its 95% interval; thin: each of them.${grey}`));
+  return el("figure", {}, p.root, el("figcaption", {}, `Return of 20 episodes with sampled actions. Thick: interquartile mean of five seeds, with its 95% interval; thin: each seed.${grey}`));
 }
 
 function runMeasure(own, [key, name = own], seed, bound, height) {
@@ -42,7 +42,7 @@ function runMeasure(own, [key, name = own], seed, bound, height) {
   updates.forEach((update, i) => i + 1 !== seed && p.line(line(update), "blue thin"));
   if (seed) p.line(line(updates[seed - 1]), "pink");
   if (bound) p.line([[0, bound], [end, bound]], "orange dashed");
-  return el("figure", {}, p.root, el("figcaption", {}, `${says}${bound ? ` Orange: the bound, ${bound}.` : ""} A line for each seed${seed ? `, pink: seed ${seed}` : ""}.`));
+  return el("figure", {}, p.root, el("figcaption", {}, `${says}${bound ? ` Orange: the bound, ${bound}.` : ""} One line per seed${seed ? `, pink: seed ${seed}` : ""}.`));
 }
 
 function runWidget(name, { others, measures, bound, question, first = 0 }) {
@@ -71,16 +71,16 @@ const medianOf = (name, key) => sortedOf(name, key).at(sortedOf(name, key).lengt
 runWidget("vpg", {
   others: [], measures: [["kl"], ["entropy"]],
   question: {
-    question: "Nothing limits how far an update may go. How far does the largest of them move the policy, where TRPO allows 0.01 nats?",
+    question: "Nothing limits how far an update may go. TRPO allows 0.01 nats. How far does the largest update move the policy?",
     options: ["0.005", "0.02", "More than 0.05"],
     right: 2,
-    because: `Up to ${fmt(largestOf("vpg", "kl"))} nats, by a single step of the optimizer. The longest steps come where the curve has not settled yet.`,
+    because: `Up to ${fmt(largestOf("vpg", "kl"))} nats, in a single optimizer step. The longest steps come before the curve has settled.`,
   },
 });
 runWidget("trpo", {
   others: ["vpg"], measures: [["kl"]], bound: 0.01,
   question: {
-    question: "0.01 nats are allowed. How much of it does a typical update use?",
+    question: "0.01 nats are allowed. How much of this does a typical update use?",
     options: ["A tenth", "Three quarters", "All of it"],
     right: 1,
     because: `The median is ${fmt(medianOf("trpo", "kl"), 4)} nats. The natural step would use all of it if the KL were exactly a bowl. It is not, so the line search shortens the step until the true KL is within the limit.`,
@@ -92,7 +92,7 @@ runWidget("ppo", {
     question: "PPO clips the ratio at 0.8 and 1.2. Does that keep its updates within TRPO’s 0.01 nats?",
     options: ["Yes, all of them", "Most of them, but not all"],
     right: 1,
-    because: `The median is ${fmt(medianOf("ppo", "kl"), 3)} nats, the largest ${fmt(largestOf("ppo", "kl"))}. Samples that are cut off no longer push, but others share the parameters with them and do.`,
+    because: `The median is ${fmt(medianOf("ppo", "kl"), 3)} nats, the largest ${fmt(largestOf("ppo", "kl"))}. Samples that are cut off no longer push, but others, which share the parameters, still do.`,
   },
 });
 runWidget("grpo", {
@@ -101,7 +101,7 @@ runWidget("grpo", {
     question: "How many groups are dead when the task is solved?",
     options: ["None: they begin in different states", "Nearly all"],
     right: 1,
-    because: "Groups begin in different states, but the members of a group in the same one, and all of them last 500 steps. There is nothing left to compare, and the policy stays where it is.",
+    because: "Groups begin in different states, but the members of a group begin in the same one, and all of them last 500 steps. There is nothing left to compare, and the policy stops changing.",
   },
 });
 runWidget("dapo", {
@@ -110,7 +110,7 @@ runWidget("dapo", {
     question: "Dynamic sampling replaces dead groups. When does that cost most on this task?",
     options: ["At the beginning", "At the end"],
     right: 1,
-    because: "At the beginning episodes last 10 to 50 steps, and hardly ever all of a group equally long. At the end all last 500: each update draws groups in vain, up to the limit of rounds.",
+    because: "At the beginning, episodes last 10 to 50 steps, and those of a group are hardly ever all equally long. At the end, all last 500: each update draws groups in vain, up to the limit of rounds.",
   },
 });
 runWidget("prorl", {
@@ -119,7 +119,7 @@ runWidget("prorl", {
     question: "After a reset the policy is its own reference. What is the KL penalty then?",
     options: ["As before", "Zero"],
     right: 1,
-    because: "It is the distance from the reference, and that is the policy itself. It can only push again once the policy has moved: the more it has learned since, the more.",
+    because: "It is the distance from the reference, which is now the policy itself. It pushes again only once the policy has moved, and the more the policy has learned since, the harder.",
   },
 });
 
@@ -129,7 +129,7 @@ function runTable() {
   const mean = ({ iqm: [value] }) => value.reduce((sum, each) => sum + each, 0) / value.length;
   const updates = ({ updates }) => [...updates.map(({ steps }) => steps.length)].sort((a, b) => a - b)[Math.floor(updates.length / 2)];
   const row = ([name, run]) => el("tr", {}, el("th", { scope: "row" }, RUN_NAMES[name]), [updates(run), fmt(mean(run), 0), el("span", { class: "narrow" }, runLast(run))].map((cell) => el("td", {}, cell)));
-  return el("table", {}, el("thead", {}, el("tr", {}, ["", "updates", "over training", "at the end"].map((head) => el("th", { scope: "col" }, head)))),
+  return el("table", {}, el("thead", {}, el("tr", {}, ["", "updates", "mean over training", "at the end"].map((head) => el("th", { scope: "col" }, head)))),
     el("tbody", {}, Object.entries(DATA.runs.runs).map(row)));
 }
 

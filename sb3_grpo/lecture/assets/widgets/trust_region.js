@@ -46,11 +46,11 @@ const REGION_METHODS = {
 widget("trust-region", {
   state: { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
   guess: {
-    question: "Three learners begin with an even chance to go over. Who is still in the first state after 20 updates?",
+    question: "Three learners begin with an even chance of leaving the first state. Which of them still stays there after 20 updates?",
     options: ["All of them", "The vanilla gradient only", "None of them"],
     right: 1,
     state: { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
-    because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, and its gradient vanishes. A natural step counts in probabilities, weighted by visits, and moves both.",
+    because: "The first state is visited most, so the plain gradient pushes “stay” there first. Then the second state is hardly visited, and its gradient vanishes. A natural step measures change in probabilities, weighted by visits, and moves both.",
   },
   examples: {
     "20 updates, η = 1": { a: 0, b: -2, n: 20, delta: 0.02, rate: 1, eps: 0.2 },
@@ -73,7 +73,7 @@ widget("trust-region", {
       for (let i = 0; i < state.n; i++) path.push(next(path[i]));
       return { name, colour, path, first: M.stepFacts(...start, ...path[1]), end: M.twoStates(...path[state.n])[0] };
     });
-    const says = `The return is ${fmt(M.twoStates(...start)[0])} at first. After ${state.n} update${state.n > 1 ? "s" : ""}: ${runs.map(({ name, end }) => `${name} ${fmt(end)}`).join(", ")}. Always staying in the first state gives 10, going over and staying there 18.`;
+    const says = `The return is ${fmt(M.twoStates(...start)[0])} at first. After ${state.n} update${state.n > 1 ? "s" : ""}: ${runs.map(({ name, end }) => `${name} ${fmt(end)}`).join(", ")}. Always staying in the first state gives 10, moving to the second and staying there 18.`;
     return [
       el("p", { class: "says", "aria-live": "polite" }, says),
       el("div", { class: "pictures" }, regionPlane(runs, says), regionFirstStep(start, runs, state)),
@@ -123,12 +123,12 @@ function regionFirstStep([a, b], runs, { delta }) {
     nameEnd(plane, name, path[1], (span(0)[0] + span(0)[1]) / 2, named);
   }
   plane.dot(a, b, "grey", 5);
-  return el("figure", {}, plane.root, el("figcaption", {}, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the same to second order, an ellipse whose axes are Fisher’s.`));
+  return el("figure", {}, plane.root, el("figcaption", {}, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the second-order approximation, an ellipse with the axes of the Fisher matrix.`));
 }
 
 function regionTable(start, runs, n) {
   const percent = (logit) => `${fmt(100 / (1 + Math.exp(-logit)), 0)}%`;
-  const heads = ["first step", "stays in 1st", "stays in 2nd", "mean KL", "surrogate expects", "theory promises", "return", n > 1 ? `after ${n} updates` : null];
+  const heads = ["first step", "stays in 1st", "stays in 2nd", "mean KL", "surrogate predicts", "guaranteed", "return", n > 1 ? `after ${n} updates` : null];
   const row = (name, [a, b], ...cells) => el("tr", {}, el("th", { scope: "row" }, name),
     [percent(a), percent(b), ...cells].slice(0, heads.filter(Boolean).length - 1).map((cell) => el("td", {}, cell)));
   return el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => head && el("th", { scope: "col" }, head)))),
