@@ -214,13 +214,13 @@ def main() -> None:
     passes = [(wanted, 1), (wanted[::-1], 1), (threads, 1), (threads, 2), (threads, 2)]
     first, again, one, two, two_again = _all(passes)
     wrong = [" ".join(map(str, each)) for each in wanted if first[each] != again[each]]
-    promise = "parameters, optimizer, regression and generators are the same, to the last bit"
-    write_trust("determinism", "trainings with the same seed in two new processes, one thread", promise, len(wanted), wrong)
+    promise = "parameters, optimizer, regression and random generators are bit-identical"
+    write_trust("determinism", "training with the same seed in two new processes, one thread", promise, len(wanted), wrong)
     equal = copies_of(first, "ControlVecEnv", False) | copies_of(first, "SubprocVecEnv", True)
     shared = copies_of(first, "SubprocVecEnv", False)
     write_trust(
         "determinism_copies",
-        "the same in a `ControlVecEnv` and a `DummyVecEnv`; with unrelated starts, in a `SubprocVecEnv` and a `DummyVecEnv`",
+        "the same for `ControlVecEnv` against `DummyVecEnv`; with unrelated starts, `SubprocVecEnv` against `DummyVecEnv`",
         promise,
         len(equal),
         [name for name, same in equal.items() if not same],

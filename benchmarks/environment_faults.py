@@ -173,8 +173,8 @@ def main() -> None:
     rows = [try_fault(*each) for each in track(tries, "Faults")]
     write_trust(
         "environment_faults",
-        "faults of environments: errors, hangs, processes that end, values that are not finite",
-        "an error that names copy, environment and step; nothing is left running, and the model can be saved",
+        "environment faults: errors, hangs, processes that die, non-finite values",
+        "an error names copy, environment and step; nothing is left running, and the model can be saved",
         len(rows),
         [row for row in rows if not (row["named"] and row["survived"])],
     )

@@ -168,19 +168,19 @@ def page(found: list[dict[str, Any]]) -> str:
         [
             "# Rewards that are far away\n",
             table(solved) + "\n",
-            "*How many runs have solved the task: the return of 100 deterministic episodes from ordinary starts is at least "
-            "the number after the steps. Steps of scouts count. Empty: not run.*\n",
+            "*Runs that solved the task, i.e. whose mean return of 100 deterministic episodes from ordinary starts reaches "
+            "the number after the budget of steps. Scouts' steps count. Empty: not run.*\n",
             "## Seed by seed\n",
             table(seeds) + "\n",
-            "*Mean return of these episodes.*\n",
+            "*Mean return of the same episodes.*\n",
             "## Seconds\n",
             table(seconds) + "\n",
-            "*Of a processor, median.*\n",
+            "*Median CPU seconds.*\n",
             "## How it was made\n",
             "`python -m benchmarks.frontier`: the defaults of each class; on MountainCar and MiniGrid all normalise "
             "observations. "
-            f"Seeds 0 to {N_SEEDS - 1}; what was tried before was tried on others. Commit and processor: {'; '.join(made)}. "
-            "What the starts do: [FrontierStarts](../guide/starts.md#starts-at-the-frontier).\n",
+            f"Seeds 0 to {N_SEEDS - 1}; earlier trials used other seeds. Commit and processor: {'; '.join(made)}. "
+            "How the starts work: [FrontierStarts](../guide/starts.md#starts-at-the-frontier).\n",
         ]
     )
 

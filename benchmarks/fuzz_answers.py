@@ -227,8 +227,8 @@ def main() -> None:
             print(wrong[-1], flush=True)
     write_trust(
         "answers",
-        'hostile answers to the verifier "math"',
-        "1 for the right number or formula by itself, 0 for all else",
+        'adversarial answers to the verifier "math"',
+        "1 for the right number or formula alone, 0 for everything else",
         args.answers,
         wrong,
         counts=dict(sorted(counts.items())),

@@ -217,8 +217,8 @@ def main() -> None:
             print(wrong[-1], flush=True)
     write_trust(
         "arguments",
-        "calls of the constructors with arguments at random",
-        "refused by an error that names an argument, before anything runs; or it trains",
+        "constructor calls with random arguments",
+        "it trains, or is rejected before anything runs, by an error that names an argument",
         args.cases,
         wrong,
         counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},

@@ -398,8 +398,8 @@ def main() -> None:
         os.chdir("/")
     write_trust(
         "files",
-        "changed files: descriptions, entries, results, models",
-        "read, or refused by an error that says what is wrong; nothing in them is run",
+        "changed files: comparison descriptions, zoo entries, results, models",
+        "read, or rejected by an error that says what is wrong; nothing in them is run",
         args.files,
         wrong,
         counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},

@@ -152,7 +152,7 @@ def write_page() -> None:
         parts.append(f"## {name[0].upper()}{name[1:]}\n\n{text}\n")
     parts.append(f"## Sources\n\n{sources.strip()}\n")
     parts.append(
-        "## How it was made\n\n`python -m benchmarks.pages`, from `benchmarks/results/published.csv`: the figures as they "
-        "stand in the sources, at the commits that the links name. Ours are those of the pages that are linked.\n"
+        "## How it was made\n\n`python -m benchmarks.pages`, from `benchmarks/results/published.csv`, which has the figures "
+        "of the sources at the linked commits. Our figures are those of the linked pages.\n"
     )
     (PAGES / "published.md").write_text("\n".join(parts), encoding="utf-8")

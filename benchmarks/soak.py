@@ -247,9 +247,9 @@ def soak_copies() -> tuple[Sample, list[Sample]]:
 PARTS: dict[str, tuple[str, Callable[[], tuple[Sample, list[Sample]]]]] = {
     "steps": (f"{STEPS:,} steps of CartPole in one `learn` of GRPO with defaults", soak_steps),
     "tokens": (f"{TOKENS:,} tokens in one `learn` of GRPO on sums with a verifier, {N_ENVS} copies", soak_tokens),
-    "episodes": (f"{EPISODES:,} episodes in one `learn` of GRPO, each of one step", soak_episodes),
+    "episodes": (f"{EPISODES:,} one-step episodes in one `learn` of GRPO", soak_episodes),
     "calls": (f"{CALLS:,} calls of `learn` on one model, with TensorBoard", soak_calls),
-    "copies": (f"{COPIES} copies in a `DummyVecEnv` and in {COPIES} processes, {ROUNDS} trainings each", soak_copies),
+    "copies": (f"{COPIES} copies in a `DummyVecEnv` and in {COPIES} processes, {ROUNDS} training runs each", soak_copies),
 }
 
 
@@ -271,7 +271,8 @@ def run(part: str) -> None:
     write_trust(
         f"soak_{part}",
         what,
-        "memory, speed, file handles, processes and threads as in the second fifth; none of the last three left over",
+        "memory, speed, file handles, processes and threads in the last fifth as in the second; "
+        "none of the last three left over",
         len(kept),
         [name for name, right in kept.items() if not right],
         seconds=round(seconds),

@@ -37,11 +37,11 @@ def long_table(results: Results) -> str:
     columns = [
         "task",
         "algorithm",
-        "final: mean",
+        "final return: mean",
         "IQM (interval)",
         "over training: IQM (interval)",
         "seconds",
-        "final, seed by seed",
+        "final return, seed by seed",
     ]
     rows = []
     for env in results.envs:
@@ -144,7 +144,7 @@ def pairs_at_equal_time(comparisons: Sequence[Results], others_time: float = 1.0
     :param others_time: how many times as long as GRPO and DAPO the others may train
     :return: the same when the fastest variant ends
     """
-    others = "" if others_time == 1.0 else f", {others_time:g} times as much for others"
+    others = "" if others_time == 1.0 else f", {others_time:g} times as much for the others"
     return _overall(f"equal time{others}", comparisons, [scores_at_equal_time(each, others_time) for each in comparisons])
 
 
@@ -157,7 +157,7 @@ def _overall(what: str, comparisons: Sequence[Results], parts: Sequence[tuple[li
     """
     together = [all_together(results, envs) for results, (envs, _) in zip(comparisons, parts, strict=True) if envs]
     if not together:
-        return f"No environment can be put together ({what})."
+        return f"No environments can be combined ({what})."
     names = [name for name in parts[0][1] if all(name in scores for envs, scores in parts if envs)]
     pooled = {name: [part for _, scores in parts for part in scores.get(name, [])] for name in names}
     found = find_overall(pooled)

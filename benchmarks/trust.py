@@ -16,8 +16,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "trust.md"
 READING = Path(__file__).resolve().parent / "readings" / "trust.md"
 _BEFORE = """# Trust
 
-What was tried to break the package, and how often it kept what it promises. Each row is a committed script that can be run
-again.
+Attempts to break the package, and how often it kept its promises. Each row comes from a committed script that can be
+rerun.
 
 """
 
@@ -30,8 +30,8 @@ def resumed(results: Path) -> dict[str, Any]:
     settings = [json.loads(line) for line in results.read_text().splitlines()]
     identical = [each for setting in settings for each in setting["identical"]]
     return {
-        "what": f"trainings resumed in new processes, {len(settings)} settings",
-        "promise": "parameters, optimizer and statistics of a training that was not interrupted, to the last bit",
+        "what": f"training resumed in new processes, {len(settings)} settings",
+        "promise": "parameters, optimizer and statistics bit-identical to those of uninterrupted training",
         "n": len(identical),
         "as_promised": sum(identical),
         "command": "python -m benchmarks.resume",
@@ -46,7 +46,7 @@ def killed(results: Path) -> dict[str, Any]:
     found = json.loads(results.read_text())
     return {
         "what": f"processes killed with SIGKILL, {found['while_writing']} of them while a checkpoint was being written",
-        "promise": "the newest checkpoint is whole, and the next process goes on from it",
+        "promise": "the newest checkpoint is intact, and the next process continues from it",
         "n": found["kills"],
         "as_promised": found["resumable"],
         "command": "python -m benchmarks.kills",
@@ -69,7 +69,7 @@ def page(results: Path, reading: Path) -> str:
     """
     others = [json.loads(path.read_text()) for path in sorted((results / "trust").glob("*.json"))]
     rows = [_row(each) for each in (resumed(results / "resume.jsonl"), killed(results / "kills.json"), *others)]
-    head = "| what was tried | what is promised | tried | kept | made by `python -m` |\n|---|---|---|---|---|\n"
+    head = "| what was tried | promise | attempts | kept | measured by `python -m` |\n|---|---|---|---|---|\n"
     return _BEFORE + head + "\n".join(rows) + "\n\n" + reading.read_text()
 
 

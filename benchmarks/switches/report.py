@@ -112,7 +112,7 @@ def effects_table(of: dict[str, dict[str, Effects]]) -> str:
         for name, figures in each.items():
             main = "" if figures.main is None else interval_text(figures.main)
             lines.append([task, LABELS[name], main, interval_text(figures.alone), interval_text(figures.last)])
-    return markdown(["", "switch", "on average over the others", "on top of GRPO", "on top of the other four"], lines)
+    return markdown(["", "switch", "on average over the others", "added to GRPO", "added to the other four"], lines)
 
 
 def overlong_table(acrobot: Measured, cartpole: Measured) -> str:
@@ -131,7 +131,7 @@ def overlong_table(acrobot: Measured, cartpole: Measured) -> str:
             cells = [interval_text(iqm_interval([scores[:, i]])) for i in range(2)]
             cells.append(interval_text(difference(scores[:, 1:], scores[:, :1])))
             lines.append([found.task.title, label, *cells, f"{100 * np.mean(cut_off):.0f}%"])
-    return markdown(["", "", "without the filter", "with it", "difference", "episodes cut off"], lines)
+    return markdown(["", "", "without the filter", "with the filter", "difference", "episodes cut off"], lines)
 
 
 def noise_table(noise: dict[str, Any], sizes: Measured) -> str:
@@ -226,30 +226,30 @@ def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: l
     parts = [
         "# What each of DAPO's changes is worth\n",
         "![Effects of the changes, and the ladder on text](../images/dapo_switches.svg){.picture}\n",
-        f"*{n_seeds} seeds. Left: what a change adds to the score, mean over the training: difference of the IQMs and its 95% "
-        "interval. Right: the changes one after the other, in the order of the paper's table: means over the seeds, and "
+        f"*{n_seeds} seeds. Left: what each change adds to the mean score over training: difference of the IQMs, with its 95% "
+        "interval. Right: the changes one after another, in the order of the paper's table: means over the seeds, and "
         "fitted curves.*\n",
         shows + "\n",
         effects_table(titles) + "\n",
-        "*Mean of the score over the training: difference of the IQMs with and without the change, and its 95% interval. The "
-        "seeds are the same in all combinations, so the bootstrap draws them for all together.*\n",
+        "*Mean score over training: difference of the IQMs with and without the change, with its 95% interval. All "
+        "combinations use the same seeds, so the bootstrap resamples seeds jointly.*\n",
         "## The ladder\n",
         of_ladder + "\n",
         ladder_table(rungs, ladder_task.timesteps) + "\n",
         f"*{ladder_task.title}, {ladder_task.timesteps:,} {ladder_task.unit}. IQM and 95% interval. Adds: to the mean over "
-        "the training, on top of the line above, the same seeds. A, midpoint and B: "
+        "training, compared with the row above, on the same seeds. A, midpoint and B: "
         "$R(C) = R_0 + (A - R_0) / (1 + (C_{mid} / C)^B)$, the form of [ScaleRL](https://arxiv.org/abs/2510.13786), fitted to "
-        "the mean over the seeds, with $R_0$ as measured and A at most 1; intervals by drawing the seeds again. \u2020: the "
-        "interval of the midpoint goes beyond the budget, so the ceiling is extrapolated.*\n",
+        "the mean over the seeds, with $R_0$ as measured and A at most 1; intervals by resampling the seeds. \u2020: the "
+        "interval of the midpoint extends beyond the budget, so the ceiling is extrapolated.*\n",
         "## Overlong episodes, where the limit is failure and where it is success\n",
         overlong + "\n",
         overlong_table(control, found["cartpole"]) + "\n",
-        "*Mean return over the training: IQM and 95% interval. Cut off: share of the episodes in updates, both columns.*\n",
+        "*Mean return over training: IQM and 95% interval. Cut off: share of the episodes in updates, for both columns.*\n",
         "## Larger groups\n",
         groups + "\n",
         noise_table(noise, found["sizes"]) + "\n",
-        "*Noise: standard deviation of the gradient over the length of its expectation, with its 95% interval. CartPole-v1, "
-        f"{found['sizes'].task.timesteps:,} steps, 16 episodes in every update: IQM and 95% interval.*\n",
+        "*Noise: standard deviation of the gradient divided by the norm of its expectation, with its 95% interval. "
+        f"CartPole-v1, {found['sizes'].task.timesteps:,} steps, 16 episodes in every update: IQM and 95% interval.*\n",
         fold("Control: all combinations", combinations(control)),
         fold("Text: all combinations", combinations(text)),
         f"## What to know\n\n{to_know}\n",
@@ -269,7 +269,7 @@ def combinations(found: Measured) -> str:
         seeds = ", ".join(f"{score:.{found.task.digits}f}" for score in found.finals(arm))
         label = ", ".join(LABELS[name] for name in arm) or "GRPO"
         lines.append([label, interval_text(iqm_interval([scores])), interval_text(iqm_interval([found.finals(arm)])), seeds])
-    return markdown(["on", "over training", "at the end", "at the end, seed by seed"], lines)
+    return markdown(["changes that are on", "over training", "at the end", "at the end, seed by seed"], lines)
 
 
 def made(found: dict[str, Measured]) -> str:
@@ -283,7 +283,7 @@ def made(found: dict[str, Measured]) -> str:
     commands.append("python -m benchmarks.switches.report")
     block = "\n".join(("```sh", *commands, "```"))
     return (
-        f"{block}\n\n{len(all_rows)} runs, {seconds / 60:.0f} minutes of a processor. "
+        f"{block}\n\n{len(all_rows)} runs, {seconds / 60:.0f} CPU minutes. "
         f"{origins(all_rows).replace('unseen.jsonl', 'switches.jsonl')}"
     )
 

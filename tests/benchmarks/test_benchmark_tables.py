@@ -120,7 +120,7 @@ def test_environments_that_cannot_be_put_together_are_told(tmp_path):
         assert "1 of 3 environments (without Acrobot-v1, Pendulum-v1)" in table([results]).splitlines()[0]
     shutil.rmtree(folder / "runs" / "CartPole-v1" / "dapo")
     for table in (pairs_at_the_end, pairs_at_equal_time):
-        assert table([collect(folder)]).startswith("No environment can be put together")
+        assert table([collect(folder)]).startswith("No environments can be combined")
 
 
 def test_summary_of_the_text_runs_is_that_of_the_runs():
