@@ -35,6 +35,7 @@ COMPARISONS = {
     "kungfu_master": "KungFuMaster",
     "lunch": "Atari over lunch",
     "pong_short": "Pong",
+    "minatar": "MinAtar",
     "shared_starts": "What a shared start is worth",
 }
 # Tasks and algorithms of the README's figure
