@@ -116,7 +116,7 @@ class Task(ABC):
     def has_reference(self, item: Item) -> bool:
         """
         :param item: An item
-        :return: Whether it has a reference answer
+        :return: Whether it has a reference answer in ``answer``
         """
         return item.answer != ""
 

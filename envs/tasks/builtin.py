@@ -22,7 +22,7 @@ Ukraine: Kyiv, Uruguay: Montevideo, Vietnam: Hanoi
 
 
 class CapitalsTask(PairsTask):
-    """What is the capital of Australia? Canberra. The task asks for some fifty capitals."""
+    """Questions about some fifty capitals: What is the capital of Australia? Canberra."""
 
     def __init__(self) -> None:
         entries = (entry.strip().split(": ") for entry in _CAPITALS.replace("\n", " ").split(","))

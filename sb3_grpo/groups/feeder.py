@@ -132,7 +132,7 @@ class StartFeeder(Feeder):
         """
         :param copies: Environment copies that have begun the next episode
         :param tickets: Tickets of the members that they play
-        :raises UnequalStartError: if a member's probe shows another state than that of its group's first member
+        :raises UnequalStartError: if a member's probe does not match that of its group's first member
         """
         probed = [(idx, ticket) for idx, ticket in zip(copies, tickets, strict=True) if self.groups.is_probed(ticket)]
         if not probed:

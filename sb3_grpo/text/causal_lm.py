@@ -154,7 +154,7 @@ class CausalLMPolicy(TokenPolicy):
     :param gradient_checkpointing: Whether to recompute hidden states in the backward pass instead of storing them: slower,
         but needs less memory
     :param attn_implementation: ``"sdpa"``, or ``"eager"`` for models that need it
-    :param context: Maximum length of a text in tokens, by default that of the observations
+    :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
     :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
     :param kwargs: Other keyword arguments of :class:`TokenPolicy`, except those for the size of its network

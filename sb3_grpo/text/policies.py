@@ -28,7 +28,7 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     :param n_layers: Number of transformer blocks
     :param width: Size of the hidden states
     :param n_heads: Number of attention heads
-    :param context: Maximum length of a text in tokens, by default that of the observations
+    :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
     :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
     :param kwargs: Other keyword arguments of :class:`ActorPolicy`, except those for other kinds of networks
