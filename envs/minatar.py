@@ -1,5 +1,5 @@
 """
-MinAtar's five games as environments of Gymnasium (extra ``minatar``): Atari in 10 x 10 cells, as fast as classic control.
+MinAtar's five games as Gymnasium environments (extra ``minatar``): Atari in 10 x 10 cells, as fast as classic control.
 
 Importing this module registers them: ``gym.make("sb3_grpo.envs.minatar:MinAtar/Breakout-v1")``.
 
@@ -18,22 +18,22 @@ try:
 except ImportError as error:
     raise ImportError('MinAtar\'s games need packages that are not installed: pip install "sb3-grpo[minatar]"') from error
 
-# Freeway's own. Breakout has none, and does not end where it is played well
+# Freeway's own limit. Breakout has none, and does not end if it is played well
 MAX_EPISODE_STEPS = 2500
-# Pixels of a cell, along one side
+# Side length of a cell in pixels
 _CELL = 16
 
 
 class MinAtarEnv(gym.Env):
     """
-    A game of MinAtar. What differs from ``minatar.gym.BaseEnv``: the seed of ``reset`` determines the whole episode, the state
-    can be captured, and pictures have whole numbers and a size at which something can be seen.
+    A game of MinAtar. In contrast to ``minatar.gym.BaseEnv``, the seed passed to ``reset`` determines the whole episode, the
+    state can be captured, and rendered images have integer values and a visible size.
 
     :param game: Name of the game
     :param render_mode: ``"rgb_array"``, ``"human"`` or None
     :param display_time: Milliseconds for which ``"human"`` shows a frame
-    :param use_minimal_action_set: Leave out the actions that do nothing in this game
-    :param kwargs: For ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``
+    :param use_minimal_action_set: Whether to leave out actions that have no effect in this game
+    :param kwargs: Arguments for ``minatar.Environment``: ``sticky_action_prob``, ``difficulty_ramping``
     """
 
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 15}  # noqa: RUF012  as in every environment
@@ -58,15 +58,15 @@ class MinAtarEnv(gym.Env):
         """
         Begin an episode.
 
-        :param seed: Of everything random in it
+        :param seed: Seed of everything random in the episode
         :param options: Not used
-        :return: The first observation, and nothing else to know
+        :return: The first observation and an empty info
         """
         super().reset(seed=seed)
         if seed is not None:
             self.game.seed(seed % 2**32)
         self.game.reset()
-        # Otherwise a sticky action would be that of the episode before
+        # Otherwise a sticky action could repeat the last one of the previous episode
         self.game.last_action = 0
         return self._observe(), {}
 
@@ -75,7 +75,7 @@ class MinAtarEnv(gym.Env):
         Play a frame.
 
         :param action: The action
-        :return: Observation, reward, whether the game is over, False, nothing else to know
+        :return: Observation, reward, terminated (the game is over), False (never truncated) and an empty info
         """
         reward, over = self.game.act(self.actions[action])
         return self._observe(), float(reward), bool(over), False, {}
@@ -87,7 +87,7 @@ class MinAtarEnv(gym.Env):
 
     def render(self) -> np.ndarray | None:
         """
-        :return: (160, 160, 3) a picture in MinAtar's colours for ``"rgb_array"``
+        :return: (160, 160, 3) image in MinAtar's colours for ``"rgb_array"``, otherwise None
         """
         if self.render_mode == "human":
             self.game.display_state(self.display_time)
@@ -95,12 +95,12 @@ class MinAtarEnv(gym.Env):
             return None
         n_channels = self.game.n_channels
         if self._colours is None:
-            # Only now: it brings matplotlib and pandas along
+            # Imported here, as it imports matplotlib and pandas
             from seaborn import color_palette
 
             palette = np.array([(0, 0, 0), *color_palette("cubehelix", n_channels)])
             self._colours = np.round(255 * palette).astype(np.uint8)
-        # Of things in the same cell, the last channel is seen
+        # If several objects are in the same cell, the last channel is visible
         uppermost = np.amax(self.game.state() * np.arange(1, n_channels + 1), axis=2)
         return self._colours[uppermost].repeat(_CELL, axis=0).repeat(_CELL, axis=1)
 
@@ -111,21 +111,22 @@ class MinAtarEnv(gym.Env):
 
     def get_state(self) -> dict[str, Any]:
         """
-        :return: All that the rest of the episode depends on, except the random generator, which ``sb3_grpo.starts`` looks for
+        :return: Everything that the rest of the episode depends on, except the random generator, which ``sb3_grpo.starts``
+            finds by itself
         """
         game = {name: value for name, value in vars(self.game.env).items() if name != "random"}
         return {"last_action": self.game.last_action, "game": copy.deepcopy(game)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``get_state`` returned, here or in another copy
+        :param state: State returned by ``get_state`` of this or another copy
         """
         self.game.last_action = state["last_action"]
         vars(self.game.env).update(copy.deepcopy(state["game"]))
 
 
 def _register() -> None:
-    """Under the ids of the package; where it has registered its own environments, in their place."""
+    """Register the games under the ids of the ``minatar`` package, replacing its own environments."""
     if "MinAtar/Breakout-v1" not in gym.registry:
         minatar.gym.register_envs()
     for spec in gym.registry.values():

@@ -1,8 +1,8 @@
 """
-The dynamics of Gymnasium's classic control tasks for many copies at once: arrays in, arrays out.
+Vectorized dynamics of Gymnasium's classic control tasks.
 
-Every operation is the one that the ordinary environment does with one number, in the same order and precision, so that the
-results are equal to the last bit. States are (d, n): d quantities of n copies.
+The operations are those of the ordinary environments, in the same order and precision, so that the results are equal to the
+last bit. States are (d, n): d quantities of n copies.
 """
 
 import math
@@ -16,9 +16,9 @@ from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv, MountainCarE
 
 class Steps(NamedTuple):
     """
-    What became of the copies.
+    The result of a step.
 
-    :param states: (d, n) their next states
+    :param states: (d, n) next states
     :param rewards: (n,) rewards
     :param terminated: (n,) whether the episodes have ended
     """
@@ -30,10 +30,10 @@ class Steps(NamedTuple):
 
 class Dynamics(NamedTuple):
     """
-    A task.
+    The dynamics of a task.
 
-    :param step: gets the ordinary environment, for its constants, (d, n) states and (n, ...) actions
-    :param observe: gets (d, n) states, returns (n, k) observations
+    :param step: takes the ordinary environment (for its constants), (d, n) states and (n, ...) actions
+    :param observe: takes (d, n) states, returns (n, k) observations
     """
 
     step: Callable[[Any, np.ndarray, np.ndarray], Steps]
@@ -41,7 +41,7 @@ class Dynamics(NamedTuple):
 
 
 def _square(values: np.ndarray) -> np.ndarray:
-    # The power of a number is that of the C library, which is not always what NumPy has for the power of an array
+    # Powers of Python numbers use the C library, whose result is not always that of NumPy's power of an array
     return np.array([value**2 for value in values.tolist()])
 
 
@@ -130,7 +130,7 @@ def _pendulum(env: PendulumEnv, states: np.ndarray, actions: np.ndarray) -> Step
     g, m, length, dt = env.g, env.m, env.l, env.dt
     torque = np.clip(actions, -env.max_torque, env.max_torque)[:, 0]
     angle = ((theta + np.pi) % (2 * np.pi)) - np.pi
-    # In numbers of NumPy: before NumPy 2, a number in single precision times one of Python is in double precision
+    # With NumPy scalars: before NumPy 2, a scalar in single precision times a Python number is in double precision
     effort = np.array([0.001 * (each**2) for each in torque])
     push = np.array([3.0 / (m * length**2) * each for each in torque])
     costs = _square(angle) + 0.1 * _square(theta_dot) + effort

@@ -1,4 +1,4 @@
-"""Observations as floats, for ``VecNormalize``."""
+"""Wrapper that converts observations to floats, for ``VecNormalize``."""
 
 import gymnasium as gym
 import numpy as np
@@ -7,11 +7,11 @@ from gymnasium import spaces
 
 class FloatObservation(gym.ObservationWrapper):
     """
-    Makes floats of whole numbers. Under ``VecNormalize`` SB3's PPO and A2C need it (2.9.2): the observation space stays as it
-    is, and so they keep the normalised numbers of a rollout as whole ones, without fractions and signs.
+    Converts integer observations to floats. SB3's PPO and A2C need it with ``VecNormalize`` (2.9.2): the observation space
+    stays unchanged, so they store the normalized observations of a rollout as integers, without fractions and signs.
 
-    :param env: An environment whose observations are arrays
-    :raises ValueError: if they are not
+    :param env: An environment with a ``Box`` observation space
+    :raises ValueError: if the observation space is not a ``Box``
     """
 
     def __init__(self, env: gym.Env):
@@ -23,7 +23,7 @@ class FloatObservation(gym.ObservationWrapper):
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         """
-        :param observation: As the environment has it
-        :return: the same in single precision
+        :param observation: Observation of the environment
+        :return: The observation in single precision
         """
         return observation.astype(np.float32)

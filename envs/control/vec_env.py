@@ -1,4 +1,4 @@
-"""Many copies of a classic control task as one object."""
+"""Vectorized classic control tasks."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ from sb3_grpo.starts.starts import Start
 
 class _Start(NamedTuple):
     """
-    Where an episode begins.
+    The start of an episode.
 
     :param state: (d,) the state
     :param observation: the first observation
-    :param length: steps of the episode so far
-    :param episode_return: sum of their rewards
-    :param info: what ``reset`` returned
+    :param length: number of steps of the episode before this start
+    :param episode_return: sum of the rewards of these steps
+    :param info: info returned by ``reset``
     """
 
     state: np.ndarray
@@ -36,14 +36,14 @@ class _Start(NamedTuple):
 
 class ControlVecEnv(BatchedVecEnv[_Start]):
     """
-    The same as ``make_group_env(env_id, num_envs, seed)`` for Acrobot-v1, CartPole-v0 and -v1, MountainCar-v0 and Pendulum-v1,
-    to the last bit, but faster from about four copies on: see :class:`BatchedVecEnv`. Pendulum's pictures lack the arrow of
-    the torque.
+    Equivalent to ``make_group_env(env_id, num_envs, seed)`` for Acrobot-v1, CartPole-v0 and -v1, MountainCar-v0 and
+    Pendulum-v1, to the last bit, but faster with about four copies or more: see :class:`BatchedVecEnv`. Rendered images of
+    Pendulum lack the arrow that shows the torque.
 
-    :param env_id: The task
+    :param env_id: Id of the environment
     :param num_envs: Number of copies
-    :param seed: Copy i begins with ``reset(seed=seed + i)``. None: with a seed from the system
-    :param render_mode: ``"rgb_array"``, or None
+    :param seed: Copy i begins with ``reset(seed=seed + i)``. None: use a seed from the system
+    :param render_mode: ``"rgb_array"`` or None
     :param env_kwargs: Arguments for ``gym.make``
     """
 
@@ -57,9 +57,9 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r} has to be 'rgb_array' (with which render() opens a window) or None")
         single = gym.make(env_id, render_mode=render_mode, **env_kwargs)
-        # Its attributes are those of the task
+        # Has the attributes of the task
         self._base = cast(Any, single.unwrapped)
-        # The RL Zoo has a TimeLimit of its own
+        # The RL Zoo has its own TimeLimit class
         unusual = [layer for layer in _wrappers(single) if not isinstance(layer, OrderEnforcing | PassiveEnvChecker)]
         limits = [layer for layer in unusual if "_max_episode_steps" in vars(layer)]
         if type(self._base) not in DYNAMICS or len(limits) != 1 or len(unusual) != 1:
@@ -72,11 +72,11 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._dynamics = DYNAMICS[type(self._base)]
         self.render_mode = render_mode
         observation, _ = single.reset()
-        # One quantity after the other, not one copy after the other
+        # (d, n): one row per quantity, not per copy
         self._states = np.empty((len(self._base.state), num_envs))
         self._observed = np.empty((num_envs, *observation.shape), observation.dtype)
         self._lengths = np.zeros(num_envs, np.int64)
-        # After how many steps the episodes are cut
+        # Number of steps after which each episode is cut
         self._limits = np.full(num_envs, self._time_limit._max_episode_steps, np.int64)
         self._returns = np.zeros(num_envs)
         self._t_start = time.time()
@@ -128,7 +128,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         return self._make_start(*self._begin_single(start))
 
     def _make_start(self, observation: np.ndarray, info: dict[str, Any]) -> _Start:
-        observation.setflags(write=False)  # all members of a group get it
+        observation.setflags(write=False)  # shared by all members of a group
         rewards = self._single.rewards
         return _Start(np.array(self._base.state, np.float64), observation, len(rewards), sum(rewards), info)
 
@@ -143,23 +143,23 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
         self._base.state = self._states[:, idx].copy()
         self._base.last_u = None
         length = self._time_limit._elapsed_steps = int(self._lengths[idx])
-        # With the same sum
+        # Any rewards with the same sum
         self._single.rewards = [float(self._returns[idx])] * min(length, 1) + [0.0] * (length - 1)
         self._single.needs_reset = False
         return self._observed[idx]
 
     def cut_after(self, idx: int, n_steps: int) -> None:
         """
-        Cut the present episode of a copy, as at a horizon.
+        Cut the current episode of a copy, as at a horizon.
 
-        :param idx: The copy
-        :param n_steps: How many steps it has left at the most, at least 1
+        :param idx: Index of the copy
+        :param n_steps: Maximum number of steps left, at least 1
         """
         self._limits[idx] = min(self._limits[idx], self._lengths[idx] + n_steps)
 
     def get_images(self) -> list[np.ndarray | None]:
         """
-        :return: A picture of each copy
+        :return: An image of each copy
         """
         return [self._render(idx) for idx in range(self.num_envs)]
 

@@ -1,4 +1,4 @@
-"""What is asked: tasks that make prompts and know the right answers."""
+"""Tasks, which create prompts and know the right answers."""
 
 from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
 

@@ -1,4 +1,4 @@
-"""Sums, differences and products of numbers with few digits."""
+"""Arithmetic task: sums, differences and products of numbers with few digits."""
 
 import operator
 from collections.abc import Callable, Iterable
@@ -11,22 +11,22 @@ from sb3_grpo.envs.tasks.base import Item, Task
 
 _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
-# All pairs are listed where some of them are left out
+# Limit on the list of all pairs, which is needed to leave some of them out
 _MAX_LISTED = 10_000_000
 
 
 class ArithmeticTask(Task):
     """
     Prompts like ``3+4=``, with the answer ``7``. Every pair of operands from 0 to ``10**digits - 1`` is one item.
-    Only an answer written like this is right: neither ``07`` nor ``+7``, and with ``zero_pad`` only ``07``.
+    Only answers in exactly this form are right: neither ``07`` nor ``+7``, and with ``zero_pad`` only ``07``.
 
-    :param digits: Digits of the largest operand
-    :param operations: Some of ``+-*``
-    :param zero_pad: Whether all answers are written with the same number of characters: ``07``
+    :param digits: Maximum number of digits of the operands
+    :param operations: Operations to use, some of ``+-*``
+    :param zero_pad: Whether to pad all answers to the same number of characters: ``07``
     :param split: ``"all"`` items, those for ``"train"``, or those held out for ``"test"``
-    :param n_test: How many are held out
-    :param seed: Which ones are held out
-    :param max_answer: Leave out the items with larger answers
+    :param n_test: Number of items held out
+    :param seed: Seed for choosing the items held out
+    :param max_answer: Leave out items with larger answers
     """
 
     trusted = True
@@ -76,7 +76,7 @@ class ArithmeticTask(Task):
 
     def _compute(self, pair: int) -> tuple[int, str, int, int]:
         """
-        :param pair: Number among all pairs
+        :param pair: Index among all pairs
         :return: First operand, operation, second operand, result
         """
         pair, b = divmod(pair, 10**self.digits)
@@ -86,7 +86,7 @@ class ArithmeticTask(Task):
 
     @cached_property
     def _width(self) -> int:
-        # Of all splits, so that their answers look alike
+        # The same for all splits, so that their answers have the same format
         return max(len(str(answer)) for answer in self._extreme_answers())
 
     def _extreme_answers(self) -> list[int]:
@@ -98,7 +98,7 @@ class ArithmeticTask(Task):
 
     def item(self, index: int) -> Item:
         """
-        :param index: Number of the item
+        :param index: Index of the item
         :return: The item
         """
         a, sign, b, result = self._compute(index if self._listed is None else int(self._listed[index]))
@@ -108,20 +108,20 @@ class ArithmeticTask(Task):
     def score(self, answer: str, item: Item) -> float:
         """
         :param answer: The agent's answer
-        :param item: What it was asked
-        :return: 1 if it is the same text as the reference, else 0
+        :param item: The item that it was asked
+        :return: 1 if the answer equals the reference, else 0
         """
         return float(answer == item.answer)
 
     def alphabet(self) -> str:
         """
-        :return: Digits, the operations, the sign of negative answers, and ``=``
+        :return: Digits, the operations (including the sign of negative answers), and ``=``
         """
         return "0123456789" + self.operations + "="
 
     def longest_items(self) -> Iterable[Item]:
         """
-        :return: Items (of whatever split) with the longest prompt and the longest answer
+        :return: Items (of any split) with the longest prompt and the longest answer
         """
         largest = 10**self.digits - 1
         return [Item(f"{largest}{self.operations[0]}{largest}=", str(answer)) for answer in self._extreme_answers()]

@@ -1,4 +1,4 @@
-"""Tasks of text: prompts, and what an answer to each of them is worth."""
+"""Text tasks: prompts, and scores of the answers to them."""
 
 import inspect
 import json
@@ -14,16 +14,16 @@ import numpy as np
 
 from sb3_grpo.envs.verifiers.runner import is_equivalent
 
-# For tasks that cannot know which characters will occur
+# Alphabet of tasks that cannot know which characters will occur
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
-# More items than this are not made to look for the longest prompt
+# Maximum number of items to create when looking for the longest prompt
 MAX_ITEMS_LOOKED_THROUGH = 10_000
 
-# More pairs than this are not read from an iterator, which may have no end
+# Maximum number of pairs to read from an iterator, which may be infinite
 _MAX_PAIRS = 1_000_000
 
-# Indices that are drawn from a task without an end
+# Number of indices to draw from if a task has infinitely many items
 _UNLIMITED = 2**31
 
 
@@ -32,9 +32,9 @@ class Item:
     """
     One prompt of a task.
 
-    :param prompt: What the agent reads
-    :param answer: The reference, empty where there is none
-    :param metadata: Anything else that belongs to it
+    :param prompt: The text that the agent reads
+    :param answer: The reference answer, empty if there is none
+    :param metadata: Any further data of the item
     """
 
     prompt: str
@@ -51,11 +51,11 @@ class Item:
 
 class Scorer(NamedTuple):
     """
-    How an answer is scored, in a form that can be sent to another process.
+    Scores answers, in a form that can be sent to another process.
 
-    :param function: Gets the answer and what ``payload`` returns, returns the score
-    :param payload: Gets the item, returns what ``function`` needs of it. It is never sent anywhere.
-    :param n_bytes: Memory that the process may take in addition to what it begins with (on Linux). None: no limit
+    :param function: Takes the answer and the result of ``payload``, returns the score
+    :param payload: Takes the item, returns the part of it that ``function`` needs. It is never sent to another process.
+    :param n_bytes: Memory that the process may use in addition to what it starts with (on Linux). None: no limit
     """
 
     function: Callable[[str, Any], Any]
@@ -65,14 +65,14 @@ class Scorer(NamedTuple):
 
 class Task(ABC):
     """
-    Where prompts come from. A task of your own needs ``item``; the rest has defaults.
+    Base class of tasks, the source of prompts. Subclasses must define ``item``; everything else has defaults.
 
     ``n_items`` is the number of items; with None, the default, every index from 0 on is an item.
-    ``max_reply_tokens`` is how many tokens the replies of one episode can have.
-    ``n_turns`` is how many answers the agent can give in one episode.
-    ``knows_longest`` is whether no item is longer than those of ``longest_items``; otherwise there is some room added.
-    ``trusted`` is whether ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time
-    limit. A class says so of the methods that it has or inherits, not of those that a subclass replaces.
+    ``max_reply_tokens`` is the maximum number of tokens of all replies in one episode.
+    ``n_turns`` is the maximum number of answers that the agent can give in one episode.
+    ``knows_longest`` states that no item is longer than those of ``longest_items``; otherwise some room is added.
+    ``trusted`` states that ``score`` and ``reply`` are known to be quick and safe: they run in this process, without a time
+    limit. It applies to the methods that the class defines or inherits, not to those that a subclass overrides.
     """
 
     n_items: int | None = None
@@ -82,25 +82,25 @@ class Task(ABC):
     @abstractmethod
     def item(self, index: int) -> Item:
         """
-        :param index: Number of the item
-        :return: The item, the same one at every call
+        :param index: Index of the item
+        :return: The item, the same at every call
         """
 
     def score(self, answer: str, item: Item) -> float:
         """
-        :param answer: The agent's (last) answer: data that may be anything
-        :param item: What it was asked
-        :return: 1 for a right answer, 0 for a wrong one, or something between
+        :param answer: The agent's (last) answer: untrusted text
+        :param item: The item that it was asked
+        :return: 1 for a right answer, 0 for a wrong one, or a value in between
         """
         return float(is_equivalent(answer, self.reference(item)))
 
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
-        What the agent gets to read next, for tasks of several turns. Unless it is trusted, it runs in the process of
-        the verifier with the same time limit: it must depend on nothing but its arguments.
+        Reply to the agent's answer, for tasks with several turns. Unless it is trusted, this method runs in the verifier's
+        process with the same time limit: it must depend on nothing but its arguments.
 
-        :param item: What the agent was asked first
-        :param messages: The agent's first answer, the reply to it, the second answer, ...: the agent's is the last one
+        :param item: The item that the agent was asked
+        :param messages: The agent's first answer, the reply to it, the second answer, and so on up to the agent's last answer
         :return: A text that the agent has to answer, or None to end the episode with the last answer
         """
         return None
@@ -116,15 +116,15 @@ class Task(ABC):
     def has_reference(self, item: Item) -> bool:
         """
         :param item: An item
-        :return: Whether its ``answer`` is one
+        :return: Whether it has a reference answer in ``answer``
         """
         return item.answer != ""
 
     def reference(self, item: Item) -> str:
         """
         :param item: An item
-        :return: Its ``answer``, which an agent's answer is compared with
-        :raises ValueError: if there is none: with nothing to compare with, the empty answer would be right
+        :return: Its reference answer, with which an agent's answer is compared
+        :raises ValueError: if it has none, as the empty answer would then be right
         """
         if not self.has_reference(item):
             raise ValueError(
@@ -135,10 +135,10 @@ class Task(ABC):
 
     def scorer(self) -> Scorer:
         """
-        :return: What a process that scores answers gets
+        :return: The scorer to send to the process that scores answers
         """
         if type(self).score is Task.score:
-            # The reference is looked for here: mistakes of a verifier may be set to count as wrong answers
+            # A missing reference is an error in this process: errors of a verifier may be counted as wrong answers
             return Scorer(is_equivalent, self.reference)
         return Scorer(self.score, _whole_item)
 
@@ -150,7 +150,7 @@ class Task(ABC):
 
     def longest_items(self) -> Iterable[Item] | None:
         """
-        :return: Items among which are those with the longest prompt and the longest answer, None if they are unknown
+        :return: Items that include those with the longest prompt and the longest answer, None if these are unknown
         """
         if self.n_items is None or self.n_items > MAX_ITEMS_LOOKED_THROUGH:
             return None
@@ -159,7 +159,7 @@ class Task(ABC):
     def draw(self, rng: np.random.Generator) -> int:
         """
         :param rng: Random generator
-        :return: The index of an item
+        :return: The index of a random item
         """
         return int(rng.integers(_UNLIMITED if self.n_items is None else self.n_items))
 
@@ -167,8 +167,8 @@ class Task(ABC):
         """
         Prompts with the right answers, for supervised training before the first episode.
 
-        :param n: How many, all different
-        :param seed: Which ones
+        :param n: Number of examples, all different
+        :param seed: Seed for drawing them
         :return: Pairs of prompt and answer
         """
         n_items = _UNLIMITED if self.n_items is None else self.n_items
@@ -188,7 +188,8 @@ def is_trusted(task: Task, *methods: str) -> bool:
     """
     :param task: A task
     :param methods: Names of some of its methods
-    :return: Whether they may run in this process: it is trusted, and none of them is newer than the class that says so
+    :return: Whether they may run in this process: the task is trusted, and no subclass of the class that sets ``trusted``
+        overrides any of them
     """
     says_so = _where("trusted", task)
     return bool(task.trusted) and all(issubclass(says_so, _where(method, task)) for method in methods)
@@ -204,9 +205,9 @@ def _whole_item(item: Item) -> Item:
 
 class PairsTask(Task):
     """
-    A list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
+    A task with a list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
 
-    :param pairs: (prompt, answer), or (prompt, answer, metadata). Numbers as answers become text.
+    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata). Answers that are numbers are converted to text.
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, ...]]):
@@ -226,14 +227,14 @@ class PairsTask(Task):
     def from_jsonl(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str = "answer") -> "PairsTask":
         """
         :param path: File with one JSON object per line; blank lines are skipped
-        :param prompt_key: Where the prompt is in it
-        :param answer_key: Where the answer is in it. Everything else becomes the item's metadata.
+        :param prompt_key: Key of the prompt
+        :param answer_key: Key of the answer. All other keys become the item's metadata.
         :return: The task
         """
         pairs = []
         try:
-            # str.splitlines() would also split at characters that JSON has in its texts
-            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a mark
+            # str.splitlines() would also split at characters that JSON strings may contain
+            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
                 for number, line in enumerate(lines, start=1):
                     if line.strip():
                         pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
@@ -247,7 +248,7 @@ class PairsTask(Task):
 
     def item(self, index: int) -> Item:
         """
-        :param index: Number of the pair
+        :param index: Index of the pair
         :return: The pair
         """
         return self._items[index]
@@ -267,11 +268,11 @@ class PairsTask(Task):
 
 class GeneratorTask(Task):
     """
-    Prompts from a function.
+    A task whose prompts come from a function.
 
-    :param function: Gets an index, returns (prompt, answer) or (prompt, answer, metadata), always the same for one index
-    :param n_items: Indices are smaller than this; None: there is no end
-    :param alphabet: The characters that occur; None: printable ASCII
+    :param function: Takes an index, returns (prompt, answer) or (prompt, answer, metadata), always the same for an index
+    :param n_items: Number of items. None: unlimited
+    :param alphabet: The characters that occur. None: printable ASCII
     """
 
     def __init__(self, function: Callable[[int], tuple[Any, ...]], n_items: int | None = None, alphabet: str | None = None):
@@ -284,8 +285,8 @@ class GeneratorTask(Task):
 
     def item(self, index: int) -> Item:
         """
-        :param index: Number of the item
-        :return: What the function returns for it
+        :param index: Index of the item
+        :return: The item that the function returns for it
         """
         return _pair(self.function(index), f"What {getattr(self.function, '__name__', self.function)}({index}) returned")
 
@@ -306,7 +307,7 @@ def _check_takes_index(function: Callable[[int], tuple[Any, ...]]) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some built-in functions do not tell
+        return  # some built-in functions have no signature
     try:
         signature.bind(0)
     except TypeError:

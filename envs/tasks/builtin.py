@@ -1,4 +1,4 @@
-"""Small tasks that come with the package, and how tasks are found by name."""
+"""Small built-in tasks, and the lookup of tasks by name."""
 
 import difflib
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ Ukraine: Kyiv, Uruguay: Montevideo, Vietnam: Hanoi
 
 
 class CapitalsTask(PairsTask):
-    """What is the capital of Australia? Canberra, and some fifty others."""
+    """Questions about some fifty capitals: What is the capital of Australia? Canberra."""
 
     def __init__(self) -> None:
         entries = (entry.strip().split(": ") for entry in _CAPITALS.replace("\n", " ").split(","))
@@ -31,9 +31,9 @@ class CapitalsTask(PairsTask):
 
 class GuessNumberTask(Task):
     """
-    Guess a digit. A wrong guess is answered with H (the number is higher) or L (lower), anything else with ``?``.
+    Guess a digit. The reply to a wrong guess is H (the number is higher) or L (lower), and to anything else ``?``.
 
-    :param max_turns: Guesses
+    :param max_turns: Maximum number of guesses
     """
 
     n_items = 10
@@ -50,28 +50,28 @@ class GuessNumberTask(Task):
 
     def item(self, index: int) -> Item:
         """
-        :param index: The number to be found
-        :return: The item; its prompt is always the same
+        :param index: The number to guess
+        :return: The item, whose prompt is always the same
         """
         return Item("0-9?", str(index))
 
     def reply(self, item: Item, messages: list[str]) -> str | None:
         """
-        :param item: The number to be found
+        :param item: The item with the number to guess
         :param messages: Guesses and hints so far
-        :return: A hint; None when the number was found, or after the last guess
+        :return: A hint; None if the number was found, or after the last guess
         """
         guess = messages[-1].strip()
         if guess == item.answer or len(messages) >= 2 * self.n_turns - 1:
             return None
-        # str.isdecimal() is true of digits of all alphabets
+        # str.isdecimal() is true for the digits of all scripts
         if len(guess) != 1 or guess not in "0123456789":
             return "?"
         return "H" if item.answer > guess else "L"
 
     def alphabet(self) -> str:
         """
-        :return: Digits, and what prompt and hints are made of
+        :return: Digits, and the characters of the prompt and the hints
         """
         return "0123456789HL?-"
 
@@ -86,8 +86,10 @@ _REASONING_GYM = "reasoning_gym:"
 
 def make_task(task: Any, **task_kwargs: Any) -> Task:
     """
+    Create a task.
+
     :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list or
-        an iterator of pairs (prompt, answer), the path of a ``.jsonl`` file, or a function from an index to such a pair
+        iterator of pairs (prompt, answer), the path of a ``.jsonl`` file, or a function that maps an index to such a pair
     :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym,
         ``PairsTask.from_jsonl`` or :class:`GeneratorTask`
     :return: The task

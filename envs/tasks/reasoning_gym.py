@@ -1,4 +1,4 @@
-"""The procedural data sets of reasoning-gym as tasks."""
+"""Tasks from the procedural data sets of reasoning-gym."""
 
 import dataclasses
 import difflib
@@ -12,14 +12,14 @@ import numpy as np
 from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Scorer, Task
 from sb3_grpo.envs.verifiers.answer_guard import guard_score_answer
 
-# Items that are made to find the longest, and the seconds that this may take: some items take a second each
+# Number of items to create when looking for the longest, and the time limit in seconds, as some items take a second each
 _N_SAMPLED = 200
 _SAMPLING_SECONDS = 2.0
 
-# An item that only a data set without an end has
+# Index of an item that only an unlimited data set has
 _FAR = 2**31 - 1
 
-# What a score may need that ends: sympy knows no limit
+# Memory limit for scoring an answer, as sympy has none
 _SCORE_BYTES = 4 * 2**30
 
 
@@ -27,15 +27,15 @@ class ReasoningGymTask(Task):
     """
     A data set of `reasoning-gym <https://github.com/open-thought/reasoning-gym>`_, with its own scores.
 
-    Where the data set can, it goes on without an end. Item k of most of them comes from ``seed + k``: for other items,
-    as for a test, add at least the number of items to the seed, not 1.
-    Many of its scores are a little above 0 for some wrong answers; 1 is right. Some data sets (prime_factorization) raise
-    exceptions for answers that they cannot read, or take long over them (simple_integration): in the environments, these
-    count as 0. What the data sets would read with ``eval`` or sympy is 0 unless it is a literal or a formula of the kind that
-    is asked for.
+    The number of items is unlimited if the data set allows it. In most data sets, item k comes from ``seed + k``: to get
+    different items, e.g. for a test, add at least the number of items to the seed, not 1.
+    A right answer has a score of 1, and many data sets give some wrong answers a score slightly above 0. Some data sets raise
+    exceptions for answers that they cannot parse (prime_factorization), or take long (simple_integration): in the
+    environments, these count as 0. Answers that the data sets would parse with ``eval`` or sympy score 0 unless they are a
+    literal or a formula of the expected kind.
 
     :param name: Name of the data set
-    :param seed: Which items
+    :param seed: Seed of the data set, which determines its items
     :param parameters: Parameters of the data set. ``size`` limits the number of items.
     """
 
@@ -58,12 +58,12 @@ class ReasoningGymTask(Task):
             self.dataset = create_dataset(name, seed=seed, **parameters)
         except (AssertionError, ValueError, TypeError) as error:
             raise ValueError(f"reasoning_gym:{name} refuses the parameters {parameters}: {error}") from error
-        # Rather here than at the first answer
+        # Raises an error here rather than at the first answer
         guard_score_answer(name, self.dataset)
         self.n_items = len(self.dataset) if "size" in parameters or not self._goes_on() else None
 
     def _goes_on(self) -> bool:
-        # Some data sets prepare as many items as they were created with, or some more
+        # Some data sets prepare a fixed number of items, at least as many as their size
         try:
             self.dataset[_FAR]
         except IndexError:
@@ -72,8 +72,8 @@ class ReasoningGymTask(Task):
 
     def item(self, index: int) -> Item:
         """
-        :param index: Number of the item
-        :return: The item. The reference is empty where any answer with the right properties will do.
+        :param index: Index of the item
+        :return: The item. The reference is empty if any answer with the right properties is accepted.
         """
         entry = self.dataset[index]
         answer = entry["answer"]
@@ -82,21 +82,21 @@ class ReasoningGymTask(Task):
     def score(self, answer: str, item: Item) -> float:
         """
         :param answer: The agent's answer
-        :param item: What it was asked
+        :param item: The item that it was asked
         :return: The data set's score
         """
         return guard_score_answer(self.name, self.dataset)(answer, item.metadata["entry"])
 
     def scorer(self) -> Scorer:
         """
-        :return: The data set's own method behind a guard: a process that has only that needs nothing of this package
+        :return: The data set's own method, protected by a guard. The process that runs it does not need this package
         """
         return Scorer(guard_score_answer(self.name, self.dataset), _entry, _SCORE_BYTES)
 
     def has_reference(self, item: Item) -> bool:
         """
         :param item: An item
-        :return: Whether the data set knows an answer. The empty text can be one
+        :return: Whether the data set has an answer, which can be the empty text
         """
         return item.metadata["entry"]["answer"] is not None
 
@@ -115,18 +115,18 @@ class ReasoningGymTask(Task):
 
     @property
     def knows_longest(self) -> bool:
-        """Whether the sample has all items."""
+        """Whether the sample includes all items."""
         return len(self._sampled_items) == self.n_items
 
     def longest_items(self) -> Iterable[Item]:
         """
-        :return: Some items
+        :return: A sample of the items
         """
         return self._sampled_items
 
     def alphabet(self) -> str:
         """
-        :return: Printable ASCII, and what else occurs in some items
+        :return: Printable ASCII, and all other characters in a sample of the items
         """
         seen = {character for item in self._sampled_items for character in item.prompt + item.answer}
         return PRINTABLE + "".join(sorted(seen - set(PRINTABLE)))

@@ -1,4 +1,4 @@
-"""A task in tokens: how long its prompts and answers are, and which item an episode begins with."""
+"""Tokenized tasks: the lengths of prompts and answers, and the choice of the item that an episode begins with."""
 
 import math
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer
 from sb3_grpo.text.tokens import PAD, Tokenizer, TokenSpace
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Where the task does not say how long its prompts and answers are
+# Defaults if the task does not know how long its prompts and answers are
 _DEFAULT_PROMPT_TOKENS = 128
 _DEFAULT_ANSWER_TOKENS = 64
 
-# Where the task knows how long some of them are: a quarter more, in steps, so that it does not depend much on which
+# If the task only knows the lengths of a sample: a quarter more, rounded up, so as not to depend much on the sample
 _ROOM = 1.25
 _ROOM_STEP = 64
 
-# Of more texts than this, shorter ones are not encoded if they cannot have the most tokens
+# Beyond this number of texts, shorter ones are only encoded if they could still have the most tokens
 _MAX_ENCODED = 10_000
 
-# Draws after which it is said that nothing fits
+# Number of draws after which an error says that no item fits
 _MAX_DRAWS = 1000
 
-# Tokens of encoded prompts that are kept, padding included
+# Maximum number of tokens of cached prompts, including padding
 _MAX_KEPT = 8_000_000
 
 
@@ -37,10 +37,10 @@ class EncodedItem:
     """
     An item with the tokens of its prompt.
 
-    :param index: Its number
+    :param index: Index of the item
     :param item: The item
-    :param row: (L,) the observation that an episode with it begins with
-    :param n_tokens: How many tokens the prompt has
+    :param row: (L,) the first observation of an episode with this item
+    :param n_tokens: Number of tokens of the prompt
     """
 
     index: int
@@ -51,9 +51,9 @@ class EncodedItem:
 
 class EncodedTask:
     """
-    The items of a task as tokens. See :class:`TextEpisodeRules` for the parameters.
+    A task with tokenized items. See :class:`TextEpisodeRules` for the parameters.
 
-    :raises ValueError: if a limit is no whole number of tokens, the task has no items, or no answer could end
+    :raises ValueError: if a limit is not a whole number of tokens, the task has no items, or no answer could end
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class EncodedTask:
 
     @property
     def length(self) -> int:
-        """Tokens of an observation."""
+        """Maximum number of tokens of an observation."""
         return self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
 
     def make_spaces(self) -> tuple[TokenSpace, spaces.Discrete]:
         """
-        :return: New observation and action space
+        :return: New observation space and action space
         """
         return TokenSpace(self.length, self.tokenizer), spaces.Discrete(self.tokenizer.vocab_size)
 
     def _longest(self, wanted: list[str]) -> tuple[int, int]:
         """
-        :param wanted: Names of the limits that are not given
-        :return: Tokens of prompts and of answers
+        :param wanted: Names of the limits that were not given
+        :return: Maximum number of tokens of prompts, and of answers
         """
         items = self.task.longest_items() if wanted else None
         if items is None:
@@ -119,12 +119,12 @@ class EncodedTask:
     def _most_tokens(self, texts: list[str]) -> int:
         """
         :param texts: Some texts
-        :return: Tokens of the one that has the most
+        :return: Number of tokens of the text that has the most
         """
         sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
         most = 0
         for rank, (n_bytes, text) in enumerate(sized):
-            # A token is a byte or more, except one that a tokenizer may put before the text
+            # A token is at least one byte, except for one that a tokenizer may prepend
             if rank >= _MAX_ENCODED and n_bytes < most:
                 break
             most = max(most, len(self.tokenizer.encode(text)))
@@ -132,8 +132,8 @@ class EncodedTask:
 
     def encode_item(self, index: int) -> EncodedItem:
         """
-        :param index: Number of an item
-        :return: The item, ready to begin an episode with
+        :param index: Index of an item
+        :return: The tokenized item, with which an episode can begin
         """
         found = self._kept.get(index)
         if found is not None:
@@ -167,7 +167,7 @@ class EncodedTask:
         try:
             n_tokens = len(self.tokenizer.encode(item.answer)) + 1
         except ValueError:
-            return  # what a verifier accepts need not be written like the reference
+            return  # a verifier may accept answers that are written differently
         if n_tokens > self.max_answer_tokens:
             self._too_long = True
             warn_user(
@@ -178,9 +178,9 @@ class EncodedTask:
 
     def choose_item(self, options: dict[str, Any] | None, rng: np.random.Generator) -> EncodedItem:
         """
-        :param options: The options given to ``reset``: ``{"item": k}`` chooses one
-        :param rng: Random generator, which draws one otherwise
-        :return: The item that an episode begins with
+        :param options: The options passed to ``reset``: ``{"item": k}`` chooses item k
+        :param rng: Random generator, which otherwise draws an item
+        :return: The item to begin the episode with
         """
         if not options:
             return self._draw_item(rng)
@@ -191,8 +191,8 @@ class EncodedTask:
     def _draw_item(self, rng: np.random.Generator) -> EncodedItem:
         """
         :param rng: Random generator
-        :return: An item that it draws. Where the task does not know its longest items, one for which there is no room
-            or no token is passed over
+        :return: A random item. If the task does not know its longest items, items that do not fit or cannot be encoded are
+            skipped
         """
         error: ValueError | None = None
         for _ in range(_MAX_DRAWS):
@@ -209,8 +209,8 @@ class EncodedTask:
 
     def check_index(self, index: Any) -> int:
         """
-        :param index: What may be the number of an item
-        :return: The number
+        :param index: Index of an item, to be checked
+        :return: The index
         """
         if isinstance(index, bool) or not isinstance(index, int | np.integer):
             raise ValueError(f"item={index!r:.100} has to be the number of an item, not {type(index).__name__}")

@@ -1,4 +1,4 @@
-"""The environment in which an agent writes answers token by token, and a verifier rewards them at the end."""
+"""The text environment: the agent writes an answer token by token, and a verifier scores it at the end."""
 
 from typing import Any
 
@@ -13,19 +13,18 @@ from sb3_grpo.text.tokens import PAD
 
 class VerifierTextEnv(HasRules, gym.Env):
     """
-    The agent reads a prompt and gives one token after the other; a verifier scores the answer when it has ended.
+    The agent reads a prompt and writes one token per step; a verifier scores the finished answer.
 
-    An observation is all there is so far, prompt, answer and replies, padded on the right with ``PAD``: tokens are only
-    ever appended. The action is the next token. With the one that ends a text, the answer goes to the verifier
-    (or to the task, which may reply, and then the episode goes on). After ``max_answer_tokens`` tokens the episode is
-    truncated (with ``truncate=False`` terminated), and an answer that has not ended is wrong. All rewards before the
-    last one are 0.
+    An observation is the whole text so far (prompt, answer and replies), padded on the right with ``PAD``: tokens are only
+    ever appended. The action is the next token. The end-of-text token passes the answer to the verifier (or to the task,
+    which may reply; then the episode goes on). After ``max_answer_tokens`` tokens, the episode is truncated (terminated with
+    ``truncate=False``), and an unfinished answer is wrong. All rewards before the last one are 0.
 
     ``reset(options={"item": k})`` begins with item k of the task.
 
-    :param task: What is asked, see :func:`make_task`
-    :param render_mode: ``"ansi"``, with which ``render`` returns what was said, or None
-    :param settings: The parameters of :class:`TextEpisodeRules`
+    :param task: The task, see :func:`make_task`
+    :param render_mode: ``"ansi"``, with which ``render`` returns the conversation, or None
+    :param settings: Parameters of :class:`TextEpisodeRules`
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -37,7 +36,7 @@ class VerifierTextEnv(HasRules, gym.Env):
     @classmethod
     def from_rules(cls, rules: TextEpisodeRules) -> "VerifierTextEnv":
         """
-        :param rules: Rules that several environments share
+        :param rules: Rules, which several environments can share
         :return: An environment with these rules
         """
         env = cls.__new__(cls)
@@ -55,14 +54,14 @@ class VerifierTextEnv(HasRules, gym.Env):
 
     @property
     def verifier_errors(self) -> int:
-        """How many failures of the verifier were counted as wrong answers."""
+        """Number of failures of the verifier that were counted as wrong answers."""
         return self.rules.runner.n_errors
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """
         :param seed: Seed of the generator that draws the item
-        :param options: ``{"item": k}`` chooses it
-        :return: The prompt, and an info with its text and the number of the item
+        :param options: ``{"item": k}`` chooses item k
+        :return: The prompt as observation, and an info with its text and the index of the item
         """
         super().reset(seed=seed)
         encoded = self.rules.choose_item(options, self.np_random)
@@ -74,8 +73,7 @@ class VerifierTextEnv(HasRules, gym.Env):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """
         :param action: The next token
-        :return: Observation, reward, whether the answer is complete, whether it was cut off, and an info that has
-            the verdict if the episode has ended
+        :return: Observation, reward, terminated, truncated, and an info that has the verdict if the episode has ended
         """
         exchange = self._present()
         if self._ended:
@@ -83,7 +81,7 @@ class VerifierTextEnv(HasRules, gym.Env):
         if not self.action_space.contains(action):
             raise ValueError(f"Expected a token from 0 to {self.rules.tokenizer.vocab_size - 1} as the action, got {action!r}")
         token = int(action)
-        # Unless nothing goes wrong from here on
+        # Reset below if no error is raised until then
         self._ended = True
         self._tokens[self._n_tokens] = token
         self._n_tokens += 1
@@ -116,7 +114,7 @@ class VerifierTextEnv(HasRules, gym.Env):
 
     def render(self) -> str | None:
         """
-        :return: All that was said in this episode
+        :return: The conversation in this episode
         """
         if self.render_mode is None:
             gym.logger.warn("render() without a render_mode: create the environment with render_mode='ansi'")
@@ -125,7 +123,7 @@ class VerifierTextEnv(HasRules, gym.Env):
 
     def get_state(self) -> dict[str, Any]:
         """
-        :return: The state of the episode, for ``set_state`` here or in another environment with the same task
+        :return: The state of the episode, for ``set_state`` of this or another environment with the same task
         """
         exchange = self._present()
         return {
@@ -141,7 +139,7 @@ class VerifierTextEnv(HasRules, gym.Env):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``get_state`` returned
+        :param state: State returned by ``get_state``
         """
         try:
             encoded = self.rules.encode_item(self.rules.check_index(state["item"]))
@@ -166,8 +164,8 @@ class VerifierTextEnv(HasRules, gym.Env):
 
 def check_render_mode(render_mode: str | None) -> None:
     """
-    :param render_mode: What the user asked for
+    :param render_mode: The requested render mode
     """
     if render_mode not in (None, "ansi"):
-        # SB3's make_vec_env asks for rgb_array first, and without a render mode after a TypeError
+        # SB3's make_vec_env tries rgb_array first, and no render mode after a TypeError
         raise TypeError(f"render_mode={render_mode!r} has to be None or 'ansi'")

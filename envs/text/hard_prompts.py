@@ -1,4 +1,4 @@
-"""Which prompts to ask: those that are not answered yet more often than those that are."""
+"""Start sampler that asks hard prompts more often than those that are already answered correctly."""
 
 from typing import Any
 
@@ -13,20 +13,20 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 class HardPrompts(StartSampler, BaseCallback):
     """
-    Draws the prompts of groups by how often they are still answered wrongly, so that samples are not spent on groups
-    that are all right::
+    Start sampler that draws prompts according to how often they are still answered wrongly, so that no samples are wasted on
+    groups whose answers are all correct::
 
         model = DAPO("TokenPolicy", env, start_sampler=HardPrompts(n_items=100))
         model.learn(1_000_000)
 
-    It is saved with the model, with what it has counted.
+    It is saved with the model, including its statistics.
 
-    A prompt is drawn in proportion to ``1 - p + floor``, where p is a running mean of its successes. There has to be room for
-    each of them (``max_prompt_tokens``): what is drawn is not passed over.
+    A prompt is drawn with a probability proportional to ``1 - p + floor``, where p is a running mean of its successes. Every
+    prompt must fit into ``max_prompt_tokens``: prompts drawn here are not skipped.
 
-    :param n_items: Items of the task
-    :param floor: What is left to prompts that are always answered correctly: they must not be forgotten
-    :param rate: Share of the newest answer in the running mean
+    :param n_items: Number of items of the task
+    :param floor: Weight of prompts that are always answered correctly, so that they are not forgotten
+    :param rate: Weight of the latest answer in the running mean
     """
 
     def __init__(self, n_items: int, floor: float = 0.05, rate: float = 0.05):
@@ -47,7 +47,7 @@ class HardPrompts(StartSampler, BaseCallback):
 
     @property
     def n_items(self) -> int:
-        """Items of the task."""
+        """Number of items of the task."""
         return len(self.success_rates)
 
     def __call__(self, rng: np.random.Generator) -> SeedStart:
@@ -56,21 +56,21 @@ class HardPrompts(StartSampler, BaseCallback):
         return SeedStart(int(rng.integers(2**31)), {"item": int(item)})
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
-        """Count the answer."""
+        """Update the success rate of the prompt."""
         if "is_success" not in info or "item" not in info:
             raise ValueError("HardPrompts counts the successes of VerifierText environments, but this one has no such info.")
         item = info["item"]
         self.success_rates[item] += self.rate * (float(info["is_success"]) - self.success_rates[item])
 
     def _init_callback(self) -> None:
-        # In version 0.1 the answers were counted by a callback
+        # In version 0.1, a callback counted the answers
         warn_user("HardPrompts is not a callback any more: start_sampler=hard is enough, leave callback=hard out of learn().")
 
     def _on_step(self) -> bool:
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        # It is saved with the model, not the model with it
+        # Without the model, as this object is saved with the model
         return {key: getattr(self, key) for key in ("success_rates", "floor", "rate")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What one environment of text and a batch of them have in common: answers, replies, ends and rewards."""
+"""The rules shared by the text environment and its vectorized version: answers, replies, episode ends and rewards."""
 
 import math
 from collections.abc import Callable
@@ -15,20 +15,20 @@ from sb3_grpo.envs.text.encoded_task import EncodedItem, EncodedTask
 from sb3_grpo.envs.verifiers.runner import Check, Reply, Verdict, VerifierRunner, is_equivalent, make_math_verifier
 from sb3_grpo.text.tokens import Tokenizer
 
-# What comparing two formulas may need that ends
+# Memory limit for comparing two formulas
 _MATH_BYTES = 4 * 2**30
 
 
 @dataclass(slots=True)
 class Exchange:
     """
-    What was said in an episode.
+    The conversation in an episode.
 
-    :param encoded: What the agent was asked
-    :param messages: Its answers that are complete and the replies to them
-    :param turn_start: Place of the first token of the present answer
-    :param n_reply_tokens: Tokens of the replies so far
-    :param error: What went wrong with the reply to the last answer, which ended the episode
+    :param encoded: The item that the agent was asked
+    :param messages: The agent's complete answers and the replies to them
+    :param turn_start: Position of the first token of the current answer
+    :param n_reply_tokens: Number of tokens of the replies so far
+    :param error: Error in the reply to the last answer, which ended the episode
     """
 
     encoded: EncodedItem
@@ -42,10 +42,10 @@ class Turn(NamedTuple):
     """
     An answer that has just ended.
 
-    :param exchange: The episode, in which the answer and the reply to it are going to be noted
+    :param exchange: The episode, to which the answer and the reply to it are added
     :param row: (L,) the tokens
-    :param n_tokens: How many there are
-    :param n_given: How many the agent gave
+    :param n_tokens: Number of tokens
+    :param n_given: Number of tokens that the agent wrote
     """
 
     exchange: Exchange
@@ -56,11 +56,11 @@ class Turn(NamedTuple):
 
 class TurnEnd(NamedTuple):
     """
-    What follows the end of an answer.
+    What follows after an answer.
 
     :param complete: Whether the episode ends with this answer
-    :param reply: The tokens that the agent has to answer next. None if there is no room for them, or if it has
-        given as many tokens as it may
+    :param reply: Tokens of the reply that the agent has to answer next. None if there is no room for them, or if the agent
+        has already written ``max_answer_tokens`` tokens
     """
 
     complete: bool
@@ -69,30 +69,31 @@ class TurnEnd(NamedTuple):
 
 class TextEpisodeRules(EncodedTask):
     """
-    Everything about episodes of text but the tokens written in them.
+    The rules of text episodes: everything except the tokens written in them.
 
     :param task: See :func:`make_task`
     :param task_kwargs: Arguments for the task
     :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
-        or ``transformers`` (see :class:`HuggingFaceTokenizer`); None: one token for each character of the task's alphabet
-    :param verifier: Scores an answer by the reference: a function ``f(answer, reference)``, ``"exact"``
-        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`); None: as the task does it
-    :param max_answer_tokens: Tokens that the agent can give in an episode, those that end answers included.
-        None: as many as the longest answer of the task needs, or 64 with a warning if that is unknown. Where there is
-        no reference, an answer can be as long as the prompt
-    :param max_prompt_tokens: None: as many as the longest prompt of the task has, or 128 with a warning if that is unknown
-    :param max_reply_tokens: Tokens that the replies of an episode can have. None: what the task says
+        or ``transformers`` (see :class:`HuggingFaceTokenizer`). None: one token per character of the task's alphabet
+    :param verifier: Scores an answer against the reference: a function ``f(answer, reference)``, ``"exact"``
+        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). None: use the task's own score
+    :param max_answer_tokens: Maximum number of tokens that the agent can write in an episode, including those that end
+        answers. None: enough for the longest answer of the task, or 64 with a warning if that is unknown. Where there is no
+        reference, an answer can be as long as the prompt, and at least 64 tokens
+    :param max_prompt_tokens: Maximum number of tokens of a prompt. None: enough for the longest prompt of the task, or 128
+        with a warning if that is unknown
+    :param max_reply_tokens: Maximum number of tokens of all replies in an episode. None: as defined by the task
     :param reward_correct: Reward for an answer with score 1
-    :param reward_wrong: Reward for an answer with score 0, and for one without an end. Less than ``reward_correct``
-    :param success_score: An episode with at least this score is a success
-    :param truncate: Whether an answer that has no end when there is no room left is truncated, which is what DAPO's overlong
-        filter looks at, or terminated. For algorithms with a critic take False: PPO counts on the value of a future after
-        a truncation, which training never sees, and learns never to come to an end
-    :param verifier_timeout: Seconds for each answer, where the verifier has a process of its own, and for each reply to one
-    :param verifier_step_timeout: Seconds for all answers of a step together; those that are not scored until then count as a
-        failure of the verifier. None: there is only the limit for each answer
-    :param on_verifier_error: ``"raise"``, or count failures of the verifier (and of replies) as score ``"zero"``. None: zero
-        for ``"math"`` and the scores of reasoning-gym, which some answers are too hard for; raise for functions of yours
+    :param reward_wrong: Reward for an answer with score 0, and for an unfinished one. Less than ``reward_correct``
+    :param success_score: Minimum score of a successful episode
+    :param truncate: Whether an answer that is unfinished when there is no room left is truncated (DAPO's overlong filtering
+        looks at this) or terminated. Use False for algorithms with a critic: after a truncation, PPO bootstraps from the value
+        of a state that training never sees, and learns never to end an answer
+    :param verifier_timeout: Maximum seconds per answer if the verifier runs in its own process, and per reply to an answer
+    :param verifier_step_timeout: Maximum seconds for all answers of a step together; answers not scored by then count as
+        failures of the verifier. None: only the limit per answer applies
+    :param on_verifier_error: ``"raise"`` an error, or count failures of the verifier (and of replies) as score ``"zero"``.
+        None: zero for ``"math"`` and the scores of reasoning-gym, as some answers are too hard for them; otherwise raise
     """
 
     def __init__(
@@ -137,17 +138,17 @@ class TextEpisodeRules(EncodedTask):
 
     def begin(self, encoded: EncodedItem) -> tuple[Exchange, dict[str, Any]]:
         """
-        :param encoded: What the agent is asked
+        :param encoded: The item to ask the agent
         :return: The episode, and the info for ``reset``
         """
         return Exchange(encoded, [], encoded.n_tokens), {"prompt": encoded.item.prompt, "item": encoded.index}
 
     def end_turns(self, turns: list[Turn]) -> list[TurnEnd]:
         """
-        Agents have ended their answers.
+        Process answers that have just ended.
 
-        :param turns: These
-        :return: How each of the episodes goes on
+        :param turns: The answers
+        :return: How each of the episodes continues
         """
         for exchange, row, n_tokens, _ in turns:
             exchange.messages.append(self.tokenizer.decode(row[exchange.turn_start : n_tokens].tolist()))
@@ -172,7 +173,7 @@ class TextEpisodeRules(EncodedTask):
     def score(self, exchanges: list[Exchange]) -> list[Verdict]:
         """
         :param exchanges: Episodes that ended with a complete answer
-        :return: What the answers are worth
+        :return: The verdicts on the answers
         """
         checked = [exchange for exchange in exchanges if exchange.error is None]
         verdicts = iter(self.runner.score([self._check(exchange) for exchange in checked]))
@@ -187,10 +188,10 @@ class TextEpisodeRules(EncodedTask):
     ) -> tuple[float, dict[str, Any]]:
         """
         :param exchange: An episode that has ended
-        :param verdict: What its answer is worth, None if it is not complete
+        :param verdict: The verdict on its answer, None if the answer is not complete
         :param row: (L,) the tokens
-        :param n_tokens: How many there are
-        :return: The reward and the info of its last step
+        :param n_tokens: Number of tokens
+        :return: The reward and the info of the last step
         """
         item = exchange.encoded.item
         score = 0.0 if verdict is None else verdict.score
@@ -215,8 +216,8 @@ class TextEpisodeRules(EncodedTask):
         """
         :param exchange: An episode
         :param row: (L,) the tokens
-        :param n_tokens: How many there are
-        :return: All that was said, line after line
+        :param n_tokens: Number of tokens
+        :return: The conversation so far, line by line
         """
         unfinished = self._unfinished_answer(exchange, row, n_tokens)
         ended = len(exchange.messages) % 2 == 1
@@ -225,8 +226,10 @@ class TextEpisodeRules(EncodedTask):
 
     def change(self, name: str, value: Any) -> None:
         """
+        Change a parameter.
+
         :param name: ``reward_correct``, ``reward_wrong``, ``success_score`` or ``truncate``
-        :param value: What it is from now on
+        :param value: The new value
         """
         rewards = {key: getattr(self, key) for key in ("reward_correct", "reward_wrong", "success_score")}
         if name in rewards:
@@ -245,7 +248,7 @@ def _changeable(name: str) -> Any:
 
 
 class HasRules:
-    """An environment with rules, of which it shows those that can be changed, and the worked examples of its task."""
+    """Mixin for environments with rules: exposes the parameters that can be changed, and worked examples of the task."""
 
     rules: TextEpisodeRules
     reward_correct = _changeable("reward_correct")
@@ -255,8 +258,8 @@ class HasRules:
 
     def worked_examples(self, n: int, seed: int = 0) -> list[tuple[str, str]]:
         """
-        :param n: How many, all different
-        :param seed: Which ones
+        :param n: Number of examples, all different
+        :param seed: Seed for drawing them
         :return: Pairs of prompt and answer, see :meth:`Task.worked_examples`
         """
         return self.rules.task.worked_examples(n, seed)
@@ -275,7 +278,7 @@ def _check_rewards(reward_correct: float, reward_wrong: float, success_score: fl
 
 def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
     """
-    :return: How answers are scored, and whether that is trusted
+    :return: The scorer of answers, and whether it is trusted
     """
     if verifier is None:
         return task.scorer(), is_trusted(task, "score", "scorer")
@@ -290,7 +293,7 @@ def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
 
 def _name_of_ours(verifier: Any, task: Task) -> str | None:
     """
-    :return: What the verifier is called if it is one that answers may be too hard for, and not the user's
+    :return: Name of the verifier if it is a built-in one that some answers may be too hard for
     """
     if verifier == "math":
         return "math"

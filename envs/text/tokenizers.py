@@ -1,4 +1,4 @@
-"""Tokenizers for environments of text: one token per character, or whatever a Hugging Face tokenizer does."""
+"""Tokenizers for text environments: one token per character, or a Hugging Face tokenizer."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -10,16 +10,16 @@ from sb3_grpo.text.tokens import PAD, Tokenizer
 
 __all__ = ["CharTokenizer", "HuggingFaceTokenizer", "Tokenizer"]
 
-# What published tokenizers call the token that ends a text
+# Names of the end-of-text token in published tokenizers
 _EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
 def _up_to_eos(ids: Iterable[Any], eos_id: int, vocab_size: int) -> list[int]:
     """
-    :param ids: Tokens, padded or not
-    :param eos_id: The token that ends a text
-    :param vocab_size: Ids are smaller than this
-    :return: The tokens before the first one that ends the text, without padding
+    :param ids: Token ids, padded or not
+    :param eos_id: Id of the end-of-text token
+    :param vocab_size: Size of the vocabulary, which all ids are smaller than
+    :return: The token ids before the first end-of-text token, without padding
     """
     kept = []
     for token in map(int, ids):
@@ -35,9 +35,9 @@ def _up_to_eos(ids: Iterable[Any], eos_id: int, vocab_size: int) -> list[int]:
 
 class CharTokenizer:
     """
-    One token per character. Ids follow the order of the alphabet, the token that ends a text comes last.
+    A tokenizer with one token per character. Ids follow the order of the alphabet, and the end-of-text token comes last.
 
-    :param alphabet: Every character that may occur, each one once
+    :param alphabet: All characters that may occur, without duplicates
     """
 
     def __init__(self, alphabet: Sequence[str]):
@@ -59,8 +59,8 @@ class CharTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """
-        :param text: A text of characters of the alphabet
-        :return: Its tokens, without the one that ends it
+        :param text: A text of characters in the alphabet
+        :return: Its token ids, without the end-of-text token
         """
         try:
             return [self._ids[character] for character in text]
@@ -72,8 +72,8 @@ class CharTokenizer:
 
     def decode(self, ids: Any) -> str:
         """
-        :param ids: Tokens, padded or not
-        :return: Their text, up to the token that ends it
+        :param ids: Token ids, padded or not
+        :return: Their text, up to the end-of-text token
         """
         return "".join([self.alphabet[token] for token in _up_to_eos(ids, self.eos_id, self.vocab_size)])
 
@@ -89,14 +89,14 @@ class CharTokenizer:
 
 class HuggingFaceTokenizer:
     """
-    A tokenizer in Hugging Face's format. Nothing is downloaded, and nothing is added to texts, cut off or padded.
+    A tokenizer in Hugging Face's format. Nothing is downloaded, and texts are neither extended nor truncated nor padded.
 
-    Special tokens stay visible in decoded texts, and so do ids of no token (``<id 7>``): an answer with one in its middle is
-    not the answer without it.
+    Special tokens stay visible in decoded texts, and so do ids without a token (``<id 7>``), as an answer that contains one
+    differs from the answer without it.
 
-    :param source: Path of a ``tokenizer.json``, or a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``
-    :param eos_token: The token that ends a text. None: what ``transformers`` says, or the only one of the usual names
-        that the tokenizer has.
+    :param source: Path of a ``tokenizer.json``, a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``
+    :param eos_token: The end-of-text token. None: the one defined by the tokenizer of ``transformers``, or the only one of
+        the usual names in the vocabulary
     """
 
     def __init__(self, source: Any, eos_token: str | None = None):
@@ -121,7 +121,7 @@ class HuggingFaceTokenizer:
                     "Expected the path of a tokenizer.json, a tokenizers.Tokenizer, or a fast tokenizer of transformers, "
                     f"not {type(source).__name__}"
                 )
-            # What is changed below should not be changed for its other users
+            # A copy, as the changes below must not affect other users of this tokenizer
             self._backend = copy.deepcopy(backend)
         self._backend.no_padding()
         self._backend.no_truncation()
@@ -143,18 +143,18 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> list[int]:
         """
         :param text: A text
-        :return: Its tokens, without the one that ends it
+        :return: Its token ids, without the end-of-text token
         """
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Any) -> str:
         """
-        :param ids: Tokens, padded or not
-        :return: Their text, up to the token that ends it
+        :param ids: Token ids, padded or not
+        :return: Their text, up to the end-of-text token
         """
         rest = _up_to_eos(ids, self._eos_id, self._vocab_size)
         texts: list[str] = []
-        # The tokenizer itself would leave them out
+        # The tokenizer itself would omit these ids
         for place in [place for place, token in enumerate(rest) if token in self._gaps][::-1]:
             texts[:0] = [f"<id {rest[place]}>", self._backend.decode(rest[place + 1 :], skip_special_tokens=False)]
             rest = rest[:place]

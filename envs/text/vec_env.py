@@ -1,4 +1,4 @@
-"""Many copies of the environment of text as one object, without a loop over the copies at each step."""
+"""Vectorized version of the text environment, without a loop over the copies at each step."""
 
 import time
 from collections.abc import Callable
@@ -19,14 +19,15 @@ from sb3_grpo.text.tokens import PAD
 
 class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
     """
-    The same as ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each of them in a ``Monitor`` and a
-    ``StartQueue``, but faster, see :class:`BatchedVecEnv`. All answers that end in the same step go to the verifier together.
+    Equivalent to ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each wrapped in a ``Monitor`` and a
+    ``StartQueue``, but faster, see :class:`BatchedVecEnv`. All answers that end in the same step are passed to the verifier
+    together.
 
     :param num_envs: Number of copies
-    :param seed: Copy i begins with ``reset(seed=seed + i)``. None: with a seed from the system
-    :param task: What is asked, see :func:`make_task`
+    :param seed: Copy i begins with ``reset(seed=seed + i)``. None: use a seed from the system
+    :param task: The task, see :func:`make_task`
     :param render_mode: See :class:`VerifierTextEnv`
-    :param settings: The parameters of :class:`TextEpisodeRules`
+    :param settings: Parameters of :class:`TextEpisodeRules`
     """
 
     _single: VerifierTextEnv
@@ -48,14 +49,14 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         self._rows = np.arange(num_envs)
         self._tokens = np.full((num_envs, rules.length), PAD, np.int64)
         self._n_tokens = np.zeros(num_envs, np.int64)
-        self._n_given = np.zeros(num_envs, np.int64)  # by the agent in this episode
+        self._n_given = np.zeros(num_envs, np.int64)  # tokens written by the agent in this episode
         self._exchanges: list[Exchange | None] = [None] * num_envs
         self._t_start = time.time()
         super().__init__(num_envs, VerifierTextEnv.from_rules(rules), seed)
 
     @property
     def verifier_errors(self) -> int:
-        """How many failures of the verifier were counted as wrong answers."""
+        """Number of failures of the verifier that were counted as wrong answers."""
         return self.rules.runner.n_errors
 
     def _observations(self) -> np.ndarray:
@@ -71,7 +72,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         stopped = (actions == self.rules.tokenizer.eos_id) | (self._n_given >= self.rules.max_answer_tokens)
         if stopped.any():
             ended = self._end_turns(np.flatnonzero(stopped), actions)
-            # In this order, the copies take the next starts
+            # The copies take the next starts in this order
             copies = sorted(ended)
             dones[copies] = True
             rewards[copies] = self._end(copies, ended, infos)
@@ -92,8 +93,8 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def _end_turns(self, copies: np.ndarray, actions: np.ndarray) -> dict[int, Verdict | None]:
         """
-        :param copies: Those with an answer that has ended or has become too long
-        :return: Those whose episode has ended, each with the verdict if the answer is complete
+        :param copies: Copies whose answer has ended or has become too long
+        :return: For each copy whose episode has ended, the verdict, or None if the answer is not complete
         """
         has_end = actions[copies] == self.rules.tokenizer.eos_id
         answered = copies[has_end]
@@ -116,9 +117,9 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def _end(self, copies: list[int], verdicts: dict[int, Verdict | None], infos: list[dict[str, Any]]) -> list[float]:
         """
-        :param copies: Those whose episode has ended
+        :param copies: Copies whose episode has ended
         :param verdicts: See ``_end_turns``
-        :param infos: Where what is to be known about them goes
+        :param infos: Infos of all copies, which are updated
         :return: Their rewards
         """
         rewards = []
@@ -155,7 +156,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         if not isinstance(start, SeedStart):
             self._begin_single(start)
             return self._single.get_state()
-        # As reset does it; making the generator takes longer than all the rest
+        # As in reset; creating the generator takes longer than everything else
         return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
 
     def _begin_start(self, idx: int, start: EncodedItem | dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
@@ -185,10 +186,10 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """
-        :param attr_name: An attribute that the copies share: ``reward_correct``, ``reward_wrong``, ``success_score``,
+        :param attr_name: Name of an attribute that all copies share: ``reward_correct``, ``reward_wrong``, ``success_score``,
             ``truncate``, or one of your own
         :param value: Its new value
-        :param indices: All copies
+        :param indices: Must be all copies
         """
         if hasattr(self.rules, attr_name) and not hasattr(HasRules, attr_name):
             raise AttributeError(f"{attr_name!r} cannot be changed: create a new {type(self).__name__} with another one")

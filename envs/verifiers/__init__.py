@@ -1,4 +1,4 @@
-"""What judges an answer, with a time limit."""
+"""Verifiers, which score answers with a time limit."""
 
 from sb3_grpo.envs.verifiers.runner import VerifierError, is_equivalent, math_equivalent
 

@@ -1,9 +1,8 @@
 """
-What keeps the scores of reasoning-gym from running the agent's answers as code.
+Prevents the scores of reasoning-gym from running the agent's answers as code.
 
-Some of its data sets read answers with ``eval`` or with sympy, which calls it. Here, those that expect a list get nothing
-but literals, and those that expect a formula get nothing but a formula. Some more is looked at where a score would be full
-for wrong answers.
+Some of its data sets parse answers with ``eval``, or with sympy, which calls it. Here, data sets that expect a list only get
+literals, and those that expect a formula only get formulas. Further checks catch wrong answers that would get the full score.
 """
 
 import ast
@@ -22,11 +21,11 @@ ScoreAnswer = Callable[[str, dict[str, Any]], float]
 
 class _Formulas(NamedTuple):
     """
-    What the answers of a data set are made of, besides numbers, the variables of the item, + - * / and parentheses.
+    Elements allowed in answers to a data set, besides numbers, the variables of the item, + - * / and parentheses.
 
-    :param names: Constants
-    :param functions: Functions of one argument
-    :param powers: Whether there are powers
+    :param names: Names of constants
+    :param functions: Names of functions of one argument
+    :param powers: Whether powers are allowed
     """
 
     names: frozenset[str] = frozenset()
@@ -42,7 +41,7 @@ _INTEGRALS = _Formulas(
     powers=True,
 )
 
-# Data sets that read the answer with sympy
+# Data sets that parse the answer with sympy
 _FORMULAS = {
     "countdown": _Formulas(),
     "intermediate_integration": _INTEGRALS,
@@ -51,16 +50,16 @@ _FORMULAS = {
     "simple_integration": _INTEGRALS,
 }
 
-# Data sets whose module has an eval for answers, and no other
+# Data sets whose module uses eval for answers, and for nothing else
 _LITERALS = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"}
 
-# Data sets that want formulas of the numbers of the item, and take others, and round the results
+# Data sets that ask for formulas with the numbers of the item, but accept other numbers and round the result
 _OWN_NUMBERS = {"puzzle24"}
 
-# Data sets that take nan for the right number
+# Data sets that accept nan as the right number
 _NUMBERS = {"complex_arithmetic"}
 
-# Data sets that evaluate nothing but what they have made themselves
+# Data sets that only evaluate code that they have created themselves
 _OWN_CODE = {
     "advanced_geometry",
     "bitwise_arithmetic",
@@ -72,7 +71,7 @@ _OWN_CODE = {
     "simple_equations",
 }
 
-# Nearly every function of sympy evaluates the texts that it gets
+# Nearly every function of sympy evaluates strings passed to it
 _EVALUATES = re.compile(
     r"(?<![\w.])(?:eval|exec|compile|__import__)\b|\b(?:pickle|marshal|subprocess|os\.system)\b|\b\w*sympy\w*"
 )
@@ -85,8 +84,8 @@ def guard_score_answer(name: str, dataset: Any) -> ScoreAnswer:
     """
     :param name: Name of a data set of reasoning-gym
     :param dataset: The data set
-    :return: Its ``score_answer``, which gets only answers that it does not run as code. It can be sent to a process
-        that needs nothing of this package
+    :return: Its ``score_answer``, protected from answers that it would run as code. It can be sent to a process that does
+        not need this package
     """
     if name in _LITERALS:
         return _guard_literals(dataset.score_answer)
@@ -95,7 +94,7 @@ def guard_score_answer(name: str, dataset: Any) -> ScoreAnswer:
         return _guard_formulas(score_answer, _FORMULAS[name])
     if name in _NUMBERS:
         return _guard_numbers(dataset.score_answer)
-    # Those of a composite data set, which passes answers on to them
+    # A composite data set passes answers on to its parts
     parts = getattr(dataset, "datasets", {})
     if unsafe := sorted(set(parts) & (_LITERALS | _FORMULAS.keys() | _NUMBERS)):
         raise ValueError(
@@ -112,7 +111,7 @@ def _refuse_evaluation(name: str, cls: type) -> None:
     from reasoning_gym.dataset import ProceduralDataset
 
     if cls.score_answer is ProceduralDataset.score_answer:  # type: ignore[attr-defined]
-        return  # it compares texts
+        return  # the default, which compares texts
     for module in _modules(cls.__module__):
         try:
             found = _EVALUATES.search(inspect.getsource(sys.modules[module]))
@@ -131,7 +130,7 @@ def _refuse_evaluation(name: str, cls: type) -> None:
 def _modules(start: str) -> list[str]:
     """
     :param start: Module of a data set
-    :return: This one, and those of reasoning-gym from which it has something
+    :return: This module and all modules of reasoning-gym from which it imports, directly or indirectly
     """
     found: dict[str, None] = {}
     ahead = [start]
@@ -145,12 +144,12 @@ def _modules(start: str) -> list[str]:
     return list(found)
 
 
-# The functions inside of the following are sent to their process by value: without what the import of this package takes
+# The inner functions below are sent to the process by value, which avoids importing this package there
 
 
 def _guard_literals(score_answer: ScoreAnswer) -> ScoreAnswer:
     def score(answer: str, entry: dict[str, Any]) -> float:
-        # A name that a module has comes before the built-in one
+        # A global name of the module shadows the built-in one
         vars(sys.modules[score_answer.__module__])["eval"] = ast.literal_eval
         return score_answer(answer, entry)
 
@@ -159,7 +158,7 @@ def _guard_literals(score_answer: ScoreAnswer) -> ScoreAnswer:
 
 def _guard_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
     def score(answer: str, entry: dict[str, Any]) -> float:
-        # Spaces may be within a number, too, which is why no word is looked for
+        # Only allows the characters of numbers instead of searching for words, as there may be spaces within a number
         return score_answer(answer, entry) if re.fullmatch(r"[-+0-9.eEiIjJ()\s]*", answer) else 0.0
 
     return score
@@ -171,7 +170,7 @@ def _guard_own_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
     def value(node: Any) -> Fraction:
         """
         :param node: A formula of numbers
-        :return: What it is worth
+        :return: Its value
         """
         if isinstance(node, ast.Constant):
             return Fraction(str(node.value))
@@ -198,9 +197,9 @@ def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnsw
 
     def bits(node: ast.AST, variables: set[str]) -> float:
         """
-        :param node: What may be a formula
-        :param variables: The names that it may have
-        :return: About how many bits its value has: more than there can be time for are refused, too
+        :param node: Syntax tree of a possible formula
+        :param variables: Names that it may contain
+        :return: Approximate number of bits of its value, as formulas whose value would take too long are rejected, too
         """
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             return math.log2(node.value + 1)
@@ -227,7 +226,7 @@ def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnsw
             return False
 
     def score(answer: str, entry: dict[str, Any]) -> float:
-        # The reference may have more in it, and is not the agent's
+        # The reference may contain other elements, and is not written by the agent
         if answer != entry["answer"] and not is_formula(answer, entry["metadata"]):
             return 0.0
         return score_answer(answer, entry)

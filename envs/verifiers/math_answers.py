@@ -1,14 +1,14 @@
 """
-What counts as an answer to a question of mathematics: one number or formula, worked out, and nothing else that takes it
-back. docs/text_tasks.md says the same in words.
+Decides what counts as the answer to a math problem: a single number or formula, fully worked out, and not retracted by
+anything else in the text. docs/text_tasks.md explains this in words.
 
-This module is sent to the process of the verifier by value: it needs nothing but Python's library.
+This module is sent to the verifier's process by value: it needs nothing but Python's standard library.
 """
 
 import re
 from fractions import Fraction
 
-# Longer ones are reasoning without an end, or made to take time
+# Longer answers are endless reasoning, or designed to take time
 _MAX_LENGTH = 500
 _MAX_EXPONENT = 400
 _TRANSLATED = str.maketrans(
@@ -26,21 +26,21 @@ _FRACTION = re.compile(
     r"(?P<sign>[-+]?)\s*(?:(?P<above>\d+)\s*/\s*(?P<below>\d+)|\\[dt]?frac\s*(?:\{\s*(?P<inner>-?\d+)\s*\}\s*\{\s*(?P<under>\d+)\s*\}|(?P<one>\d)\s*(?P<two>\d)))",
     re.ASCII,
 )
-# Around an answer, once
+# Delimiters around an answer, removed once
 _SIGNS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"))
 _VARIABLE = re.compile(r"[A-Za-z]\s*=\s*(?=[^=])")
 _PHRASE = re.compile(r"(?i)\banswer\s*(?:is\s*:|is\b|:|=)")
 _BEFORE_PHRASE = re.compile(
     r"(?i)(?:\s|,|:|\*|#|(?:so|thus|hence|then|therefore|and|finally|in conclusion|the|my|our|final|correct|right)\b)*"
 )
-# Right before a box, they take back what is in it
+# Right before a box, these retract its content
 _TAKEN_BACK = re.compile(
     r"(?i)(?:\b(?:not|never|nor|neither|either|or|maybe|perhaps|possibly|except|unless|than|about|around|approximately|roughly|"
     r"almost|wrong|incorrect|false)|n't|[<>~≈≠±]|\\(?:neq?|approx|pm|sim|lnot|neg)|[-+*/^!_])\W*$"
 )
-# Possessive: with what could be taken back, a box and a page of blanks take longer than an answer may
+# Possessive: with backtracking, a box and a page of blanks would exceed the time limit of an answer
 _AFTER_BOX = re.compile(r"[\s$.*]*+(?:\\[)\]])?[\s$.*]*+")
-# What changes the meaning of a formula must stand in the reference, too
+# Marks that change the meaning of a formula are only allowed if the reference has them, too
 _MARKS = re.compile(
     r"\\(?:pm|mp|approx|sim|simeq|neq?|lt|gt|leq?|geq?|in|notin|cup|cap|circ|degree|text\w*|mathrm|lor|land|vee|wedge|to|mod|"
     r"equiv|ldots|dots|cdots|not|overline|bar|hat|lfloor|lceil|binom|log|quad)(?![A-Za-z])|\\[{}%,;]|[=<>,;_!?%|&@#~°\[\]]"
@@ -52,9 +52,9 @@ _FORMULA = re.compile(r"[0-9A-Za-z\s.\\+*/^_=<>(){}\[\],;!%|&'-]+", re.ASCII)
 
 def value_of(text: str, worked_out: bool = True) -> Fraction | None:
     """
-    :param text: anything
-    :param worked_out: whether a fraction must be in lowest terms: 84/2 may be no more than the question
-    :return: the number that it is: a decimal number, a percentage, a fraction, or a number times a power of ten
+    :param text: any text
+    :param worked_out: whether a fraction must be in lowest terms: 84/2 may just repeat the question
+    :return: the value of a decimal number, a percentage, a fraction, or a number times a power of ten; None for other texts
     """
     if match := _DECIMAL.fullmatch(text):
         return _signed(match["sign"], _decimal(match["number"])) / (100 if match["percent"] else 1)
@@ -87,8 +87,8 @@ def _signed(sign: str, value: Fraction) -> Fraction:
 
 def final_answer(text: str) -> str | None:
     """
-    :param text: what an agent has written
-    :return: its one final answer, without signs around it, None if there is none or more than one
+    :param text: text written by an agent
+    :return: its single final answer, without delimiters around it, None if there is none or more than one
     """
     text = text.strip().translate(_TRANSLATED).strip()
     if "\\boxed" in text or "\\fbox" in text:
@@ -142,8 +142,8 @@ def _bare(text: str) -> str:
 
 def _words(text: str) -> list[str]:
     """
-    :param text: a formula, or words
-    :return: the words in it that are no commands, functions or products of two variables
+    :param text: a formula or words
+    :return: the words in it that are not commands, functions or products of two variables
     """
     plain = _FUNCTIONS.sub(" ", _COMMANDS.sub(" ", text))
     return re.findall(r"[^\W\d_]{3,}", plain)
@@ -151,8 +151,8 @@ def _words(text: str) -> list[str]:
 
 def with_unit(text: str) -> tuple[str, str]:
     """
-    :param text: a reference such as "72 apples", or dollars
-    :return: the number and the unit behind it, or the reference and nothing
+    :param text: a reference such as "72 apples", or an amount in dollars
+    :return: the number and the unit after it (empty for dollars), or the whole reference and an empty unit
     """
     if money := re.fullmatch(rf"\\\$\s*([-+]?(?:{_NUMBER}))", text, re.ASCII):
         return money[1], ""
@@ -163,15 +163,15 @@ def with_unit(text: str) -> tuple[str, str]:
 def is_text(text: str) -> bool:
     """
     :param text: a reference
-    :return: whether it is words, and no formula
+    :return: whether it consists of words, not a formula
     """
     return bool(_words(text)) or "\\text" in text
 
 
 def same_text(answer: str, reference: str) -> bool:
     """
-    :param answer: of an agent
-    :param reference: the right one
+    :param answer: the agent's answer
+    :param reference: the right answer
     :return: whether they are the same words
     """
     plain = [" ".join(re.sub(r"\\text\w*\s*\{([^{}]*)\}", r"\1", each).casefold().split()) for each in (answer, reference)]
@@ -182,7 +182,7 @@ def may_equal(answer: str, reference: str) -> bool:
     """
     :param answer: a final answer
     :param reference: a formula
-    :return: whether it is a formula that may be compared with it: of the same letters, and without marks (a plus-minus,
+    :return: whether the answer is a formula that may be compared with the reference: without letters or marks (plus-minus,
         a unit, a list, a relation) that the reference does not have
     """
     if not _FORMULA.fullmatch(answer) or _words(answer) or value_of(answer) is not None:

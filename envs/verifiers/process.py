@@ -1,4 +1,4 @@
-"""A process of its own for verifiers, which may hang or crash without harm to the training."""
+"""A separate process for verifiers, which may hang or crash without harming the training."""
 
 import contextlib
 import math
@@ -17,20 +17,20 @@ from typing import Any
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 
-# For importing what the verifier needs, which can be much
+# Time limit for importing everything that the verifier needs
 _START_SECONDS = 120.0
 
 
 class VerifierStartError(RuntimeError):
-    """The process of the verifier could not begin its work."""
+    """The verifier's process could not start."""
 
 
 class VerifierProcess:
     """
-    One worker process that runs functions, started when it is first needed.
+    A worker process that runs functions. It is started when first needed.
 
-    :param functions: A dict of them, pickled with cloudpickle. Keys are those of ``RESULTS``.
-    :param n_bytes: Memory that it may take in addition to what it begins with (on Linux). None: no limit
+    :param functions: Dict of functions, pickled with cloudpickle. Its keys are those of ``RESULTS``.
+    :param n_bytes: Memory that the process may use in addition to what it starts with (on Linux). None: no limit
     """
 
     def __init__(self, functions: bytes, n_bytes: int | None = None):
@@ -47,18 +47,18 @@ class VerifierProcess:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None where there is none."""
+        """The worker's process id, None if there is no worker."""
         return None if self._process is None else self._process.pid
 
     def call(
         self, name: str, calls: list[bytes], time_limit: float, step_limit: float = math.inf
     ) -> Generator[tuple[Any, str | None], None, None]:
         """
-        :param name: Which of the functions
-        :param calls: The arguments that it is called with, a pickled tuple for each call
-        :param time_limit: Seconds that each of the calls may take
-        :param step_limit: Seconds that they may take together
-        :return: For each of them, as soon as it is known: the result, or None and what went wrong
+        :param name: Key of the function
+        :param calls: The arguments of each call, as a pickled tuple
+        :param time_limit: Maximum seconds per call
+        :param step_limit: Maximum seconds for all calls together
+        :return: Generator of pairs, one per call as soon as it is available: the result and None, or None and the error
         """
         with self._lock:
             n_done = 0
@@ -71,7 +71,7 @@ class VerifierProcess:
                         yield None, f"the answers before it took all of the {step_limit:g} s that a step has for its answers"
                         continue
                     self._start()
-                    # Where the worker has ended, receiving will tell
+                    # If the worker has ended, _receive notices
                     with contextlib.suppress(OSError):
                         self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
                     while n_done < len(calls) and self._process is not None:
@@ -80,7 +80,7 @@ class VerifierProcess:
                         n_done += 1
                         yield result
                         if left <= 0.0:
-                            self._stop()  # it is still at the next ones
+                            self._stop()  # it is still busy with the next ones
             finally:
                 if n_done < len(calls):
                     self._stop()
@@ -103,15 +103,15 @@ class VerifierProcess:
 
     def _start(self) -> None:
         if self._owner != os.getpid():
-            # Forked: the worker answers to the other process
+            # Forked: the worker belongs to the other process
             self._forget()
         if self._process is not None and self._process.poll() is not None:
-            self._stop()  # it has ended while it had nothing to do
+            self._stop()  # it has ended while it was idle
         if self._process is not None:
             return
         self._connection, other_end = multiprocessing.Pipe()
         with other_end:
-            # -I: the folder of the script is not searched for modules, it has some whose names are those of packages
+            # -I: do not search the script's folder for modules, as some there have the names of packages
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_SCRIPT), str(other_end.fileno())],
                 pass_fds=[other_end.fileno()],
@@ -132,7 +132,7 @@ class VerifierProcess:
             finalizer()
 
     def close(self) -> None:
-        """End the process. It is started again if it is needed again."""
+        """End the process. It is restarted when needed."""
         with self._lock:
             self._stop()
 
@@ -151,7 +151,7 @@ def shared_process(functions: bytes, n_bytes: int | None = None) -> VerifierProc
     """
     :param functions: See :class:`VerifierProcess`
     :param n_bytes: See :class:`VerifierProcess`
-    :return: The one worker of all environments of this process that use these functions
+    :return: The worker shared by all environments of this process that use these functions
     """
     process = _processes.get((functions, n_bytes))
     if process is None:

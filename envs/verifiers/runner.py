@@ -1,4 +1,4 @@
-"""Verifiers: what says whether an answer is right."""
+"""Verifiers, which decide whether an answer is right."""
 
 import contextlib
 import math
@@ -19,23 +19,23 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 Verifier = Callable[[str, str], float]
 
-# The process that runs it does without this package
+# The process that runs it does not import this package
 cloudpickle.register_pickle_by_value(math_answers)
 
-# No exponents: 1e999999999 is an answer that a model may give, too
+# No exponents, as a model may also answer 1e999999999
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 
 
 class VerifierError(RuntimeError):
-    """A verifier raised an exception, took too long, ended its process, or returned something else than a number."""
+    """A verifier raised an exception, took too long, ended its process, or returned an invalid value."""
 
 
 def is_equivalent(answer: str, reference: str) -> bool:
     """
-    Whether two texts are the same up to white space around them, or are the same number: 7 and 07.0.
+    Whether two texts are equal up to surrounding white space, or are the same number: 7 and 07.0.
 
     :param answer: The agent's answer
-    :param reference: The right one
+    :param reference: The right answer
     :return: True if they are equivalent
     """
     answer, reference = answer.strip(), reference.strip()
@@ -48,39 +48,39 @@ def is_equivalent(answer: str, reference: str) -> bool:
 
 def make_math_verifier() -> Verifier:
     """
-    :return: The same as :func:`math_equivalent`, as a function whose process does not need this package
+    :return: :func:`math_equivalent` as a function that runs in a process without this package
     """
     try:
         import math_verify
     except ImportError as error:
         raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
 
-    # A last letter may be a variable: neither "x + m" without its m nor "5 m" in place of "5 cm"
+    # Do not strip units, as the last letter may be a variable: "x + m" must keep its m, and "5 m" is not "5 cm"
     latex = math_verify.LatexExtractionConfig()
     latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
     extraction = [latex, math_verify.ExprExtractionConfig()]
 
-    # Defined in here, they are sent to their process by value: without what the import of this package takes. It imports
-    # math_verify with them, before the time of the first answer begins
+    # As inner functions, they are sent to the process by value, which avoids importing this package there. Unpickling them
+    # imports math_verify before the time limit of the first answer begins
     def with_signs(formula: str) -> str:
         """
         :param formula: A reference
-        :return: With the signs without which nothing but numbers would be found in it
+        :return: The reference with the delimiters without which only numbers would be found in it
         """
         has_signs = re.search(r"(?<!\\)(?:\$|\\boxed|\\[(\[])", formula)
-        # Units would be products of letters
+        # Units would be read as products of letters
         if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
             return formula
-        # 1e-05 and x**2 are how Python writes them
+        # Convert Python's notation: 1e-05 and x**2
         formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
         return f"${formula.replace('**', '^')}$"
 
     def verify_math(answer: str, reference: str) -> float:
         import logging
 
-        # It reports answers that are too hard for it as warnings. They are merely wrong.
+        # It warns about answers that are too hard for it, but these are merely wrong
         logging.getLogger("math_verify").setLevel(logging.ERROR)
-        # The solutions of GSM8K end with #### and the answer
+        # Solutions of GSM8K end with #### and the answer
         right = reference.rpartition("####")[2].strip()
         expected, unit = with_unit(final_answer(right) or right)
         found = final_answer(answer)
@@ -90,8 +90,8 @@ def make_math_verifier() -> Verifier:
             return float(answer.strip() == right or (found is not None and value_of(found) == number))
         if is_text(expected):
             return float(answer.strip() == right or (found is not None and same_text(found, expected)))
-        # Answer and comparison together take less than the default limit of the environment: too hard an answer is no
-        # mistake of the verifier. The reference twice: a second may pass by chance, and without it there is no score
+        # Parsing and comparing an answer take less than the environment's default limit, as an answer that is too hard is not
+        # a failure of the verifier. The reference gets two attempts: it may exceed a second by chance, and is required
         gold = math_verify.parse(with_signs(right), extraction, parsing_timeout=1) or math_verify.parse(
             with_signs(right), extraction, parsing_timeout=1
         )
@@ -112,12 +112,12 @@ def make_math_verifier() -> Verifier:
 
 def math_equivalent(answer: str, reference: str) -> bool:
     """
-    Whether an answer is mathematically the same as the reference: 1/2 and 0.5, and formulas by math-verify. It is all of the
-    text, or what is in ``\\boxed{}``, after ``####`` or after "the answer is" at its end, see docs/text_tasks.md. Only for the
-    main thread of a process.
+    Whether an answer is mathematically equal to the reference: 1/2 and 0.5, and formulas compared by math-verify. The answer
+    is the whole text, or the part in ``\\boxed{}``, after ``####`` or after "the answer is" at its end, see
+    docs/text_tasks.md. Only works in the main thread of a process.
 
     :param answer: The agent's answer
-    :param reference: The right one
+    :param reference: The right answer
     :return: True if they are equivalent
     """
     return bool(make_math_verifier()(answer, reference))
@@ -129,7 +129,7 @@ class Check(NamedTuple):
 
     :param answer: The answer
     :param payload: The second argument of the verifier
-    :param prompt: What was asked
+    :param prompt: The prompt
     """
 
     answer: str
@@ -139,8 +139,10 @@ class Check(NamedTuple):
 
 class Verdict(NamedTuple):
     """
-    :param score: What the answer is worth
-    :param error: What went wrong with the verifier, None if nothing
+    The result of scoring an answer.
+
+    :param score: Score of the answer
+    :param error: Error of the verifier, None if there was none
     """
 
     score: float
@@ -149,8 +151,10 @@ class Verdict(NamedTuple):
 
 class Reply(NamedTuple):
     """
-    :param text: What the agent has to answer next, None if its last answer ends the episode
-    :param error: What went wrong with the task's ``reply``, None if nothing
+    The task's reply to an answer.
+
+    :param text: Text that the agent has to answer next, None if its last answer ends the episode
+    :param error: Error of the task's ``reply``, None if there was none
     """
 
     text: str | None
@@ -159,8 +163,10 @@ class Reply(NamedTuple):
 
 class _Call(NamedTuple):
     """
-    :param arguments: What the function gets
-    :param prompt: What was asked
+    A call of a verifier's function.
+
+    :param arguments: Arguments of the function
+    :param prompt: The prompt
     :param answer: The last answer
     """
 
@@ -169,25 +175,26 @@ class _Call(NamedTuple):
     answer: str
 
 
-# What was called, and what it returned; or what went wrong, and the exception where it is known
+# The call and its return value; or the error, and the exception if it is known
 _Result = tuple[_Call, Any, str | None, Exception | None]
 
 
 class VerifierRunner:
     """
-    Runs a verifier on lists of answers, and what replies to them in several turns. Unless they are trusted, they run in a
-    process of their own with a time limit.
+    Runs a verifier on lists of answers, and the function that replies to them in tasks with several turns. Unless they are
+    trusted, they run in a separate process with a time limit.
 
-    :param function: Gets an answer and something to compare it with, returns a number
-    :param trusted: Whether it is known to be quick and safe, and can run in this process
-    :param time_limit: Seconds for each answer
-    :param on_error: ``"raise"`` a :class:`VerifierError`, or count it and give ``"zero"``
-    :param reply: See :meth:`Task.reply`; None where there is one turn
-    :param reply_trusted: The same as ``trusted``, of ``reply``
-    :param n_bytes: Memory that the process may take, see :class:`VerifierProcess`
-    :param reply_on_error: The same as ``on_error``, of ``reply``
-    :param name: What the verifier is called in messages. None: as the function is
-    :param step_limit: Seconds for all answers that are scored together, or replied to. None: no limit but that for each
+    :param function: Takes an answer and something to compare it with, returns a number
+    :param trusted: Whether ``function`` is known to be quick and safe, so that it can run in this process
+    :param time_limit: Maximum seconds per answer
+    :param on_error: ``"raise"`` a :class:`VerifierError`, or count the error and give a score of ``"zero"``
+    :param reply: See :meth:`Task.reply`; None if there is only one turn
+    :param reply_trusted: Like ``trusted``, for ``reply``
+    :param n_bytes: Memory that the process may use, see :class:`VerifierProcess`
+    :param reply_on_error: Like ``on_error``, for ``reply``
+    :param name: Name of the verifier in messages. None: the name of the function
+    :param step_limit: Maximum seconds for all answers that are scored, or replied to, together. None: only the limit per
+        answer applies
     """
 
     def __init__(
@@ -226,38 +233,38 @@ class VerifierRunner:
         self._process: VerifierProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts a process of its own when it needs one
+        # A copy starts its own process when it needs one
         return {**vars(self), "_process": None}
 
     @property
     def worker_pid(self) -> int | None:
-        """The process id of the worker, None where there is none."""
+        """The process id of the worker, None if there is no worker."""
         return None if self._process is None else self._process.pid
 
     def score(self, checks: list[Check]) -> list[Verdict]:
         """
-        :param checks: Answers
-        :return: What each of them is worth
+        :param checks: Answers to score
+        :return: The verdict on each of them
         """
         calls = (_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks)
         return [Verdict(0.0 if error else value, error) for value, error in self._results("score", calls)]
 
     def reply(self, exchanges: list[tuple[Any, list[str]]]) -> list[Reply]:
         """
-        :param exchanges: Items with the messages so far, the last of which are answers
-        :return: What is said to each of them
+        :param exchanges: Items with the messages so far, each ending with an answer
+        :return: The reply to each of them
         """
         calls = (_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges)
         return [Reply(value, error) for value, error in self._results("reply", calls)]
 
     def _results(self, key: str, calls: Iterable[_Call]) -> list[tuple[Any, str | None]]:
         """
-        :param key: Which function
-        :param calls: What it is called with
-        :return: For each call the result, or None and what went wrong, where that is counted and not raised
+        :param key: Key of the function
+        :param calls: The calls
+        :return: For each call, the result and None, or None and the error if errors are counted rather than raised
         """
         run = self._call_here if key in self._here else self._call_in_process
-        # Not left to the garbage collector: it holds the process
+        # Closed here and not by the garbage collector, as it locks the process
         with contextlib.closing(run(key, calls)) as results:
             return [
                 (value, None) if error is None else (None, self._fail(key, call, error, cause))
@@ -317,7 +324,7 @@ class VerifierRunner:
         return what
 
     def close(self) -> None:
-        """End the worker process, where there is one. It is started again if it is needed again."""
+        """End the worker process, if there is one. It is restarted when needed."""
         if self._process is not None:
             self._process.close()
             self._process = None
@@ -333,5 +340,5 @@ def _pickle(functions: dict[str, Callable[..., Any]]) -> bytes:
                 f"({type(error).__name__}: {error}). Let it create what cannot be pickled (locks, open files, connections) "
                 "when it is called, or import it from a module."
             ) from error
-    # In one piece: functions of one task remain functions of one task
+    # Pickled together, so that the methods of a task still share one task
     return cloudpickle.dumps(functions)

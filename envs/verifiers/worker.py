@@ -1,7 +1,7 @@
 """
-The process that runs verifiers: a script, which needs nothing but Python until it is told what to run.
+The process that runs verifiers: a script that needs nothing but Python until it receives the functions to run.
 
-Run as a script rather than with multiprocessing, it never imports the user's main script, so that this one needs no
+As it is run as a script rather than with multiprocessing, it never imports the user's main script, which therefore needs no
 ``if __name__ == "__main__"``.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 
 def as_score(value: Any) -> float:
     """
-    :param value: What a verifier returned
-    :return: The same as a float
+    :param value: Return value of a verifier
+    :return: The score as a float
     """
     if value is None or isinstance(value, (str, bytes)):
         raise TypeError(f"the verifier returned {value!r:.100}, not a number")
@@ -30,7 +30,7 @@ def as_score(value: Any) -> float:
         raise TypeError(f"the verifier returned {value!r:.100} of type {type(value).__name__}, not a number") from None
     if score - score != 0:
         raise ValueError(f"the verifier returned {score}, not a finite number")
-    # Parts of the credit may add up to a little more than all of it
+    # Partial scores may add up to slightly more than 1
     if not -1e-6 <= score <= 1.0 + 1e-6:
         raise ValueError(
             f"the verifier returned {score}: scores are from 0 (wrong) to 1 (right). What they are worth is set with "
@@ -41,15 +41,15 @@ def as_score(value: Any) -> float:
 
 def as_reply(value: Any) -> str | None:
     """
-    :param value: What a task replied
-    :return: The same
+    :param value: Return value of a task's ``reply``
+    :return: The same value
     """
     if value is None or isinstance(value, str):
         return value
     raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
 
 
-# What a process can be asked for, and what makes sure that it is that
+# Functions that a process can be asked to call, and the checks of their results
 RESULTS: dict[str, Callable[[Any], Any]] = {"score": as_score, "reply": as_reply}
 
 
@@ -68,8 +68,8 @@ _OURS = {function.__name__ for function in (as_score, as_reply, _unpack)}
 
 def describe(error: BaseException) -> str:
     """
-    :param error: What a function of the user raised
-    :return: It in one line, and where it was raised
+    :param error: Error raised by a user's function
+    :return: The error in one line, and where it was raised
     """
     text = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -79,7 +79,7 @@ def describe(error: BaseException) -> str:
 
 
 def _end_with(parent: int) -> None:
-    # A verifier that hangs would not notice that its reader is gone
+    # If a verifier hangs, this process would not notice that its parent has ended
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -87,7 +87,7 @@ def _end_with(parent: int) -> None:
 
 def _limit_memory(n_bytes: int) -> None:
     """
-    :param n_bytes: What this process may take from now on, where the system tells how much it has
+    :param n_bytes: Additional memory that this process may use from now on, if the system tells how much it uses already
     """
     try:
         import resource
@@ -102,9 +102,9 @@ def _limit_memory(n_bytes: int) -> None:
 
 def _serve(connection: Connection) -> None:
     """
-    Results are pairs: the score or the reply, or None, and what went wrong or None.
+    Run the functions that are asked for. Results are pairs: the score or the reply, or None; and the error, or None.
 
-    :param connection: Where answers come from
+    :param connection: Connection to the process that sends the answers
     """
     parent, sys.path[:], pickled, n_bytes = connection.recv()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -128,7 +128,7 @@ def _serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C is for the process that started this one, and ends this one through the connection
+    # Ctrl-C is meant for the parent process, which then ends this one through the connection
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _serve(Connection(int(sys.argv[1])))

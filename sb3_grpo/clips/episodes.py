@@ -1,4 +1,4 @@
-"""One episode as it can be shown: few small pictures, or what was asked and answered."""
+"""Plays episodes to show them: as a few small images, or as questions and answers."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,27 +15,27 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.common.sampling import renew_noise
 
-# Shown from the beginning, step by step; and at most from the whole episode, at equal distances
+# Number of images of consecutive steps at the beginning, and maximum number of evenly spaced ones from the whole episode
 HEAD, BODY = 16, 48
-# Of an episode, the rest is not played
+# Maximum number of steps to play
 MAX_STEPS = 1000
 # Pixels of the longer side
 SIZE = 240
-# Questions that are shown, and characters of each text
+# Number of questions to show, and maximum number of characters of a text
 N_EXCHANGES, MAX_TEXT = 5, 500
 
 
 class NoClipError(Exception):
-    """Why nothing can be shown, in words."""
+    """The reason why there is nothing to show."""
 
 
 class Shot(NamedTuple):
     """
-    A picture of an episode.
+    An image of an episode.
 
-    :param step: after how many steps
-    :param total: the return so far
-    :param picture: what is seen
+    :param step: number of steps so far
+    :param total: return so far
+    :param picture: the image
     """
 
     step: int
@@ -46,11 +46,11 @@ class Shot(NamedTuple):
 @dataclass
 class Episode:
     """
-    An episode in pictures.
+    An episode in images.
 
-    :param shots: in order: the first steps, then those at equal distances, then the last
-    :param stride: steps from one to the next, a power of two
-    :param ended: whether it came to its end within ``MAX_STEPS``
+    :param shots: the images in order: the first steps, then evenly spaced ones, then the last
+    :param stride: number of steps between evenly spaced images, a power of two
+    :param ended: whether the episode ended within ``MAX_STEPS``
     """
 
     shots: list[Shot]
@@ -59,7 +59,7 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Steps that were played."""
+        """Number of steps played."""
         return self.shots[-1].step
 
     @property
@@ -70,16 +70,18 @@ class Episode:
     def at(self, step: int) -> Shot:
         """
         :param step: any step
-        :return: what was to be seen then
+        :return: the latest image at this step
         """
         return next(shot for shot in reversed(self.shots) if shot.step <= step)
 
 
 class Reply(NamedTuple):
     """
-    :param question: what was asked
-    :param answer: what the agent wrote
-    :param reward: what it got for it
+    An agent's answer to a question.
+
+    :param question: the question
+    :param answer: the agent's answer
+    :param reward: reward of the answer
     """
 
     question: str
@@ -89,9 +91,9 @@ class Reply(NamedTuple):
 
 class _Camera(gym.Wrapper):
     """
-    Takes pictures before a ``DummyVecEnv`` resets the copy at the end of an episode.
+    Takes images before a ``DummyVecEnv`` resets the environment at the end of an episode.
 
-    :param env: a copy of an environment
+    :param env: an environment
     """
 
     def __init__(self, env: gym.Env):
@@ -100,27 +102,27 @@ class _Camera(gym.Wrapper):
         self.picture: Image.Image | None = None
         self.monitor = next((each for each in _layers(env) if isinstance(each, Monitor)), None)
         self._total = 0.0
-        # Gymnasium's MuJoCo environments have a camera that follows the agent, which runs away from the one they take
+        # Gymnasium's MuJoCo environments have a camera that follows the agent, but by default use one that it runs away from
         with suppress(AttributeError, KeyError):
             env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Play a step, and take the picture that is wanted, or the last of the episode."""
+        """Play a step, and take an image if it is wanted or the last of the episode."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._total = self._sum(self._total + float(reward))
         info["clip_total"] = self._total
-        # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+        # With Atari's EpisodicLifeEnv, an episode can end for the agent but go on for Monitor
         self.is_over = (terminated or truncated) and (self.monitor is None or "episode" in info)
         self.picture = self.take() if self.is_on or self.is_over else None
         return observation, reward, terminated, truncated, info
 
     def _sum(self, otherwise: float) -> float:
-        # As the environment pays it: wrappers outside of Monitor may clip rewards, or end an episode where a life ends
+        # The environment's own rewards: wrappers outside of Monitor may clip rewards, or end an episode when a life is lost
         return otherwise if self.monitor is None else float(sum(self.monitor.rewards))
 
     def take(self) -> Image.Image:
         """
-        :return: a small picture of what is to be seen now
+        :return: a small image of the current state
         """
         frame: Any = None
         with suppress(NotImplementedError):
@@ -157,12 +159,12 @@ def _single(env: VecEnv) -> DummyVecEnv:
 
 def play_episode(model: BaseAlgorithm, make_env: Callable[[], VecEnv], seed: int) -> Episode:
     """
-    Play with sampled actions, as in training: once to see how long it takes, and once to take pictures, which is what takes
-    time. (With the most likely ones, an untrained agent may well balance CartPole's pole.)
+    Play an episode with sampled actions, as in training: once to find its length, and once to take images, which is the slow
+    part. (With the most likely actions, even an untrained agent may balance CartPole's pole.)
 
-    :param model: who acts
-    :param make_env: makes one copy of its environment, which can be drawn. A used one may go on with its game
-    :param seed: where the episode begins
+    :param model: the agent
+    :param make_env: creates an environment that can be rendered. It is called twice, as a used one may continue its game
+    :param seed: seed of the episode
     :return: the episode
     """
     length = _play(model, make_env(), seed, lambda step: False).length
@@ -175,10 +177,10 @@ def play_episode(model: BaseAlgorithm, make_env: Callable[[], VecEnv], seed: int
 
 def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int], bool]) -> Episode:
     """
-    :param model: who acts
-    :param env: one copy of its environment, which is closed
-    :param seed: where the episode begins
-    :param is_shown: whether there is to be a picture after this number of steps, besides the first and the last
+    :param model: the agent
+    :param env: its environment (a single copy), which is closed
+    :param seed: seed of the episode
+    :param is_shown: whether to take an image after this number of steps, besides the first and the last
     :return: the episode
     """
     try:
@@ -207,10 +209,10 @@ def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:
     """
     Answer questions with the most likely tokens.
 
-    :param model: who answers
-    :param env: one copy of its environment of text, which is closed
-    :param seed: of the questions
-    :return: what was asked and answered
+    :param model: the agent
+    :param env: its text environment (a single copy), which is closed
+    :param seed: seed of the questions
+    :return: the questions and answers
     """
     replies: list[Reply] = []
     try:

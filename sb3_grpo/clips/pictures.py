@@ -1,4 +1,4 @@
-"""Moving pictures of episodes side by side, within a size. The one place where the package makes them."""
+"""Animations of episodes side by side, with a limited file size. The only place where the package creates them."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -7,9 +7,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sb3_grpo.clips.episodes import HEAD, Episode
 
-# Bytes of a file
+# Maximum size of a file in bytes
 MAX_BYTES = 300_000
-# Of a picture, and of the last one
+# Duration of an image, and of the last one
 MILLISECONDS, HOLD = 100, 1500
 QUALITY = 75
 _GAP = 6
@@ -22,15 +22,15 @@ Picture = Image.Image
 def format_return(total: float) -> str:
     """
     :param total: a return
-    :return: with as many digits as are read
+    :return: the return with a readable number of digits
     """
     return f"{total:.0f}" if abs(total) >= 100 or total == int(total) else f"{total:.1f}"
 
 
 def timeline(episodes: Sequence[Episode]) -> list[int]:
     """
-    :param episodes: that are shown side by side
-    :return: the steps that are shown, the same for all: one by one until the first of them is over, if that is soon
+    :param episodes: episodes shown side by side
+    :return: the steps to show, the same for all episodes: every step until the shortest episode is over, if that is soon
     """
     lengths = [episode.length for episode in episodes]
     stride = max(episode.stride for episode in episodes)
@@ -41,10 +41,10 @@ def timeline(episodes: Sequence[Episode]) -> list[int]:
 def _panel(episode: Episode, step: int, scale: float, name: str = "") -> Picture:
     """
     :param episode: an episode
-    :param step: when
-    :param scale: of the picture
-    :param name: a line above it, if there is one
-    :return: the picture, with step and return below it
+    :param step: the step to show
+    :param scale: scale of the image
+    :param name: a line above the image, if not empty
+    :return: the image, with step and return below it
     """
     shot = episode.at(step)
     size = (max(8, round(scale * shot.picture.width)), max(8, round(scale * shot.picture.height)))
@@ -52,7 +52,7 @@ def _panel(episode: Episode, step: int, scale: float, name: str = "") -> Picture
     over = step >= episode.length and episode.ended
     if over:
         picture = Image.blend(picture, Image.new("RGB", picture.size, _OVER), 0.35)
-    # Two lines where one has no room
+    # Two lines if one is too long
     font = ImageFont.load_default(_FONT_SIZE)
     words = [f"over after {episode.length}" if over else f"step {shot.step}", f"return {format_return(shot.total)}"]
     one = "   ".join(words)
@@ -80,7 +80,7 @@ def _joined(panels: Sequence[Picture]) -> Picture:
 
 
 def _encode(pictures: Sequence[Picture]) -> bytes:
-    # WebP: a third of a GIF of the same size, and all colours
+    # WebP: a third of the bytes of a GIF with the same dimensions, and all colours
     file = io.BytesIO()
     durations = [MILLISECONDS] * (len(pictures) - 1) + [HOLD]
     options = {"quality": QUALITY, "method": 2, "allow_mixed": True}
@@ -93,15 +93,15 @@ def _encode(pictures: Sequence[Picture]) -> bytes:
 
 def _within(limit: int, make: Callable[[Sequence[int], float], list[bytes]], steps: list[int]) -> list[bytes]:
     """
-    :param limit: bytes of all files together
-    :param make: gets the steps to show and the scale, returns files
+    :param limit: maximum total size of all files in bytes
+    :param make: takes the steps to show and the scale, returns files
     :param steps: all steps that could be shown
-    :return: the files, of fewer or smaller pictures if they were too large
+    :return: the files, with fewer or smaller images if they would be too large
     """
     scale, fewer = 1.0, True
     files = make(steps, scale)
     while sum(map(len, files)) > limit and (len(steps) > 1 or scale > 0.02):
-        # Fewer pictures and smaller ones by turns
+        # Alternate between fewer and smaller images
         if fewer and len(steps) > 12:
             steps = sorted({*steps[::2], steps[-1]})
         elif scale > 0.1:
@@ -115,9 +115,9 @@ def _within(limit: int, make: Callable[[Sequence[int], float], list[bytes]], ste
 
 def one_picture(episodes: Sequence[Episode], names: Sequence[str], limit: int = MAX_BYTES) -> bytes:
     """
-    :param episodes: from the same start
-    :param names: of who plays them
-    :param limit: bytes
+    :param episodes: episodes from the same start
+    :param names: names of the agents that play them
+    :param limit: maximum size in bytes
     :return: a WebP file that shows them side by side
     """
 
@@ -130,9 +130,9 @@ def one_picture(episodes: Sequence[Episode], names: Sequence[str], limit: int = 
 
 def separate_pictures(episodes: Sequence[Episode], limit: int) -> tuple[list[bytes], list[bytes]]:
     """
-    :param episodes: from the same start
-    :param limit: bytes of all files together
-    :return: WebP files that show an episode each, all at the same pace; and the last picture of each
+    :param episodes: episodes from the same start
+    :param limit: maximum total size of all files in bytes
+    :return: one WebP file per episode, all at the same pace; and the last image of each
     """
     n = len(episodes)
 

@@ -1,4 +1,4 @@
-"""The trained agent next to the untrained one: both play from the same start."""
+"""Shows the trained agent next to the untrained one, both playing from the same start."""
 
 import copy
 import os
@@ -18,14 +18,16 @@ from sb3_grpo.clips.pictures import format_return, one_picture
 from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.files import replace_file
 
-# Makes one copy of the environment, with this render_mode
+# Creates a single copy of the environment with this render_mode
 MakeEnv = Callable[[str | None], VecEnv]
 
 
 class Pair(NamedTuple):
     """
-    :param untrained: an episode of the model as it was made
-    :param trained: one of the same model after training, from the same start
+    Episodes of the untrained and the trained model.
+
+    :param untrained: an episode of the model before training
+    :param trained: an episode of the same model after training, from the same start
     """
 
     untrained: Episode
@@ -34,8 +36,10 @@ class Pair(NamedTuple):
 
 class Exchanges(NamedTuple):
     """
-    :param untrained: what the model as it was made has answered
-    :param trained: what the same model has answered after training, to the same questions
+    Answers of the untrained and the trained model.
+
+    :param untrained: answers of the model before training
+    :param trained: answers of the same model after training, to the same questions
     """
 
     untrained: list[Reply]
@@ -44,11 +48,13 @@ class Exchanges(NamedTuple):
 
 def untrained(model: BaseAlgorithm) -> BaseAlgorithm:
     """
-    :param model: a model that was trained
-    :return: the same as it was made, with the parameters that its seed gives. Seeds the global generators
+    Recreate the untrained model. This seeds the global random generators.
+
+    :param model: a trained model
+    :return: the model before training, with the parameters that its seed gives
     """
     fresh = copy.copy(model)
-    # Environments are none of its concern, and a model that learns on has another seed
+    # It needs no environments, and with num_timesteps > 0 it would be seeded differently
     fresh.env, fresh.num_timesteps = None, 0
     fresh._setup_model()
     return fresh
@@ -56,11 +62,11 @@ def untrained(model: BaseAlgorithm) -> BaseAlgorithm:
 
 def record(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> Pair | Exchanges:
     """
-    :param model: a model that was trained
-    :param make_env: makes one copy of its environment, without its statistics
-    :param seed: where the episodes begin
-    :return: episodes in pictures; of environments of text, what was asked and answered
-    :raises NoClipError: if that cannot be shown
+    :param model: a trained model
+    :param make_env: creates a single copy of its environment, without its statistics
+    :param seed: seed of the episodes
+    :return: episodes in images; for text environments, questions and answers
+    :raises NoClipError: if they cannot be shown
     """
     try:
         with _headless(), warnings.catch_warnings():
@@ -73,13 +79,13 @@ def record(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> Pair | Exchang
     except NoClipError:
         raise
     except Exception as error:
-        # Renderers, and whatever they are built on, have errors of every kind. None is worth a training
+        # Renderers and their dependencies raise all kinds of errors. None of them should cost a training
         raise NoClipError(reason(error)) from error
 
 
 def _with_statistics(model: BaseAlgorithm, env: VecEnv) -> VecEnv:
     training_env = model.get_env()
-    # Without statistics, the wrappers may differ: a model transposes images of its own environment
+    # Only with statistics, as the wrappers may differ otherwise: a model transposes images of its own environment
     if training_env is not None and model.get_vec_normalize_env() is not None:
         sync_envs_normalization(training_env, env)
     return env
@@ -87,8 +93,8 @@ def _with_statistics(model: BaseAlgorithm, env: VecEnv) -> VecEnv:
 
 def reason(error: Exception) -> str:
     """
-    :param error: what was raised
-    :return: why there is no clip, in a line
+    :param error: the error that was raised
+    :return: the reason why there is no clip, in one line
     """
     said = " ".join(str(error).split())[:300]
     if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
@@ -98,11 +104,11 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _headless() -> Iterator[None]:
-    """In the ``with`` block, renderers need no display where there is none."""
+    """Let renderers work without a display inside the ``with`` block, if there is none."""
     wanted = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         wanted |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}
-    # What a user has chosen stays
+    # Keep variables that the user has set
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -114,9 +120,9 @@ def _headless() -> Iterator[None]:
 
 def exchanges_text(exchanges: Exchanges, names: Sequence[str]) -> str:
     """
-    :param exchanges: what was asked and answered
-    :param names: of who answered
-    :return: the same in lines
+    :param exchanges: questions and answers
+    :param names: names of the agents that answered
+    :return: the questions and answers as text
     """
     blocks = []
     for before, after in zip(*exchanges, strict=False):
@@ -130,13 +136,13 @@ def exchanges_text(exchanges: Exchanges, names: Sequence[str]) -> str:
 
 def leave_clip(model: BaseAlgorithm, make_env: MakeEnv, seed: int, folder: Path, name: str) -> str:
     """
-    Write ``clip.webp``, or ``clip.txt`` of an environment of text.
+    Write ``clip.webp``, or ``clip.txt`` for a text environment.
 
-    :param model: a model that was trained
-    :param make_env: makes one copy of its environment, without its statistics
-    :param seed: where the episodes begin
-    :param folder: where the model is
-    :param name: of the trained model
+    :param model: a trained model
+    :param make_env: creates a single copy of its environment, without its statistics
+    :param seed: seed of the episodes
+    :param folder: folder of the model
+    :param name: name of the trained model
     :return: where the clip is and what it shows, or why there is none
     """
     names = ("untrained", name)

@@ -1,4 +1,4 @@
-"""What was recorded, in two small files: for clips that are put together later. They may be others': they are data."""
+"""Stores recorded episodes in two small files, for later clips. They may come from others, so they are only read as data."""
 
 import io
 import json
@@ -14,19 +14,19 @@ from sb3_grpo.clips.recording import Exchanges, Pair
 from sb3_grpo.utils.files import replace_file
 from sb3_grpo.utils.parameters import Number, Whole
 
-# In the folder of a run
+# Files in the folder of a run
 SHEET, DESCRIPTION = "clip.webp", "clip.json"
 _COLUMNS = 12
 _MAX_SHOTS = HEAD + BODY + 2
-# Bytes that no clip has
+# Maximum sizes in bytes, which no clip reaches
 _MAX_SHEET, _MAX_DESCRIPTION = 2**23, 2**18
 _RETURN = Number(-1e30, 1e30)
 
 
 def save_played(played: Pair | Exchanges | str, folder: Path) -> None:
     """
-    :param played: what was recorded, or why nothing was
-    :param folder: where to write it
+    :param played: recorded episodes, or the reason why there are none
+    :param folder: folder to write to
     """
     description: dict[str, Any]
     if isinstance(played, str):
@@ -44,7 +44,7 @@ def save_played(played: Pair | Exchanges | str, folder: Path) -> None:
         with replace_file(folder / SHEET) as file:
             file.write(encoded.getvalue())
         description = {"size": [width, height], "episodes": [_describe(episode) for episode in played]}
-    # A report that is made meanwhile, or after this process was killed here, finds a whole one or none
+    # A report created meanwhile, or after this process was killed here, finds a complete clip or none
     with replace_file(folder / DESCRIPTION) as file:
         file.write(f"{json.dumps(description)}\n".encode())
 
@@ -60,9 +60,9 @@ def _describe(episode: Episode) -> dict[str, Any]:
 
 def load_played(folder: Path) -> Pair | Exchanges | str | None:
     """
-    :param folder: of a run
-    :return: what ``save_played`` has written; None if there is nothing
-    :raises ValueError: if it was not written by ``save_played``, or is damaged: with the name of the file
+    :param folder: folder of a run
+    :return: the data written by ``save_played``, None if there is none
+    :raises ValueError: if a file was not written by ``save_played`` or is damaged; the message names the file
     """
     path = folder / DESCRIPTION
     if not path.is_file():
@@ -90,11 +90,11 @@ def load_played(folder: Path) -> Pair | Exchanges | str | None:
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """
-    :param path: the file that is named if what is done with it in the ``with`` block fails
+    :param path: the file to name in the error if the ``with`` block fails
     """
     try:
         yield
-    # What a library for pictures says of a bad one differs from version to version
+    # The errors that Pillow raises for damaged images differ between versions
     except (
         OSError,
         EOFError,
@@ -111,7 +111,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _text(content: Any) -> str:
     text = str(content)[:MAX_TEXT]
-    # What cannot be written into a page is no text
+    # Raises an error if the text cannot be written into a page
     text.encode()
     return text
 
@@ -123,16 +123,16 @@ def _reply(content: dict[str, Any]) -> Reply:
 
 def _pictures(path: Path, count: int, width: int, height: int) -> list[Image.Image]:
     """
-    :param path: of the sheet
-    :param count: how many pictures are on it
-    :param width: of each
-    :param height: of each
-    :return: the pictures
+    :param path: path of the sheet
+    :param count: number of images on it
+    :param width: width of each image
+    :param height: height of each image
+    :return: the images
     """
     if path.stat().st_size > _MAX_SHEET:
         raise ValueError("it is too large")
     file = Image.open(io.BytesIO(path.read_bytes()), formats=["WEBP"])
-    # Before anything is decoded
+    # Check the size before anything is decoded
     if file.size != (_COLUMNS * width, -(-count // _COLUMNS) * height):
         raise ValueError(f"it has {file.width} x {file.height} pixels")
     sheet = file.convert("RGB")

@@ -1,4 +1,4 @@
-"""Collects groups: which episode each environment copy plays, and how far it has got."""
+"""Collects groups: tracks which episode each environment copy plays, and its progress."""
 
 import math
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
 
-# What is saved for itself, or not at all
+# Attributes that are saved separately, or not at all
 _PARTS = ("env", "feeder", "queue", "rng", "settings", "watchdog")
 
 
 class GroupCollector:
     """
-    Takes the episodes of a training from their starts to complete groups. It owns the queue of members, the feeder that
-    brings them to the environment copies, and for each copy the member it plays (its ticket), its steps and its outcome.
+    Collects complete groups of episodes during training. It owns the queue of members, the feeder that passes them to the
+    environment copies and, for each copy, the ticket of the member it plays, its number of steps and its outcome.
 
     :param env: The training environment
-    :param settings: What groups are drawn
-    :param rng: Generator from which starts are drawn
+    :param settings: Settings of the groups
+    :param rng: Random generator for the starts
     """
 
     def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
@@ -63,20 +63,20 @@ class GroupCollector:
         self.tickets = np.full(env.num_envs, NO_EPISODE)
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
-        self._n_steps = 0  # of the present rollout
+        self._n_steps = 0  # of the current rollout
         self._n_update_steps = settings.n_steps or 0  # of each copy
         self.watchdog = Watchdog(env.unwrapped, math.inf)  # until watch()
         self._float_keys = _float_keys(env.observation_space)
         self._staggers = settings.n_steps is not None and self._can_stagger()
-        # For messages: a copy that has failed cannot be asked any more
+        # For error messages: a copy that has failed can no longer be asked
         named = env.has_attr("env_name")
         self._env_names = env.get_attr("env_name") if named else [type(env.unwrapped).__name__] * env.num_envs
 
     def watch(self, step_timeout: float | None) -> None:
         """
-        From now on, until ``watchdog.stop()``, end steps that take too long.
+        From now on, interrupt steps that take too long, until ``watchdog.stop()``.
 
-        :param step_timeout: How many seconds a step of the copies may take, see :class:`Watchdog`
+        :param step_timeout: Maximum duration of a step of the copies in seconds, see :class:`Watchdog`
         """
         self.watchdog.stop()
         self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
@@ -86,6 +86,8 @@ class GroupCollector:
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """
+        Step the environments.
+
         :param actions: (n_envs, \\*action_shape)
         :return: See ``VecEnv.step``
         """
@@ -96,8 +98,9 @@ class GroupCollector:
 
     def fault_of(self, error: BaseException) -> EnvironmentFault | None:
         """
-        :param error: What was raised while groups were collected
-        :return: Which copy of the environment has failed, and how; ``None`` if none has, or if the error says so itself
+        :param error: The error that was raised while groups were collected
+        :return: An error that says which copy of the environment failed, and how; ``None`` if no copy failed, or if ``error``
+            says so itself
         """
         inner = self.env.unwrapped
         if type(error).__module__.startswith("sb3_grpo.envs") or not isinstance(error, Exception):
@@ -124,16 +127,16 @@ class GroupCollector:
 
     def where(self, copy: int, n_back: int = 0) -> str:
         """
-        :param copy: Of the environment
+        :param copy: Index of an environment copy
         :param n_back: How many steps ago
-        :return: Where it is, in words
+        :return: Description of the copy and its step, for messages
         """
         return f"Environment copy {copy} ({self._env_names[copy]}), step {self.time[copy] - n_back} of its episode"
 
     def check_observations(self, observations: Any) -> None:
         """
-        :param observations: What the policy sees next, (n_envs, \\*obs_shape) or a dict of such
-        :raises ValueError: if one of them is not finite
+        :param observations: Next observations of the policy, (n_envs, \\*obs_shape) or a dict of such arrays
+        :raises ValueError: if an observation is not finite
         """
         if self._float_keys:
             observations = own_observations(self.env, observations)
@@ -142,9 +145,9 @@ class GroupCollector:
 
     def _check_finite(self, observations: dict[Any, Any], copies: Sequence[int]) -> None:
         """
-        :param observations: (n, \\*obs_shape) by their keys, which is ``None`` for those without one
-        :param copies: Of which environment copies
-        :raises ValueError: if one of them is not finite
+        :param observations: (n, \\*obs_shape) by key, which is ``None`` if the observation is not a dict
+        :param copies: The environment copies that they belong to
+        :raises ValueError: if an observation is not finite
         """
         for key in self._float_keys:
             values = observations[key]
@@ -155,8 +158,8 @@ class GroupCollector:
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         """
-        :param rewards: (n_envs,) of the step that was just counted
-        :raises ValueError: if one of them is not finite, or the sum of an episode's
+        :param rewards: (n_envs,) rewards of the step that was just counted
+        :raises ValueError: if a reward, or an episode's sum of rewards, is not finite
         """
         copy = not_finite(self.outcome)
         if copy is None:
@@ -170,14 +173,14 @@ class GroupCollector:
     def can_go_on(self, env: VecEnv, settings: GroupSettings) -> bool:
         """
         :param env: The training environment
-        :param settings: What groups are to be drawn
-        :return: Whether the episodes under way are still of use
+        :param settings: Settings of the groups
+        :return: Whether the episodes in progress can be continued
         """
         return env is self.env and settings == self.settings and self.feeder.is_in_sync(self.tickets)
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The groups under way, and how far each copy has got, without the environments
+        :return: The open groups and the progress of each copy, without the environments
         """
         sampler = self.settings.sampler
         return {
@@ -189,7 +192,7 @@ class GroupCollector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned. The environments are in its episodes already
+        :param state: Result of ``state_dict``. The environments must already be in its episodes
         """
         self.queue.load_state_dict(state["queue"])
         self.feeder.load_state_dict(state["feeder"])
@@ -199,7 +202,7 @@ class GroupCollector:
 
     def check_capture(self) -> None:
         """
-        :raises StartNotSupportedError: if groups are to begin in mid-episode, and the environment's state cannot be captured
+        :raises StartNotSupportedError: if groups should begin mid-episode, and the environment's state cannot be captured
         """
         sampler = self.settings.sampler
         if sampler is None or not sampler.captures_states or not self.env.has_attr("why_not_captured"):
@@ -212,9 +215,9 @@ class GroupCollector:
 
     def begin_rollout(self, n_steps: int | None) -> None:
         """
-        Prepare the groups of the next update. Steps that were made before it are those of an earlier policy.
+        Prepare the groups of the next update. Steps taken before it belong to an earlier policy.
 
-        :param n_steps: How many steps of each copy it takes, ``None`` for whole groups
+        :param n_steps: Number of steps of each copy, ``None`` for whole groups
         """
         time_of = dict(zip(self.tickets.tolist(), self.time.tolist(), strict=True))
         for group in self.queue.groups:
@@ -230,12 +233,12 @@ class GroupCollector:
         Find out which episodes have just begun.
 
         :param copies: Environment copies that were reset
-        :param observations: Of all copies, see ``check_observations``
+        :param observations: Observations of all copies, see ``check_observations``
         """
         lengths = self.time[copies]
         self.time[copies] = 0
         self.outcome[copies] = 0.0
-        # Before the first ones of a group are compared: those that are no numbers are no unequal start
+        # Before first observations are compared: NaNs would be reported as unequal starts
         self.check_observations(observations)
         self.tickets[copies] = self.feeder.tickets_of(copies)
         self.feeder.fill()
@@ -243,7 +246,7 @@ class GroupCollector:
             self._stagger(np.asarray(copies), lengths)
 
     def _can_stagger(self) -> bool:
-        # Where episodes are continued or branched, copies are at different places anyway. VecMonitor would report the pieces
+        # If episodes are continued or branched, copies are at different steps anyway. VecMonitor would report the pieces
         sampler = self.settings.sampler
         if (sampler is not None and sampler.captures_states) or unwrap_vec_wrapper(self.env, VecMonitor) is not None:
             return False
@@ -253,12 +256,13 @@ class GroupCollector:
 
     def _stagger(self, copies: np.ndarray, lengths: np.ndarray) -> None:
         """
-        Where most copies have ended together after equally many steps, they would end together from now on: each update would
-        see another part of their episodes, and unlearn what the others have taught. Once, the episodes that they have just
-        begun are cut, each after another share of that length. Updates that are longer than an episode see all parts anyway.
+        Desynchronize the copies. When most of them end an episode together after the same number of steps, they would go on
+        ending together: each update would see a different part of the episodes, and unlearn what other parts have taught.
+        Therefore the episodes that have just begun are cut once, each after a different fraction of that length. Updates that
+        are longer than an episode see all parts anyway.
 
-        :param copies: That have begun an episode
-        :param lengths: (n_copies,) of their episodes before, 0 for none
+        :param copies: Copies that have just begun an episode
+        :param lengths: (n_copies,) lengths of their previous episodes, 0 for none
         """
         if 2 * len(copies) <= self.env.num_envs:
             return
@@ -272,12 +276,12 @@ class GroupCollector:
 
     def add_step(self, observations: Any, rewards: np.ndarray, dones: np.ndarray) -> int:
         """
-        Count a step of all copies.
+        Record a step of the vectorized environment.
 
-        :param observations: After the step, (n_envs, \\*obs_shape) or a dict of such
-        :param rewards: (n_envs,) the environment's own
-        :param dones: (n_envs,) whose episode or piece has just ended
-        :return: How many steps the sampler of starts has made besides
+        :param observations: Observations after the step, (n_envs, \\*obs_shape) or a dict of such arrays
+        :param rewards: (n_envs,) the environment's own rewards
+        :param dones: (n_envs,) whether an episode, or a piece of one, has just ended
+        :return: Number of additional steps that the start sampler has taken
         """
         self.time += 1
         self._n_steps += 1
@@ -291,11 +295,11 @@ class GroupCollector:
 
     def end_episodes(self, ended: list[int], infos: list[dict[str, Any]]) -> None:
         """
-        Note the outcomes of episodes that have ended.
+        Record the outcomes of episodes that have ended.
 
-        :param ended: Their environment copies
-        :param infos: Of all copies
-        :raises ValueError: if the value of a last observation is to follow, and the observation is not finite
+        :param ended: The environment copies whose episodes have ended
+        :param infos: Infos of all copies
+        :raises ValueError: if a last observation, whose value is needed for bootstrapping, is not finite
         """
         figures = (self.tickets[ended].tolist(), self.time[ended].tolist(), self.outcome[ended].tolist())
         for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
@@ -310,14 +314,14 @@ class GroupCollector:
 
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         """
-        Which episodes to report where groups begin in mid-episode: none that another one has begun, because the longer an
-        episode is the more branches it has. With a horizon, those of the first members, from their beginning, when they end;
-        not those of copies without work, of which the longer ones are cut. What Monitor says of all others is dropped. Nowhere
-        those that were cut to take copies apart.
+        Select the episodes to report. Episodes that were cut to desynchronize the copies are never reported. When groups begin
+        mid-episode, branches of earlier episodes are not reported, because longer episodes have more branches. With a horizon,
+        the first members' episodes are reported as a whole when they end; those of copies without work are not, as the longer
+        ones are cut. For all episodes left out, Monitor's info is dropped.
 
-        :param dones: (n_envs,) whose episode or piece has just ended
-        :param infos: Of all copies
-        :return: (n_envs,) which of these are to be reported
+        :param dones: (n_envs,) whether an episode, or a piece of one, has just ended
+        :param infos: Infos of all copies
+        :return: (n_envs,) whether to report an episode
         """
         whole = dones.copy()
         if self.settings.sampler is None or not self.settings.sampler.captures_states:
@@ -339,7 +343,7 @@ class GroupCollector:
 
     def _check_length(self) -> None:
         """
-        :raises ValueError: if an episode does not end
+        :raises ValueError: if an episode is too long
         """
         if self.time.max() > MAX_EPISODE_LENGTH:
             raise ValueError(
@@ -355,8 +359,8 @@ class GroupCollector:
 
     def take(self, observations: Any) -> list[Group]:
         """
-        :param observations: What the policy sees next, (n_envs, \\*obs_shape) or a dict of such
-        :return: The groups of the update, dead ones included
+        :param observations: Next observations of the policy, (n_envs, \\*obs_shape) or a dict of such arrays
+        :return: The groups of the update, including dead ones
         """
         if isinstance(self.queue, StepQueue):
             figures = (self.tickets.tolist(), self.time.tolist(), self.outcome.tolist())
@@ -365,14 +369,14 @@ class GroupCollector:
         return self.queue.take()
 
     def clear(self) -> None:
-        """Take back the starts that are queued: who else resets the environments must not land on them."""
+        """Remove all queued starts, so that a reset by other code does not use them."""
         self.feeder.clear()
 
 
 def _float_keys(space: spaces.Space) -> list[str | None]:
     """
-    :param space: Of observations
-    :return: The keys of those that can be infinite, ``None`` for an observation without keys
+    :param space: Observation space
+    :return: The keys of floating point observations, which may be non-finite; ``None`` for an observation that is not a dict
     """
     parts = space.spaces.items() if isinstance(space, spaces.Dict) else [(None, space)]
     return [key for key, part in parts if isinstance(part, spaces.Box) and part.dtype is not None and part.dtype.kind == "f"]
@@ -380,9 +384,9 @@ def _float_keys(space: spaces.Space) -> list[str | None]:
 
 def own_observations(env: VecEnv, observations: Any) -> Any:
     """
-    :param env: Environments, with or without wrappers
-    :param observations: Their latest ones, (n_envs, \\*obs_shape) or a dict of such
-    :return: The same as the environments gave them, before VecNormalize and VecTransposeImage
+    :param env: The vectorized environment, with or without wrappers
+    :param observations: Its latest observations, (n_envs, \\*obs_shape) or a dict of such arrays
+    :return: The observations as the environments returned them, before VecNormalize and VecTransposeImage
     """
     extracted = None
     while isinstance(env, VecEnvWrapper):
@@ -397,15 +401,15 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
         elif isinstance(env, VecExtractDictObs):
             extracted = env.key
         env = env.venv
-    # VecNormalize inside of it has all keys
+    # A VecNormalize inside of VecExtractDictObs returns all keys
     return observations if extracted is None or not isinstance(observations, dict) else observations[extracted]
 
 
 def observation_of(observations: Any, copy: int) -> Any:
     """
-    :param observations: (n_envs, \\*obs_shape) or a dict of such
-    :param copy: An environment copy
-    :return: Its observation, which later ones do not overwrite
+    :param observations: (n_envs, \\*obs_shape) or a dict of such arrays
+    :param copy: Index of an environment copy
+    :return: A copy of its observation, which later steps do not overwrite
     """
     if isinstance(observations, dict):
         return {key: values[copy].copy() for key, values in observations.items()}

@@ -1,4 +1,4 @@
-"""When a copy of the environment fails: which one it was, and what is left of the others."""
+"""Failures of environment copies: finds out which copy failed, and cleans up the others."""
 
 import math
 import signal
@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-# Where copies are in processes of their own, and no limit was given
+# Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
-# How often the time of a step is looked at, as a share of its limit, and at the least
+# Interval between two looks at the duration of a step: a share of its limit, and the maximum in seconds
 _PERIOD_SHARE, _MAX_PERIOD = 0.1, 1.0
 
 WHAT_IS_LEFT = (
@@ -26,38 +26,38 @@ WHAT_IS_LEFT = (
 
 
 class EnvironmentFault(RuntimeError):
-    """A copy of the environment has raised an error, has not come back in time, or its process has ended."""
+    """A copy of the environment raised an error, exceeded the time limit of a step, or its process ended."""
 
 
 class StepTimeout(Exception):
-    """A step in this process has taken too long."""
+    """A step of an environment in this process took too long."""
 
 
 class Watchdog:
     """
-    Ends what the environments do, as a context manager around it, when it takes too long. Copies in processes are ended with
-    their process, by a thread; copies in this process by an alarm, which is for the main thread alone.
+    Context manager that interrupts a step of the environments when it takes too long. For copies in subprocesses, a thread
+    kills the process; for copies in this process, an alarm interrupts the step, which only works in the main thread.
 
-    :param env: The copies, without wrappers
-    :param seconds: How long a step may take. ``None``: 600 s for copies in processes, and no limit in this process
+    :param env: The vectorized environment, without wrappers
+    :param seconds: Maximum duration of a step in seconds. ``None``: 600 s for copies in subprocesses, no limit in this process
     """
 
     def __init__(self, env: VecEnv, seconds: float | None):
-        # They may know their watchdog, and a cycle would keep the handles of processes open
+        # The environment may hold a reference to its watchdog, and a cycle would keep the handles of processes open
         self.processes: SubprocVecEnv | None = weakref.proxy(env) if isinstance(env, SubprocVecEnv) else None
         if seconds is None:
             seconds = math.inf if self.processes is None else PROCESS_TIMEOUT
         self.seconds = seconds
-        self.late: set[int | None] = set()  # the ids of processes that were ended
+        self.late: set[int | None] = set()  # ids of the processes that were killed
         self._since: float | None = None
         self._thread: int | None = None
-        self._over: threading.Event | None = None  # of the thread that looks
+        self._over: threading.Event | None = None  # ends the watching thread
 
     def start(self) -> None:
         """
-        Begin to watch, until ``stop``.
+        Start watching, until ``stop``.
 
-        :raises ValueError: if it cannot be done here
+        :raises ValueError: if an alarm is needed, and this is not the main thread or the system has no alarms
         """
         if math.isinf(self.seconds) or self._over is not None:
             return
@@ -72,7 +72,7 @@ class Watchdog:
             )
 
     def stop(self) -> None:
-        """There is nothing more to watch."""
+        """Stop watching."""
         if self._over is not None:
             self._over.set()
             self._over = None
@@ -94,9 +94,9 @@ class Watchdog:
 
     def count_anew(self, more: float = 0.0) -> None:
         """
-        What is done now is something new, with a time of its own.
+        Restart the timer for a new task.
 
-        :param more: How many seconds more than a step it may take
+        :param more: Seconds that it may take in addition to the limit of a step
         """
         if self._since is not None:
             self._since = time.monotonic() + more
@@ -113,10 +113,10 @@ class Watchdog:
 
     def _end_late(self) -> None:
         assert self.processes is not None
-        # Answers are read one copy after the other: those before the one that is waited for have been, others wait to be read
+        # Answers are read one copy after the other: those before the awaited one were read, later ones may be waiting
         first = self._awaited()
         copies = zip(self.processes.processes, self.processes.remotes, strict=True)
-        # Not by their number, under which there may be another process as soon as one has ended
+        # Not by process id, which may be reused as soon as a process has ended
         late = [process for idx, (process, remote) in enumerate(copies) if idx >= first and not remote.poll(0)]
         self.late |= {process.pid for process in late if process.is_alive()}
         for process in late:
@@ -124,7 +124,7 @@ class Watchdog:
 
     def _awaited(self) -> int:
         """
-        :return: The copy whose answer is waited for, as the other thread's own variables say; 0 if they do not
+        :return: The copy whose answer is awaited, found in the local variables of the other thread; 0 if they do not tell
         """
         assert self.processes is not None and self._thread is not None
         frame = sys._current_frames().get(self._thread)
@@ -138,9 +138,9 @@ class Watchdog:
 
 def copy_of(error: BaseException, env: VecEnv) -> int | None:
     """
-    :param error: What was raised
-    :param env: The copies, without wrappers
-    :return: In which copy of a ``DummyVecEnv`` it was raised, ``None`` if in none
+    :param error: The error that was raised
+    :param env: The vectorized environment, without wrappers
+    :return: The copy of a ``DummyVecEnv`` that raised it, ``None`` if no copy did
     """
     trace = error.__traceback__
     while trace is not None:
@@ -153,9 +153,10 @@ def copy_of(error: BaseException, env: VecEnv) -> int | None:
 
 def misshapen_copy(error: BaseException, env: SubprocVecEnv) -> int | None:
     """
-    :param error: What was raised
-    :param env: The copies
-    :return: Which copy's observation does not fit to the others, ``None`` if that was not it
+    :param error: The error that was raised
+    :param env: The vectorized environment
+    :return: The first copy whose observation does not have the shape of the observation space, ``None`` if that was not the
+        cause
     """
     trace = error.__traceback__
     while trace is not None:
@@ -169,7 +170,7 @@ def misshapen_copy(error: BaseException, env: SubprocVecEnv) -> int | None:
 
 
 def _shapes(part: Any) -> Any:
-    """Of an observation, or of its space."""
+    """Shapes of an observation, or of an observation space."""
     if isinstance(part, dict | spaces.Dict):
         return {key: _shapes(value) for key, value in part.items()}
     return part.shape if isinstance(part, spaces.Space) else np.shape(part)
@@ -177,13 +178,13 @@ def _shapes(part: Any) -> Any:
 
 def ended_processes(env: VecEnv) -> dict[int, str]:
     """
-    :param env: The copies, without wrappers
-    :return: The copies whose processes have ended, and how
+    :param env: The vectorized environment, without wrappers
+    :return: For each copy whose process has ended, how it ended
     """
     if not isinstance(env, SubprocVecEnv):
         return {}
     for process in env.processes:
-        process.join(0.1)  # one that has just closed its pipe is about to end
+        process.join(0.1)  # a process that has just closed its pipe is about to end
         if not process.is_alive():
             break
     return {idx: how_ended(process) for idx, process in enumerate(env.processes) if not process.is_alive()}
@@ -191,8 +192,8 @@ def ended_processes(env: VecEnv) -> dict[int, str]:
 
 def how_ended(process: BaseProcess) -> str:
     """
-    :param process: One that has ended
-    :return: How, in words
+    :param process: A process that has ended
+    :return: How it ended, as text
     """
     code = process.exitcode
     if code is not None and code < 0:
@@ -204,9 +205,9 @@ def how_ended(process: BaseProcess) -> str:
 
 def close_processes(env: SubprocVecEnv) -> None:
     """
-    End all processes, of which some no longer answer. ``env.close()`` does nothing from then on.
+    Kill all processes, some of which no longer answer. Afterwards, ``env.close()`` does nothing.
 
-    :param env: The copies
+    :param env: The vectorized environment
     """
     for process in env.processes:
         process.kill()
@@ -222,9 +223,9 @@ def _too_long(seconds: float) -> str:
 
 def describe_late(process: BaseProcess, watchdog: Watchdog) -> str | None:
     """
-    :param process: Of a copy, which has ended
-    :param watchdog: What has looked at the time
-    :return: That it took too long, ``None`` if it did not
+    :param process: The ended process of a copy
+    :param watchdog: The watchdog of the training
+    :return: A message that it took too long, ``None`` if it did not
     """
     return _too_long(watchdog.seconds) if process.pid in watchdog.late else None
 
@@ -232,7 +233,7 @@ def describe_late(process: BaseProcess, watchdog: Watchdog) -> str | None:
 def not_finite(values: Any) -> int | None:
     """
     :param values: (n_envs, \\*shape)
-    :return: The first copy with a value that is not finite, ``None`` if there is none
+    :return: The first copy with a non-finite value, ``None`` if there is none
     """
     finite = np.isfinite(values)
     return None if finite.all() else int(np.argwhere(~finite)[0, 0])

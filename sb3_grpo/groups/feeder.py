@@ -1,4 +1,4 @@
-"""How the members of groups reach the environment copies: start queues that are kept filled."""
+"""Passes the members of groups to the environment copies, by keeping their start queues filled."""
 
 import operator
 from collections import deque
@@ -15,78 +15,78 @@ from sb3_grpo.starts.starts import UnequalStartError
 
 class Feeder:
     """
-    Gives members of groups to the environment copies, and finds out which ones they have begun.
-    This one is for groups of unrelated starts: whichever episode a copy begins is that of the next member.
+    Passes members of groups to the environment copies, and finds out which ones they have begun.
+    This base class is for groups of unrelated starts: any episode that a copy begins belongs to the next member.
 
     :param env: The training environment
-    :param groups: Where the work comes from
+    :param groups: The work queue
     """
 
     def __init__(self, env: VecEnv, groups: GroupQueue):
         self.env = env
         self.groups = groups
-        # For each copy, an object that is another one after a reset
+        # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
 
     def fill(self) -> None:
-        """Top up the start queues."""
+        """Fill up the start queues."""
 
     def tickets_of(self, copies: list[int]) -> list[int]:
         """
-        Find out which members environment copies have begun with their last reset.
+        Find out which members the environment copies have begun at their last reset.
 
         :param copies: The environment copies
-        :return: The members' tickets; ``NO_EPISODE`` for a copy that had no work and began an episode of its own
+        :return: The members' tickets; ``NO_EPISODE`` for a copy without work, which began an episode outside of any group
         """
         self.note_episodes()
         tickets = [self.groups.next_ticket() for _ in copies]
         return [NO_EPISODE if ticket is None else ticket for ticket in tickets]
 
     def note_episodes(self) -> None:
-        """Note in which episodes the copies are."""
+        """Remember the current episodes of the copies."""
         self._reset_infos = [*getattr(self.env.unwrapped, "reset_infos", ())]
 
     def is_in_sync(self, tickets: np.ndarray) -> bool:
         """
-        Whether the copies are still in the episodes that they were in when last looked at.
-        They are not if they were reset outside of it since, e.g. by an evaluation on the training environment.
+        Check whether the copies are still in the same episodes as at the last look.
+        They are not if they have been reset elsewhere since then, e.g. by an evaluation on the training environment.
 
         :param tickets: The ticket of each copy
-        :return: True if nothing has changed, as far as that can be known
+        :return: Whether nothing has changed, as far as can be known
         """
         now = getattr(self.env.unwrapped, "reset_infos", ())
         return all(map(operator.is_, now, self._reset_infos))
 
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
-        What ``is_in_sync`` finds out, as far as it can be known without asking the copies: for every step.
+        Negation of ``is_in_sync``, as far as it can be known without asking the copies: cheap enough for every step.
 
         :param tickets: The ticket of each copy
-        :return: True if the environments were reset outside of the rollout
+        :return: Whether the environments were reset outside of the rollout
         """
         return not self.is_in_sync(tickets)
 
     def clear(self) -> None:
-        """Take back all starts that no copy has begun: the copies are left to others."""
+        """Remove all starts that no copy has begun, to leave the copies to other code."""
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The members that wait for a copy
+        :return: The members that are queued at the copies
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        Queue the members that wait, as they were. The copies are in their episodes already.
+        Queue the same members again. The copies must already be in their episodes.
 
-        :param state: What ``state_dict`` returned
+        :param state: Result of ``state_dict``
         """
         self.note_episodes()
 
 
 class StartFeeder(Feeder):
     """
-    Keeps start queues filled, so that SB3's automatic reset lands on the next start, and compares how members begin.
+    Keeps the start queues filled, so that SB3's automatic reset uses the next start, and compares the members' beginnings.
     """
 
     def __init__(self, env: VecEnv, groups: GroupQueue):
@@ -108,14 +108,14 @@ class StartFeeder(Feeder):
     def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:
         """
         :param copies: Environment copies that have begun the next episode
-        :param tickets: The members that they play
+        :param tickets: Tickets of the members that they play
         """
 
     def _compare_first_observations(self, copies: list[int], tickets: list[int]) -> None:
         """
         :param copies: Environment copies that have begun the next episode
-        :param tickets: The members that they play
-        :raises UnequalStartError: if one of them does not begin like the others of its group
+        :param tickets: Tickets of the members that they play
+        :raises UnequalStartError: if a member's first observation differs from that of its group's first member
         """
         observations = self.env.get_attr("first_observation", indices=copies)
         for idx, ticket, observation in zip(copies, tickets, observations, strict=True):
@@ -131,8 +131,8 @@ class StartFeeder(Feeder):
     def _compare_traces(self, copies: list[int], tickets: list[int]) -> None:
         """
         :param copies: Environment copies that have begun the next episode
-        :param tickets: The members that they play
-        :raises UnequalStartError: if one of them is not where the others of its group are
+        :param tickets: Tickets of the members that they play
+        :raises UnequalStartError: if a member's probe does not match that of its group's first member
         """
         probed = [(idx, ticket) for idx, ticket in zip(copies, tickets, strict=True) if self.groups.is_probed(ticket)]
         if not probed:
@@ -146,7 +146,7 @@ class StartFeeder(Feeder):
                 raise UnequalStartError(describe_difference(self._env_name(idx), difference))
 
     def note_episodes(self) -> None:
-        """Nothing: each copy tells the ticket that it plays."""
+        """Nothing to do: each copy reports the ticket that it plays."""
 
     def is_in_sync(self, tickets: np.ndarray) -> bool:
         current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
@@ -162,7 +162,7 @@ class StartFeeder(Feeder):
 
     def _queued_tickets(self) -> list[int]:
         """
-        :return: The members that no copy has begun, in the order in which they were handed out
+        :return: Tickets of the members that no copy has begun, in the order in which they were handed out
         """
         raise NotImplementedError
 
@@ -174,11 +174,11 @@ class StartFeeder(Feeder):
 
 class SharedQueueFeeder(StartFeeder):
     """
-    For copies in this process, which take turns at one queue: whichever ends first takes the next start.
+    For copies in this process, which share one queue: the first copy to end its episode takes the next start.
 
     :param env: The training environment
-    :param groups: Where the work comes from
-    :param queue: That of all copies
+    :param groups: The work queue
+    :param queue: The start queue shared by all copies
     """
 
     def __init__(self, env: VecEnv, groups: GroupQueue, queue: deque[QueuedStart]):
@@ -205,7 +205,7 @@ class SharedQueueFeeder(StartFeeder):
 
 
 class OwnQueuesFeeder(StartFeeder):
-    """For copies in other processes. Each has a queue of its own that holds one start ahead."""
+    """For copies in subprocesses. Each has its own queue, which holds one start in advance."""
 
     def __init__(self, env: VecEnv, groups: GroupQueue):
         super().__init__(env, groups)
@@ -221,7 +221,7 @@ class OwnQueuesFeeder(StartFeeder):
 
     def _queue_start(self, idx: int, ticket: int) -> None:
         queued = self.groups.queued_start(ticket)
-        # An environment's own queue_start need not know all arguments
+        # An environment's own queue_start may not take all arguments
         known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
         self.env.env_method("queue_start", *queued[:known], indices=idx)
         self._ahead[idx].append(ticket)
@@ -256,10 +256,10 @@ class OwnQueuesFeeder(StartFeeder):
 def make_feeder(env: VecEnv, groups: GroupQueue) -> Feeder:
     """
     :param env: The training environment
-    :param groups: Where the work comes from
-    :return: What gives the work to the copies. Those of a ``DummyVecEnv`` share one queue, and so do those of a ``VecEnv``
-        that is one object and has an attribute ``queue`` of its own
-    :raises ValueError: if the environments cannot begin from queued starts, or not be cut at a horizon
+    :param groups: The work queue
+    :return: The feeder for these environments. The copies of a ``DummyVecEnv`` share one queue, and so do those of a
+        ``VecEnv`` that is a single object with its own attribute ``queue``
+    :raises ValueError: if the environments cannot begin from queued starts, or cannot be cut at a horizon
     """
     if groups.settings.sampler is None:
         return Feeder(env, groups)

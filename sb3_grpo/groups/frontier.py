@@ -1,4 +1,4 @@
-"""Groups that start at the frontier of what was reached, and on the way to where there is something to learn."""
+"""Starts groups at the frontier of the visited states, and on the way to states where the members' outcomes differ."""
 
 import copy
 from collections.abc import Sequence
@@ -13,23 +13,24 @@ from sb3_grpo.groups.group import Episode, Group, live_groups, metrics
 from sb3_grpo.groups.samplers import RandomSeeds, StartSampler, StatesOrOther, VisitedState
 from sb3_grpo.starts.starts import SnapshotStart, Start
 
-# Of the groups, as long as ordinary starts show nothing; and of these, those on the way to where members differ
+# Share of the groups that start in the archive while ordinary starts show no progress, and share of these that start on the
+# way to a live cell
 SHARE = 0.5
 SHARE_BEHIND = 0.5
-# Steps without the policy for each step with it, and how many at a time. A swing of MountainCar takes 40
+# Scouting steps (random actions) per step of the policy, and their number per scouting run. A swing of MountainCar takes 40
 SCOUT_SHARE = 0.25
 SCOUT_STEPS = 32
-# Durations of actions are drawn from a zeta distribution, which has no scale (arXiv:2006.01782). With an action of its own in
-# each step, it takes 100 times as long to reach the goal of MountainCar
+# Random actions are repeated for a duration drawn from a zeta distribution, which is scale-free (arXiv:2006.01782). With a new
+# action at each step, reaching the goal of MountainCar takes 100 times as long
 ZETA = 1.5
-# The weight of the latest ordinary group in what is known of them
+# Weight of the latest group in the running average over ordinary groups
 PACE = 0.05
 
-# Beyond, the half that was visited most is forgotten
+# When the archive is full, the most visited half is dropped
 N_CELLS = 10_000
-# Whole numbers are cells as they are, unless there are more of them
+# Integer observations are used as cells directly, unless they have more elements than this
 MAX_WHOLE_NUMBERS = 1024
-# Others are projected onto this many dimensions. Each has up to N_BINS bins, all together about N_BINNED_CELLS cells
+# Other observations are projected onto this many dimensions, with up to N_BINS bins each and about N_BINNED_CELLS cells in all
 N_DIMENSIONS = 10
 N_BINS = 12
 N_BINNED_CELLS = 1500
@@ -38,13 +39,13 @@ N_BINNED_CELLS = 1500
 @dataclass(eq=False)
 class Cell:
     """
-    What observations that are alike have in common.
+    A group of similar observations.
 
-    :param state: The one that was reached with the fewest steps, as far as is known
-    :param n_steps: How many, from the beginning of an episode
-    :param parent: The cell before it, ``None`` where the episode began
-    :param n_visits: How often it was entered
-    :param is_live: Whether the members of the last group that started there ended differently
+    :param state: The state in this cell that took the fewest steps to reach, as far as is known
+    :param n_steps: Number of steps from the beginning of an episode to ``state``
+    :param parent: The cell visited before this one, ``None`` if the episode began here
+    :param n_visits: Number of times the cell was entered or scouted from
+    :param is_live: Whether the last group that started in this cell was live (its members ended differently)
     """
 
     state: SnapshotStart
@@ -55,7 +56,7 @@ class Cell:
 
 
 class Archive:
-    """The cells that were reached, each with the state that was reached first."""
+    """The cells reached so far, each with the state that took the fewest steps to reach."""
 
     def __init__(self) -> None:
         self.cells: dict[bytes, Cell] = {}
@@ -64,8 +65,8 @@ class Archive:
 
     def keys(self, observations: Any) -> list[bytes]:
         """
-        :param observations: (n, \\*obs_shape) or a dict of such
-        :return: The names of their cells, which hold until numbers beyond the range of the earlier ones are seen
+        :param observations: (n, \\*obs_shape) or a dict of such arrays
+        :return: The keys of their cells, valid until a value outside the range seen so far is observed
         """
         rows = _rows(observations)
         if rows.dtype == np.int64 and rows.shape[1] <= MAX_WHOLE_NUMBERS:
@@ -76,7 +77,7 @@ class Archive:
         if self._low is None or self._high is None:
             self._low, self._high = low, high
         elif (low < self._low).any() or (high > self._high).any():
-            # With a margin, so that it is seldom
+            # With a margin, so that this rarely happens
             margin = 0.1 * (np.maximum(high, self._high) - np.minimum(low, self._low))
             self._low = np.where(low < self._low, low - margin, self._low)
             self._high = np.where(high > self._high, high + margin, self._high)
@@ -86,7 +87,7 @@ class Archive:
         return [row.tobytes() for row in (places * n_bins).clip(0, n_bins - 1).astype(np.int8)]
 
     def _sort_anew(self) -> None:
-        """Put all states into the bins of the present range."""
+        """Recompute the cells of all states for the current range."""
         cells, self.cells = [*self.cells.values()], {}
         if not cells:
             return
@@ -99,18 +100,20 @@ class Archive:
 
     def is_new(self, key: bytes, n_steps: int) -> bool:
         """
-        :param key: Of a cell
-        :param n_steps: In how many steps it was reached
-        :return: Whether it had not been reached with so few
+        :param key: Key of a cell
+        :param n_steps: Number of steps in which it was reached
+        :return: Whether the cell is new, or was never reached in so few steps
         """
         return key not in self.cells or n_steps < self.cells[key].n_steps
 
     def reach(self, key: bytes, n_steps: int, parent: Cell | None, state: SnapshotStart | None) -> Cell:
         """
-        :param key: Of a cell
-        :param n_steps: In how many steps it was reached
-        :param parent: The cell before
-        :param state: The state, needed if it ``is_new``
+        Add a cell to the archive, or update it if it was reached in fewer steps than before.
+
+        :param key: Key of the cell
+        :param n_steps: Number of steps in which it was reached
+        :param parent: The cell visited before it
+        :param state: The state that was reached, required if ``is_new``
         :return: The cell
         """
         cell = self.cells.get(key)
@@ -127,7 +130,7 @@ class Archive:
         return cell
 
     def _forget_half(self) -> None:
-        """Forget the cells that were visited most. Ways lead past them."""
+        """Drop the most visited half of the cells, and link their children to the closest remaining ancestor."""
         cells = sorted(self.cells.items(), key=lambda item: item[1].n_visits)
         self.cells = dict(cells[: N_CELLS // 2])
         kept = {id(cell) for cell in self.cells.values()}
@@ -137,8 +140,8 @@ class Archive:
 
     def rare_cell(self, rng: np.random.Generator) -> Cell:
         """
-        :param rng: Generator to draw from
-        :return: A cell, with a probability that falls with its visits
+        :param rng: Random generator
+        :return: A cell, drawn with a probability inversely proportional to its number of visits
         """
         cells = [*self.cells.values()]
         weights = 1.0 / np.array([cell.n_visits for cell in cells])
@@ -146,14 +149,14 @@ class Archive:
 
     def cell_behind(self, rng: np.random.Generator) -> Cell | None:
         """
-        :param rng: Generator to draw from
-        :return: A cell on the way from the beginning of an episode to a live cell, ``None`` if none is live
+        :param rng: Random generator
+        :return: A cell on the path from the beginning of an episode to a live cell, ``None`` if no cell is live
         """
         live = [cell for cell in self.cells.values() if cell.is_live]
         if not live:
             return None
         way = [live[rng.integers(len(live))]]
-        # Parents were reached with fewer steps: it ends
+        # Terminates, as parents were reached in fewer steps
         while (parent := way[-1].parent) is not None:
             way.append(parent)
         return way[rng.integers(len(way))]
@@ -161,24 +164,24 @@ class Archive:
 
 @dataclass(frozen=True, eq=False)
 class FrontierState(VisitedState):
-    """A state of the archive."""
+    """A state from the archive."""
 
 
 class FrontierStarts(StatesOrOther):
     """
-    For tasks whose reward is far away, and environments whose state can be captured: "first return, then explore"
-    (Go-Explore, https://arxiv.org/abs/2004.12919), and from what was found a curriculum back to the beginning
+    Start sampler for tasks with distant rewards, in environments whose state can be captured: "first return, then explore"
+    (Go-Explore, https://arxiv.org/abs/2004.12919), followed by a curriculum from the states it found back to the beginning
     (https://arxiv.org/abs/1707.05300).
 
-    An archive has a state for each cell of the observations. It grows by what the policy reaches, and by pieces of random
-    actions, each repeated for a while, from the cells that were entered least. These steps count (``num_timesteps``), and are
-    not learned from; callbacks that count calls, such as ``EvalCallback``, do not count them.
-    Half of the groups start in the archive: in the cells that were entered least, and, once there are cells in which the
-    members of a group end differently, also on the way to them. The more ordinary groups have a member that does better than
-    the worst outcome so far, the fewer groups start in the archive. It is not saved, and is forgotten where ``learn`` begins
-    with new episodes. Not together with ``vine_share`` or ``horizon``.
+    An archive keeps one state per cell of the observation space. It grows with the states that the policy reaches, and with
+    short runs of random actions, each repeated for a while, from rarely visited cells. These exploration steps count towards
+    ``num_timesteps`` but are not learned from; callbacks that count calls, such as ``EvalCallback``, do not count them.
+    Half of the groups start in the archive: in rarely visited cells and, once there are cells from which the members of a
+    group end differently, also on the path to these. The more ordinary groups have a member that does better than the worst
+    outcome so far, the fewer groups start in the archive. The archive is not saved with the model, and is cleared when
+    ``learn`` begins with new episodes. Cannot be combined with ``vine_share`` or ``horizon``.
 
-    :param other: Draws the ordinary starts, ``None`` for fresh seeds
+    :param other: Sampler of the ordinary starts, ``None`` for fresh seeds
     """
 
     def __init__(self, other: StartSampler | None = None):
@@ -187,17 +190,17 @@ class FrontierStarts(StatesOrOther):
 
     def _forget(self) -> None:
         self.archive = Archive()
-        self._cells: list[Cell | None] = []  # in which the copies are
-        self._n_steps: list[int] = []  # since the beginning of their episodes
+        self._cells: list[Cell | None] = []  # current cell of each copy
+        self._n_steps: list[int] = []  # of each copy, since the beginning of its episode
         self._worst = np.inf
-        self._hope = 0.0  # share of ordinary groups that were better
+        self._hope = 0.0  # running share of ordinary groups that beat the worst outcome
 
     def reset(self) -> None:
         super().reset()
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        # By their numbers: parents are chains as long as episodes, too long to be pickled one inside the other
+        # Cells are stored by index: chains of parents are as long as episodes, too deep for pickle's recursion
         cells, numbers = _all_cells([*self.archive.cells.values(), *self._cells])
         parents = [None if cell.parent is None else numbers[id(cell.parent)] for cell in cells]
         return {
@@ -245,7 +248,7 @@ class FrontierStarts(StatesOrOther):
         for idx, key in enumerate(self.archive.keys(observations)):
             before = self._cells[idx]
             if dones[idx]:
-                # Where its next episode begins. If that is a cell which others have reached, the steps are about right
+                # The next episode has begun. If its first cell is known, take the step count from there, which is about right
                 before, known = None, self.archive.cells.get(key)
                 self._n_steps[idx] = 0 if known is None else known.n_steps
             else:
@@ -259,11 +262,11 @@ class FrontierStarts(StatesOrOther):
 
     def _scout(self, env: VecEnv, rng: np.random.Generator) -> int:
         """
-        Go on from a rare cell with random actions.
+        Explore from a rarely visited cell with random actions.
 
         :param env: The training environment
-        :param rng: Generator to draw from
-        :return: How many steps it took
+        :param rng: Random generator
+        :return: Number of steps taken
         """
         cell = self.archive.rare_cell(rng)
         cell.n_visits += 1
@@ -299,7 +302,7 @@ class FrontierStarts(StatesOrOther):
 def _all_cells(cells: Sequence[Cell | None]) -> tuple[list[Cell], dict[int, int]]:
     """
     :param cells: Some cells
-    :return: These, and those on the ways to them, each once; and their numbers, by their identities
+    :return: These cells and all their ancestors, without duplicates; and the index of each, by its ``id``
     """
     found: list[Cell] = []
     numbers: dict[int, int] = {}
@@ -314,8 +317,8 @@ def _all_cells(cells: Sequence[Cell | None]) -> tuple[list[Cell], dict[int, int]
 
 def _stack(observations: Sequence[Any]) -> Any:
     """
-    :param observations: Of single copies
-    :return: The same as those of many copies
+    :param observations: Observations of single environments
+    :return: The same observations, batched
     """
     if isinstance(observations[0], dict):
         return {key: np.stack([observation[key] for observation in observations]) for key in observations[0]}
@@ -324,9 +327,9 @@ def _stack(observations: Sequence[Any]) -> Any:
 
 def _rows(observations: Any) -> np.ndarray:
     """
-    :param observations: (n, \\*obs_shape) or a dict of such
-    :return: (n, d) all their numbers, as int64 if they are whole and as float64 otherwise. In the order of the names: neither
-        their order nor their precision is the same for an environment and for many copies of it
+    :param observations: (n, \\*obs_shape) or a dict of such arrays
+    :return: (n, d) flattened observations, int64 for integers and float64 otherwise. Dicts are sorted by key, as neither the
+        order of keys nor the precision is the same in an environment and in a vectorized one
     """
     parts = [part for _, part in sorted(observations.items())] if isinstance(observations, dict) else [observations]
     rows = np.concatenate([np.asarray(part).reshape(len(part), -1) for part in parts], axis=1)

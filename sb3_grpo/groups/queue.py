@@ -1,4 +1,4 @@
-"""The work queue of grouped rollouts: which episode of which group the next free environment copy plays."""
+"""The work queue of grouped rollouts: decides which episode of which group the next free environment copy plays."""
 
 import math
 from collections import deque
@@ -14,37 +14,38 @@ from sb3_grpo.starts.probes import Probe, Trace, compare_traces
 from sb3_grpo.starts.start_queue import QueuedStart
 from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
 
-# In place of the ticket, for a copy that plays an episode that is not part of a group
+# Ticket of a copy whose episode does not belong to any group
 NO_EPISODE = -1
 
-# The metric that is the outcome itself
+# Metric: the outcome itself
 RETURN = "return"
 
-# The first groups from snapshots are probed, and then some, so that the probes take about as long as this share of all steps
+# The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
 PROBED_SHARE = 0.003
-# Steps of a probe, and how many more steps one takes as long as
+# Steps of a probe, and the overhead of a probe in steps
 PROBE_STEPS = 8
 PROBE_OVERHEAD = 50
 
-# All queues draw from it, so that an environment that two models use tells their episodes apart
+# Shared by all queues, so that the episodes of two models that use the same environment can be told apart
 _tickets = count()
 
 
 class GroupSettings(NamedTuple):
     """
-    What groups are drawn.
+    Settings of the groups to draw.
 
-    :param group_size: Episodes per group
-    :param n_groups: Groups per update; without meaning with ``n_steps``
-    :param max_sampling_rounds: How many times at the most groups are drawn for an update until none is dead.
-        1: dead groups are not replaced. ``None``: there is no limit
-    :param sampler: Draws the start of a group, ``None`` for groups of unrelated starts
-    :param common_noise: Whether the environment's noise after the start is the same for all members
-    :param horizon: Members are cut after this many steps, ``None`` for whole episodes
-    :param n_steps: An update takes this many steps of each copy, whether or not their episodes have ended.
-        ``None``: it takes whole groups
-    :param metric: What tells live groups from dead ones: ``"return"``, or a key of the info of an episode's last step
+    :param group_size: Number of episodes per group
+    :param n_groups: Number of groups per update; unused with ``n_steps``
+    :param max_sampling_rounds: Maximum number of rounds in which groups are drawn for an update, until none is dead.
+        1: dead groups are not replaced. ``None``: no limit
+    :param sampler: Sampler of the groups' starts, ``None`` for groups of unrelated starts
+    :param common_noise: Whether all members share the environment's noise after the start
+    :param horizon: Number of steps after which members are cut, ``None`` for whole episodes
+    :param n_steps: Number of steps of each copy per update, whether or not their episodes have ended.
+        ``None``: an update takes whole groups
+    :param metric: The metric that distinguishes live groups from dead ones: ``"return"``, or a key of the info of an
+        episode's last step
     """
 
     group_size: int
@@ -59,11 +60,11 @@ class GroupSettings(NamedTuple):
 
 class GroupQueue:
     """
-    Draws groups, hands out their members one by one in order, and keeps account of the open groups.
+    Draws groups, hands out their members one by one in order, and keeps track of the open groups.
 
-    :param settings: What groups are drawn
-    :param n_envs: How many environment copies take members
-    :param rng: Generator from which starts are drawn
+    :param settings: Settings of the groups
+    :param n_envs: Number of environment copies
+    :param rng: Random generator for the starts
     """
 
     def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
@@ -72,34 +73,34 @@ class GroupQueue:
         self._n_spare = -(-n_envs // settings.group_size)
         self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
         self._members: dict[int, tuple[Group, Episode]] = {}
-        self._waiting: deque[int] = deque()  # tickets that no environment copy has been given yet
-        self.n_wanted = settings.n_groups  # how many of the open groups, from the left, make the present update
+        self._waiting: deque[int] = deque()  # tickets not yet given to an environment copy
+        self.n_wanted = settings.n_groups  # number of open groups, from the left, that make up the current update
         self.n_sampling_rounds = 1
-        self._n_judged = self._n_live = 0  # of the wanted groups, those of the rounds that are over
+        self._n_judged = self._n_live = 0  # of the wanted groups, those of the finished rounds
         self._n_drawn = 0
         self._n_probed = 0
-        self._n_steps = 0  # of all episodes that have ended
+        self._n_steps = 0  # of all finished episodes
         self._probed_steps = 0
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The open groups with their members, and all counts
+        :return: The open groups with their members, and all counters
         """
         return {name: value for name, value in vars(self).items() if name not in ("rng", "settings")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned, perhaps in another process
+        :param state: Result of ``state_dict``, possibly from another process
         """
         vars(self).update(state)
         newest = max((episode.ticket for group in self.groups for episode in group.episodes), default=NO_EPISODE)
         while next(_tickets) < newest:
-            """Tickets of this process must not be those of episodes that began in another one."""
+            """New tickets must differ from those of episodes that began in another process."""
 
     def has_room(self) -> bool:
         """
-        Whether another group may be drawn. Free environment copies may run ahead of the update that waits for its last
-        episodes: by the groups of the next update, and enough to keep every copy busy until then.
+        Whether another group may be drawn. While an update waits for its last episodes, free environment copies may run
+        ahead: by the groups of the next update, plus enough groups to keep every copy busy.
         """
         return len(self.groups) < self.n_wanted + self.settings.n_groups + self._n_spare
 
@@ -110,11 +111,11 @@ class GroupQueue:
             start = self.settings.sampler(rng)
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
-        noise_seeds: list[int | None] = [None] * self.settings.group_size  # the noise that the start fixes
+        noise_seeds: list[int | None] = [None] * self.settings.group_size  # None: the start determines the noise
         if not self.settings.common_noise:
             noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
         elif isinstance(start, SnapshotStart):
-            # A snapshot holds the state of the generators: its noise would be the same in every group, for ever
+            # A snapshot includes the state of the random generators: its noise would be the same in every group
             noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
         episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
         group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start))
@@ -126,8 +127,8 @@ class GroupQueue:
 
     def _next_probe(self, start: Start | None) -> Probe | None:
         """
-        :param start: Of a group
-        :return: What its members play to see whether they are all in the same state, ``None`` for most groups
+        :param start: Start of a group
+        :return: The probe that checks whether all members are in the same state, ``None`` for most groups
         """
         if not isinstance(start, SnapshotStart):
             return None
@@ -138,12 +139,12 @@ class GroupQueue:
             return None
         self._n_probed += 1
         self._probed_steps += cost
-        # Not from the generator of the starts: they are the same as without probes
+        # Does not use the generator of the starts, which are the same as without probes
         return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
 
     def next_ticket(self) -> int | None:
         """
-        Take the next (group, member) off the queue, drawing a new group when the last one is given out.
+        Take the next member off the queue. A new group is drawn when all members have been handed out.
 
         :return: The member's ticket; ``None`` if there is no work left
         """
@@ -155,16 +156,16 @@ class GroupQueue:
 
     def give_back(self, tickets: list[int]) -> None:
         """
-        Put members back that were handed out but never started.
+        Put back members that were handed out but never started.
 
-        :param tickets: In the order in which they were handed out
+        :param tickets: Their tickets, in the order in which they were handed out
         """
         self._waiting.extendleft(reversed(tickets))
 
     def queued_start(self, ticket: int) -> QueuedStart:
         """
         :param ticket: The member's ticket
-        :return: What the member's environment copy has to start from
+        :return: The start of the member's episode, to be queued at an environment copy
         """
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
@@ -180,7 +181,7 @@ class GroupQueue:
 
         :param ticket: The member's ticket
         :param observation: The environment's own first observation
-        :return: How they differ, in words; ``None`` if they do not
+        :return: Description of the difference; ``None`` if they are equal
         """
         group, _ = self._members[ticket]
         if group.first_observation is None:
@@ -198,11 +199,11 @@ class GroupQueue:
 
     def compare_trace(self, ticket: int, trace: Trace) -> str | None:
         """
-        Compare what a member has seen in the probe of its group with what the first one has seen.
+        Compare a member's trace of the group's probe with the first member's.
 
         :param ticket: The member's ticket
-        :param trace: What it has seen
-        :return: How they differ, in words; ``None`` if they do not
+        :param trace: The member's trace
+        :return: Description of the difference; ``None`` if they are equal
         """
         group, _ = self._members[ticket]
         if group.trace is None:
@@ -211,27 +212,27 @@ class GroupQueue:
 
     def begin_rollout(self, n_steps: int | None) -> None:
         """
-        Turn to the next update.
+        Begin the rollout of the next update.
 
-        :param n_steps: How many steps of each copy it takes, ``None`` for whole groups
+        :param n_steps: Number of steps of each copy, ``None`` for whole groups
         """
 
     def add_steps(self, n_steps: int) -> None:
         """
-        Count a step of all copies.
+        Count a step of the vectorized environment.
 
-        :param n_steps: How many members have played it
+        :param n_steps: Number of environment steps, one per copy
         """
 
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         """
-        Note the end of an episode, or of the piece of it that a member plays.
+        Record the end of an episode, or of the piece of it that a member plays.
 
         :param ticket: The member's ticket
-        :param length: Its number of steps
-        :param outcome: The sum of the environment's own rewards
-        :param truncated: Whether a time limit cut it off
-        :param info: Of its last step
+        :param length: Number of steps
+        :param outcome: Sum of the environment's own rewards
+        :param truncated: Whether it was truncated by a time limit
+        :param info: Info of the last step
         """
         group, episode = self._members[ticket]
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
@@ -263,21 +264,21 @@ class GroupQueue:
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """
         :param ticket: A member's ticket
-        :return: Its group, and what is known of itself
+        :return: Its group and its episode
         """
         return self._members[ticket]
 
     def wanted_groups(self) -> list[Group]:
         """
-        :return: The groups of this update that were drawn so far
+        :return: The groups of this update that have been drawn so far
         """
         return list(islice(self.groups, self.n_wanted))
 
     def take(self) -> list[Group]:
         """
-        Close the groups of this update and turn to the next one. Groups that were drawn ahead come first.
+        Close the groups of this update and go on to the next one, which begins with the groups that were drawn ahead.
 
-        :return: The groups, dead ones included
+        :return: The groups of this update, including dead ones
         """
         wanted = self.wanted_groups()
         for group in wanted:
@@ -290,13 +291,13 @@ class GroupQueue:
 
     def ready(self) -> bool:
         """
-        Whether the groups of the update are complete. With more than one sampling round, dead groups are replaced
-        round after round, until ``n_groups`` are live or the last round is over.
+        Check whether the groups of the update are complete. With more than one sampling round, dead groups are replaced in
+        each round, until ``n_groups`` are live or the last round is over.
 
-        :return: True if the update can begin
+        :return: Whether the update can begin
         """
         while True:
-            # Without a limit there are many groups: those of earlier rounds are not looked at again
+            # Without a limit there may be many groups: those of earlier rounds are not checked again
             latest = list(islice(self.groups, self._n_judged, self.n_wanted))
             if self._n_judged + len(latest) < self.n_wanted or not all(group.complete for group in latest):
                 return False
@@ -313,7 +314,7 @@ class GroupQueue:
 
     def has_live_group(self) -> bool:
         """
-        :return: Whether one of the groups that are complete is live
+        :return: Whether any of the complete groups is live
         """
         if self._n_live > 0:
             return True
@@ -326,6 +327,6 @@ class GroupQueue:
 
     def open_tickets(self) -> list[int]:
         """
-        :return: The members of all open groups whose steps may be learned from
+        :return: Tickets of the members of all open groups whose steps may be learned from
         """
         return list(self._members)

@@ -1,4 +1,4 @@
-"""Copies in processes that are started again when they end, and put back to where they were."""
+"""Environment processes that are restarted when they end, and brought back to where they were."""
 
 import math
 import multiprocessing as mp
@@ -30,26 +30,26 @@ from sb3_grpo.starts.starts import SEE_CHECK_STARTS
 from sb3_grpo.utils.parameters import Whole
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Methods of StartQueue after which a copy is as it was
+# Methods of StartQueue that leave a copy as it was
 _WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode", "scout"})
-# Its methods whose effect the next queued start ends
+# Methods of StartQueue whose effect ends with the next queued start
 _UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "cut_after", "load_episode"})
-# To end a training is to ask all of its processes to end, and perhaps the server that knows how others have ended, too (255)
+# Ending a training asks all of its processes to end, perhaps also the fork server, which knows how the others ended (255)
 _WAS_ASKED_TO_END = (0, -signal.SIGINT, -signal.SIGTERM, 255)
-# Calls of the environment's own methods that a new process does again
+# Calls of the environment's own methods that a new process repeats
 MAX_METHODS = 10_000
-# Seconds that a process may take to end once it has closed its pipe
+# Seconds that a process may take to end after closing its pipe
 _MAX_ENDING = 10.0
 
 
 class _Call(NamedTuple):
     """
-    Something that a copy was told to do.
+    A command that was sent to a copy.
 
-    :param message: It, pickled
-    :param lasts_as: ``None`` if the next queued start ends its effect. If not, a later call of this name replaces it,
-        unless it is a ``_Method``
-    :param given: What a step gave besides the observation: reward and end. Nothing for a reset, ``None`` for other calls
+    :param message: The pickled command
+    :param lasts_as: ``None`` if its effect ends with the next queued start. Otherwise, a later call with the same value
+        replaces it, unless it is a ``_Method``
+    :param given: What a step returned besides the observation: reward and done. Empty for a reset, ``None`` for other calls
     """
 
     message: bytes
@@ -58,14 +58,14 @@ class _Call(NamedTuple):
 
 
 class _Method:
-    """Of a call of the environment's own method, after which no earlier call can be left out."""
+    """Marks a call of the environment's own method, after which no earlier call can be left out."""
 
 
 def _lasting(calls: Sequence[_Call]) -> list[_Call]:
     """
-    :param calls: In their order
-    :return: Those that the next queued start does not end. Of several that set the same attribute, with no method called in
-        between, only the last one
+    :param calls: Calls in the order in which they were made
+    :return: The calls whose effect outlasts the next queued start. Of several that set the same attribute, with no method
+        called in between, only the last one
     """
     kept: list[_Call] = []
     places: dict[Any, int] = {}
@@ -84,11 +84,11 @@ def _lasting(calls: Sequence[_Call]) -> list[_Call]:
 
 class _Queued(NamedTuple):
     """
-    A start that waits for the next reset.
+    A start that is queued for the next reset.
 
-    :param ticket: Of its episode
-    :param call: Which has queued it
-    :param seeds: The copy's seeds for ordinary resets, of which those before the start are not made again
+    :param ticket: Ticket of its episode
+    :param call: The call that queued it
+    :param seeds: State of the copy's seeds for ordinary resets, as resets before this start are not replayed
     """
 
     ticket: int
@@ -106,21 +106,21 @@ def _ordinary_reset() -> _Call:
 
 class _RestartingRemote:
     """
-    The connection to a copy, which remembers what the copy was told since the start of its episode, and starts its process
-    again when it has ended.
+    The connection to a copy. It records the commands sent since the start of the copy's episode, and restarts the process
+    when it has ended.
 
-    :param env: All copies
-    :param copy: Which one it is
-    :param connection: To its process
-    :param env_fn: Makes it
+    :param env: The vectorized environment
+    :param copy: Index of the copy
+    :param connection: Connection to its process
+    :param env_fn: Function that creates the environment
     """
 
     def __init__(self, env: "RestartingSubprocVecEnv", copy: int, connection: Any, env_fn: Callable[[], gym.Env]):
         self._env: RestartingSubprocVecEnv = weakref.proxy(env)
         self._copy, self._connection, self._env_fn = copy, connection, env_fn
-        # Not answered yet: more than one only after an interruption
+        # Commands without an answer yet: more than one only after an interruption
         self._pending: deque[tuple[str, Any, bytes]] = deque()
-        # Done one after the other by a new process, they lead to where the copy is
+        # Replayed in order by a new process, they lead to where the copy is
         self._calls: list[_Call] = []
         self._too_many = False
         self._n_methods, self._too_many_methods = 0, False
@@ -139,7 +139,7 @@ class _RestartingRemote:
 
     def recv(self) -> Any:
         if not self._pending:
-            return None  # close() after an interruption, of an answer that was read before
+            return None  # close() after an interruption: the answer was already read
         try:
             reply = self._connection.recv()
         except (EOFError, OSError):
@@ -147,7 +147,7 @@ class _RestartingRemote:
                 return None
             reply = self._restart()
         except Exception:
-            # It was an answer, though one that cannot be read here
+            # An answer arrived, but it cannot be unpickled here
             self._pending.popleft()
             raise
         self._note(*self._pending.popleft(), reply)
@@ -191,7 +191,7 @@ class _RestartingRemote:
                 self._give_up(name)
                 return
             self._n_methods += 1
-            # Of others it is not known whether doing them twice is the same as once
+            # Other methods may have another effect when called twice
             lasts_as = _Method()
         call = _Call(message, lasts_as)
         self._calls.append(call)
@@ -202,7 +202,9 @@ class _RestartingRemote:
 
     def _give_up(self, name: str) -> None:
         """
-        :param name: Of the method of the environment with which it has become too many
+        Do not restart this copy any more, as too many methods were called.
+
+        :param name: Name of the environment's method that exceeded the limit
         """
         if not self._too_many_methods:
             warn_user(
@@ -215,17 +217,17 @@ class _RestartingRemote:
 
     def _begin(self, info: dict[str, Any], reset: _Call) -> None:
         """
-        After a reset. Where it has landed in a queued start, what was before is of no more use, except what lasts.
+        Handle a reset. If it began a queued start, drop all earlier calls except those with a lasting effect.
 
-        :param info: Of the reset
-        :param reset: The call that makes it again
+        :param info: Info of the reset
+        :param reset: The call that repeats it
         """
         self._n_steps = 0
         if not self._queued or info.get("group_start") != self._queued[0].ticket:
             return
         begun = self._queued.popleft()
         lasting = _lasting(self._calls)
-        # They may need an episode
+        # They may need an environment that has been reset
         before = [_ordinary_reset(), *lasting] if lasting else []
         seeds = [] if begun.seeds is None else [_Call(_pickled("set_attr", ("_ordinary_seeds", begun.seeds)))]
         self._calls = [*before, *seeds, begun.call, reset, *(each.call for each in self._queued)]
@@ -233,12 +235,13 @@ class _RestartingRemote:
 
     def _restart(self) -> Any:
         """
-        While the error of the connection is being handled, which is raised again if the process is not to be started again.
+        Restart the process. To be called while the connection's error is being handled, which is raised again if the process
+        must not be restarted.
 
-        :return: What the first call gives that is not answered yet
+        :return: The answer to the first command that has none yet
         """
         done_again = False
-        # A second end in the same call is no accident
+        # If the process ends a second time in the same call, it is no accident
         while (how := self._how_ended()) is not None and not done_again and self._n_restarts < self._env.max_restarts:
             self._n_restarts += 1
             counted = f"restart {self._n_restarts} of at most {self._env.max_restarts} of this copy"
@@ -256,7 +259,7 @@ class _RestartingRemote:
 
     def _how_ended(self) -> str | None:
         """
-        :return: How the process has ended, ``None`` if it is not to be started again
+        :return: How the process ended, ``None`` if it must not be restarted
         """
         if self._env.closed:
             return None
@@ -273,15 +276,15 @@ class _RestartingRemote:
         return f"Environment copy {self._copy}, step {self._n_steps} of its episode"
 
     def _start(self) -> None:
-        # Importing may take longer than a step
+        # Imports may take longer than a step
         self._env.watchdog.count_anew(PROCESS_TIMEOUT)
         connection, work_remote = mp.Pipe()
         args = (work_remote, connection, CloudpickleWrapper(self._env_fn))
-        # The class says by which method processes are started
+        # The class determines the start method
         process = type(self._env.processes[self._copy])(target=_worker, args=args, daemon=True)
         process.start()
         work_remote.close()
-        # The former ones are closed with the last reference to them: the watchdog's thread may be looking at them
+        # The previous ones are closed with their last reference: the watchdog's thread may be using them
         self._env.processes[self._copy], self._connection = process, connection
         connection.send(("get_spaces", None))
         connection.recv()
@@ -293,7 +296,9 @@ class _RestartingRemote:
 
     def _replay(self) -> None:
         """
-        :raises EnvironmentFault: if the calls do not lead to where the copy was
+        Repeat all recorded calls.
+
+        :raises EnvironmentFault: if they do not lead to where the copy was
         """
         observation = None
         difference = None
@@ -319,21 +324,21 @@ class _RestartingRemote:
 class RestartingSubprocVecEnv(SubprocVecEnv):
     """
     A ``SubprocVecEnv`` that goes on when the process of a copy ends: killed by the system, by a fault in compiled code, by an
-    error, or because it did not come back within ``step_timeout``. The process is started again, begins at the start of the
-    present episode, and does the same actions. An environment that is exact from its starts is then where it was, to the last
-    bit; of another one an ``EnvironmentFault`` says so. There is a warning for each restart.
+    error, or because a step exceeded ``step_timeout``. The process is restarted, begins at the start of the current episode
+    and repeats the same actions. An environment that is exact from its starts is then back where it was, to the last bit;
+    otherwise an ``EnvironmentFault`` is raised. Each restart issues a warning.
 
-    It needs queued starts. All groups have them, except those with ``unrelated_starts=True``. What other resets lead to
-    depends on all that was before: a copy is not started again more than 100,000 steps after its last queued start, nor where
-    SIGINT, SIGTERM or exit status 0 or 255 says that it was to end.
+    It requires queued starts, which all groups have except those with ``unrelated_starts=True``. The result of any other
+    reset depends on everything before it: a copy is not restarted more than 100,000 steps after its last queued start, nor if
+    SIGINT, SIGTERM or exit status 0 or 255 indicates that it was meant to end.
 
-    ``set_attr`` and methods of the environment are done again, too, in the order in which they were called: for values that
-    are set for good, such as a difficulty. A copy whose methods were called more than 10,000 times is not started again, and
-    neither is one with such calls whose ``Monitor`` has ``allow_early_resets=False``.
+    ``set_attr`` and calls of the environment's methods are repeated, too, in their original order: for values that are set
+    for good, such as a difficulty. A copy whose methods were called more than 10,000 times is not restarted, and neither is
+    one with such calls whose ``Monitor`` has ``allow_early_resets=False``.
 
     :param env_fns: See ``SubprocVecEnv``
-    :param start_method: See ``SubprocVecEnv``; not ``"fork"``
-    :param max_restarts: How many times each copy is started again at the most, 0 for never
+    :param start_method: See ``SubprocVecEnv``; ``"fork"`` is not supported
+    :param max_restarts: Maximum number of restarts per copy, 0 for none
     """
 
     def __init__(self, env_fns: list[Callable[[], gym.Env]], start_method: str | None = None, max_restarts: int = 3):
@@ -343,7 +348,7 @@ class RestartingSubprocVecEnv(SubprocVecEnv):
                 "start_method='fork' hides the end of a process, whose pipe is open in the others, too: leave it out, or "
                 "write 'forkserver' or 'spawn'."
             )
-        self.watchdog = Watchdog(self, math.inf)  # of a training, while there is one
+        self.watchdog = Watchdog(self, math.inf)  # replaced during training
         self.closing = False
         super().__init__(env_fns, start_method)
         self.remotes = tuple(
@@ -352,6 +357,6 @@ class RestartingSubprocVecEnv(SubprocVecEnv):
         )
 
     def close(self) -> None:
-        # From now on, what has ended stays so
+        # From now on, no process is restarted
         self.closing = True
         super().close()

@@ -1,4 +1,4 @@
-"""Where a group may start: fresh seeds, states that the policy has visited, or the places where long episodes were cut."""
+"""Samplers of group starts: fresh seeds, states that the policy has visited, or states where long episodes were cut."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.utils.user_warnings import warn_user
 
-# An episode that is longer than this will hardly end by itself (an Atari game is cut after 27,000 steps)
+# A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
 
-# Visited states that are kept, the newest ones, and the share of all steps after which one is captured.
-# On Acrobot a tenth of this share was too little
+# Number of visited states that are kept (the latest ones), and the share of steps after which the state is captured.
+# On Acrobot, a tenth of this share was too little
 N_STATES = 64
 CAPTURE_RATE = 0.05
 
-# Episodes in pieces that are under way, about. With as many as there are groups in an update, all would be at the same time of
-# the episode: those of HalfCheetah, which all last 1000 steps, from the first to the last update
+# Approximate number of cut episodes in progress. With only as many as there are groups in an update, all would be at the same
+# time step: in HalfCheetah, where all episodes last 1000 steps, from the first to the last update
 N_UNFINISHED = 16
 
 
 class StartSampler:
     """
-    Draws the starts of groups. A function of a ``numpy.random.Generator`` that returns a start will do, too; a subclass can
-    also look at the steps and at the outcomes of episodes, and choose the next starts by them.
+    Draws the starts of groups. A plain function that takes a ``numpy.random.Generator`` and returns a start works as well; a
+    subclass can also observe steps and outcomes of episodes, and choose the next starts accordingly.
     It is pickled with the model.
     """
 
@@ -39,45 +39,45 @@ class StartSampler:
         """
         Draw the start of a group.
 
-        :param rng: Generator to draw from
+        :param rng: Random generator
         :return: A start
         """
         raise NotImplementedError
 
     def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
         """
-        Look at the environments, after a step of all copies.
+        Called after each step of the vectorized environment.
 
         :param env: The training environment
-        :param observations: Of all copies after the step, (n_envs, \\*obs_shape) or a dict of such, as the environment gives
-            them. Those of copies that have just ended an episode are the first ones of the next
-        :param dones: (n_envs,) which copies have just ended an episode, and are at the beginning of another one
-        :param rng: Generator to draw from
-        :return: How many steps it has made in the environments itself, which then count
+        :param observations: Observations of all copies after the step, (n_envs, \\*obs_shape) or a dict of such arrays, as
+            the environment returns them. Where an episode has just ended, it is the first observation of the next one
+        :param dones: (n_envs,) which copies have just ended an episode, and are at the beginning of the next one
+        :param rng: Random generator
+        :return: Number of environment steps that the sampler itself has taken, which then count
         """
         return None
 
     def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
         """
-        Look at the episode of a member that has just ended. Not at those that are cut once to take copies apart.
+        Called when the episode of a member ends, except for the episodes that are cut once to desynchronize the copies.
 
-        :param group: Its group, with the start
-        :param episode: Its length and outcome
-        :param info: Of its last step
+        :param group: The member's group, with its start
+        :param episode: The member, with its length and outcome
+        :param info: Info of the last step
         """
 
     def reset(self) -> None:
-        """Forget states: the environment may be another one."""
+        """Forget all states, as the environment may be a different one."""
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: What a checkpoint keeps of it: what it is pickled with, unless a subclass knows better
+        :return: The state that a checkpoint stores: by default, the state that is pickled
         """
         return {"pickled": self.__getstate__()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned for a sampler that was made in the same way
+        :param state: The ``state_dict`` of a sampler that was created in the same way
         """
         pickled = state["pickled"]
         if hasattr(self, "__setstate__"):
@@ -95,9 +95,9 @@ class RandomSeeds(StartSampler):
 
 class FunctionStarts(StartSampler):
     """
-    A function as a sampler.
+    Wraps a function as a sampler.
 
-    :param function: Draws the start of a group
+    :param function: Function that draws the start of a group
     """
 
     def __init__(self, function: Callable[[np.random.Generator], Start]):
@@ -115,9 +115,9 @@ class FunctionStarts(StartSampler):
 
 class StatesOrOther(StartSampler):
     """
-    Takes some starts from states of its own, and the others from another sampler.
+    Base class of samplers that draw some starts from stored states, and the others from another sampler.
 
-    :param other: Draws the other starts
+    :param other: Sampler of the other starts
     """
 
     captures_states = True
@@ -144,16 +144,16 @@ class StatesOrOther(StartSampler):
 
 @dataclass(frozen=True, eq=False)
 class VisitedState(SnapshotStart):
-    """A state that the policy has been in, unlike snapshots of the user's own."""
+    """A state that the policy has visited, as opposed to a user's own snapshot."""
 
 
 class VisitedStates(StatesOrOther):
     """
-    Takes some starts from the states that the policy has visited lately (the vine method of TRPO, section 5.2,
-    https://arxiv.org/abs/1502.05477): the members of such a group are branches of an episode that was played before.
+    Draws some starts from states that the policy has visited recently (the vine method of TRPO, section 5.2,
+    https://arxiv.org/abs/1502.05477): the members of such a group branch off from an earlier episode.
 
-    :param share: How many of the starts, as soon as there are states
-    :param other: Draws the other starts
+    :param share: Share of the starts that are visited states, once there are any
+    :param other: Sampler of the other starts
     """
 
     def __init__(self, share: float, other: StartSampler):
@@ -167,7 +167,7 @@ class VisitedStates(StatesOrOther):
         return self.other(rng)
 
     def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
-        """Capture the states of a few copies, all with the same probability."""
+        """Capture the states of a few copies, each with the same probability."""
         n_steps = super().after_step(env, observations, dones, rng)
         n_captured = rng.binomial(env.num_envs, CAPTURE_RATE)
         if n_captured:
@@ -185,9 +185,9 @@ class VisitedStates(StatesOrOther):
 @dataclass(frozen=True, eq=False)
 class CutEpisode(SnapshotStart):
     """
-    Where a piece of an episode ended at the horizon.
+    The state in which a piece of an episode was cut at the horizon.
 
-    :param n_played: Steps of all its pieces so far
+    :param n_played: Number of steps of all its pieces so far
     """
 
     n_played: int = 0
@@ -195,12 +195,12 @@ class CutEpisode(SnapshotStart):
 
 class ContinuedEpisodes(StatesOrOther):
     """
-    Goes on with episodes that were cut at the horizon, and begins others with another sampler.
+    Continues episodes that were cut at the horizon, and draws the starts of new episodes from another sampler.
 
-    The episode of a group's first member goes on. Not that of a member picked by its end: those that have not failed would be
-    taken more often than they occur.
+    Of each group, the first member's episode is continued. Picking the member by how it ended would overrepresent episodes
+    that have not failed.
 
-    :param other: Draws the starts of new episodes
+    :param other: Sampler of the starts of new episodes
     """
 
     def __init__(self, other: StartSampler):
@@ -232,10 +232,10 @@ def make_sampler(
     start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None, vine_share: float, horizon: int | None
 ) -> StartSampler:
     """
-    :param start_sampler: Draws the starts of new episodes, ``None`` for fresh seeds
-    :param vine_share: Share of the groups that begin in visited states
-    :param horizon: Steps after which episodes are cut, ``None`` for whole episodes
-    :return: The sampler of a training
+    :param start_sampler: Sampler of the starts of new episodes, ``None`` for fresh seeds
+    :param vine_share: Share of the groups that start in visited states
+    :param horizon: Number of steps after which episodes are cut, ``None`` for whole episodes
+    :return: The sampler used for training
     """
     sampler: StartSampler
     if start_sampler is None:

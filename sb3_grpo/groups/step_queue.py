@@ -1,4 +1,4 @@
-"""The work queue of rollouts that are sized in steps: an update does not wait for the end of episodes."""
+"""The work queue of rollouts with a fixed number of steps: an update does not wait for episodes to end."""
 
 from collections import deque
 from typing import Any
@@ -11,15 +11,15 @@ from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 
 class StepQueue(GroupQueue):
     """
-    Takes all steps since the last update, of whatever groups. Episodes that have not ended go on under the next policy, so no
-    copy waits or runs ahead, and no step is older than the update before.
+    An update takes all steps since the previous one, whichever group they belong to. Unfinished episodes continue under the
+    next policy, so no copy waits or runs ahead, and no step is older than the previous update.
 
-    With more than one sampling round, the steps of dead groups do not count: the rollout goes on until there are enough
-    others, or it is ``max_sampling_rounds`` times as long (``None``: without that end).
+    With more than one sampling round, the steps of dead groups do not count: the rollout continues until it has enough other
+    steps, or is ``max_sampling_rounds`` times as long (``None``: no limit).
 
-    :param settings: What groups are drawn
-    :param n_envs: How many environment copies take members
-    :param rng: Generator from which starts are drawn
+    :param settings: Settings of the groups
+    :param n_envs: Number of environment copies
+    :param rng: Random generator for the starts
     """
 
     def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
@@ -28,13 +28,13 @@ class StepQueue(GroupQueue):
         self.begin_rollout(settings.n_steps)
 
     def has_room(self) -> bool:
-        # Of the groups that are drawn each has an episode under way, or one that a copy takes next
+        # Each open group has an episode in progress, or one that a copy takes next
         return True
 
     def begin_rollout(self, n_steps: int | None) -> None:
         assert n_steps is not None
         self._wanted_steps = n_steps * self._n_envs
-        # Also after one that a callback has stopped, whose steps are not learned from
+        # Also after a rollout that a callback stopped, whose steps are not learned from
         self._drop_complete_groups()
         self._n_new_steps = self._n_dead_steps = self._n_live = 0
         self.n_sampling_rounds = 1
@@ -45,12 +45,12 @@ class StepQueue(GroupQueue):
 
     def note_open_episode(self, ticket: int, length: int, outcome: float, observation: Any) -> None:
         """
-        Note how far an episode has got when an update is due.
+        Record the progress of an unfinished episode when an update is due.
 
         :param ticket: The member's ticket
-        :param length: Its number of steps so far
-        :param outcome: The sum of the environment's own rewards so far
-        :param observation: What the policy sees next
+        :param length: Number of steps so far
+        :param outcome: Sum of the environment's own rewards so far
+        :param observation: Next observation of the policy
         """
         _, episode = self._members[ticket]
         episode.length, episode.outcome, episode.next_observation = length, outcome, observation
@@ -59,7 +59,8 @@ class StepQueue(GroupQueue):
         group, episode = self._members[ticket]
         episode.is_cut = "group_cut_at" in info
         super().end_episode(ticket, length, outcome, truncated, info)
-        # What was cut off could have gone on, as what a time limit cuts off. Not every VecEnv says from where: see SB3's PPO
+        # A cut episode could have gone on, like one truncated by a time limit. Not every VecEnv gives the terminal
+        # observation: see SB3's PPO
         episode.next_observation = info.get("terminal_observation") if truncated or episode.is_cut else None
         if not group.can_be_judged:
             return
@@ -70,7 +71,7 @@ class StepQueue(GroupQueue):
 
     def ready(self) -> bool:
         """
-        :return: Whether the steps of an update are complete
+        :return: Whether there are enough steps for an update
         """
         n_left = self._wanted_steps - self._n_new_steps
         if self.settings.max_sampling_rounds == 1 or n_left > 0:
@@ -82,7 +83,7 @@ class StepQueue(GroupQueue):
 
     def take(self) -> list[Group]:
         """
-        Turn to the next update. Groups with episodes under way stay.
+        Take the groups of this update. Groups with unfinished episodes stay in the queue.
 
         :return: The groups that have new steps
         """
@@ -98,6 +99,6 @@ class StepQueue(GroupQueue):
 
     def open_tickets(self) -> list[int]:
         """
-        :return: No members: all steps have been learned from
+        :return: No members, as all steps have been learned from
         """
         return []

@@ -1,1 +1,1 @@
-"""The lecture: one page from the policy gradient to DAPO, whose numbers are computed by this package."""
+"""The lecture: a single page from the policy gradient to DAPO, with numbers computed by this package."""

@@ -1,11 +1,11 @@
-"""Formulas as MathML, whose symbols say what they are."""
+"""Formulas as MathML, with explanations of their symbols."""
 
 import re
 from html import escape
 
 import latex2mathml.converter
 
-# Operators after which a minus is a sign, as in "= -1": the converter leaves it to browsers, which take it for a difference
+# Operators after which a minus is a sign, as in "= -1". The converter does not mark it, and browsers take it for a difference
 _BEFORE_SIGN = "|".join(f"&#x{ord(each):05X};" for each in "=,([{<>/\N{MIDDLE DOT}\N{LEFTWARDS ARROW}")
 _BAR = re.compile(f'<mo(?: stretchy="false")?>(&#x{ord("|"):05X};</mo>)')
 
@@ -13,25 +13,25 @@ _BAR = re.compile(f'<mo(?: stretchy="false")?>(&#x{ord("|"):05X};</mo>)')
 def math(latex: str, display: bool = False) -> str:
     """
     :param latex: A formula
-    :param display: Whether it has a line of its own
-    :return: MathML, which browsers draw without a script and without a network
+    :param display: Whether the formula is on its own line
+    :return: MathML, which browsers render without scripts or network access
     """
     formula = latex2mathml.converter.convert(latex, display="block" if display else "inline")
     # The converter writes "log x" without a space
     formula = re.sub(r"(?<!<msub>)<mi>log</mi>(?=<m[^on])", '<mi>log</mi><mspace width="0.17em"></mspace>', formula)
     formula = re.sub(rf"(<mo[^>]*>(?:{_BEFORE_SIGN})</mo>)<mo>&#x02212;</mo>", r'\1<mo form="prefix">&#x02212;</mo>', formula)
-    # Names such as "min", and the bars of a length, have the spaces of a relation
+    # The converter gives names such as "min", and the bars of a norm, the spacing of a relation
     formula = re.sub(r"<mo>([A-Za-z]{2,})</mo>(<mo )?", _name, formula)
     formula = _BAR.sub(r'<mo lspace="0" rspace="0" stretchy="false">\1', formula)
-    # Where the line is too short for both, what stands behind a large space goes to the next one
+    # Allow a line break at a large space, if the line is too short
     first, *others = formula.split('<mspace width="2em" />') if display else [formula]
     return "</mrow></math>".join([first, *(f"{first[: first.index('<mrow>')]}<mrow>{other}" for other in others)])
 
 
 def _name(found: re.Match[str]) -> str:
     """
-    :param found: A name, and the beginning of a bracket if that is next
-    :return: The same with a space before it, and one behind it if no bracket is next
+    :param found: Match of a name, including the beginning of a bracket if one follows
+    :return: The name with a space before it, and one after it unless a bracket follows
     """
     before = found.string[: found.start()]
     left = "0.17em" if re.search(r"</(?!mo>)\w+>$", before) else "0"
@@ -51,9 +51,9 @@ def _inside(latex: str) -> str:
 def explained(latex: str, symbols: dict[str, str]) -> str:
     """
     :param latex: A formula
-    :param symbols: LaTeX of its symbols and what each means, in HTML. Longer ones first where one is part of another
-    :return: HTML: the formula, whose symbols can be pointed at and focused, and the list of their meanings
-    :raises ValueError: A symbol that the formula does not have
+    :param symbols: Meaning (HTML) of each symbol (LaTeX). If a symbol is part of another one, the longer one comes first
+    :return: HTML of the formula, whose symbols can be hovered over and focused, and the list of their meanings
+    :raises ValueError: if the formula does not contain a symbol
     """
     formula = math(latex, display=True)
     marks = []
@@ -61,13 +61,13 @@ def explained(latex: str, symbols: dict[str, str]) -> str:
         inside = _inside(symbol)
         if inside not in formula:
             raise ValueError(f"The formula {latex} has no {symbol}.")
-        # A mark in place of the symbol: others must not be found within it
+        # Replace the symbol by a mark, so that other symbols are not found within it
         mark = f"\x00{number}\x00"
         formula = formula.replace(inside, mark)
         marks.append((mark, inside))
     for (mark, inside), meaning in zip(marks, symbols.values(), strict=True):
         first, rest = formula.split(mark, 1)
-        # Only the first one is a stop of the tab key
+        # Only the first occurrence is reachable by the tab key
         attributes = f'class="symbol" data-meaning="{escape(meaning)}"'
         formula = f'{first}<mrow {attributes} tabindex="0">{inside}</mrow>' + rest.replace(
             mark, f"<mrow {attributes}>{inside}</mrow>"

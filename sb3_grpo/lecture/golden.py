@@ -1,4 +1,4 @@
-"""Values of the package's functions on grids, which the page compares with its own arithmetic."""
+"""Values of the package's functions on grids, which the page compares with its own computations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 
 DIGITS = 10
-# A function of numbers that returns numbers, and the values that each of its arguments takes
+# A function from numbers to numbers, and the values of each of its arguments
 Grid = tuple[Callable[..., Sequence[float]], Sequence[Sequence[float]]]
 
 
 def golden_values(grids: Mapping[str, Grid]) -> dict[str, Any]:
     """
-    :param grids: By the name of the page's function
-    :return: By the same name, for the script: the axes, and all values in the order of ``itertools.product``
+    :param grids: Grids by name of the page's function
+    :return: For the script, by the same names: the axes, and all values in the order of ``itertools.product``
     """
     return {name: evaluate(function, axes) for name, (function, axes) in grids.items()}
 
 
 def evaluate(function: Callable[..., Sequence[float]], axes: Sequence[Sequence[float]]) -> dict[str, Any]:
     """
-    :param function: Of one argument of each axis
-    :param axes: Arguments
+    :param function: Function with one argument per axis
+    :param axes: Values of each argument
     :return: The axes, and all values in the order of ``itertools.product``
     """
     values = [[float(f"{value:.{DIGITS}g}") for value in function(*arguments)] for arguments in product(*axes)]
@@ -31,9 +31,9 @@ def evaluate(function: Callable[..., Sequence[float]], axes: Sequence[Sequence[f
 
 def axis(low: float, high: float, n: int) -> list[float]:
     """
-    :param low: Least value
-    :param high: Greatest value
-    :param n: How many
-    :return: Values with equal distances
+    :param low: Lowest value
+    :param high: Highest value
+    :param n: Number of values
+    :return: Evenly spaced values
     """
     return [float(f"{value:.6g}") for value in np.linspace(low, high, n)]

@@ -1,4 +1,4 @@
-"""The page: chapters in Markdown, widgets in JavaScript, and values of the package's functions, in one HTML file."""
+"""Builds the page: one HTML file with chapters in Markdown, widgets in JavaScript and values of the package's functions."""
 
 import importlib
 import inspect
@@ -22,7 +22,7 @@ from sb3_grpo.lecture.golden import golden_values
 from sb3_grpo.utils.html import script_json, source_of
 
 HERE = files("sb3_grpo.lecture")
-# By the names of their files: what the links at the top of the page say
+# File name of each chapter and the text of its link at the top of the page
 CHAPTERS = {
     "vpg": "Policy gradient",
     "trpo": "TRPO",
@@ -34,16 +34,16 @@ CHAPTERS = {
     "side_by_side": "Side by side",
     "mistakes": "Mistakes",
 }
-# What is learned in the page, and played
+# Scripts for training and playing agents in the page
 LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
-# In the order in which they need each other
+# In the order of their dependencies
 SCRIPTS = ("golden.js", *LEARNING, "math", "ui.js", "widgets", "exercises.js", "page.js")
 
 
 def write_lecture(path: Path) -> Path:
     """
-    :param path: Where to write the page, a file
-    :return: The same
+    :param path: File to write the page to
+    :return: The same path
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(lecture_page(), encoding="utf-8")
@@ -52,7 +52,7 @@ def write_lecture(path: Path) -> Path:
 
 def lecture_page() -> str:
     """
-    :return: HTML
+    :return: The page, as HTML
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     environment.globals["n"] = _number
@@ -65,7 +65,7 @@ def lecture_page() -> str:
         titles={name: _title(name) for name in CHAPTERS},
         style=_asset("page.css"),
         script=script,
-        # Only this script may run, and nothing may be fetched
+        # Content security policy: only this script may run, and nothing may be fetched
         script_source=source_of(script),
         data=script_json({"golden": golden_values(GRIDS), **_recorded()}),
     )
@@ -81,7 +81,7 @@ def _script() -> str:
         if name.endswith(".js"):
             parts.append(_asset(name))
         else:
-            # In a block each: what one of them names is not seen by the others
+            # In a block each, so that they do not see each other's names
             folder = (HERE / "assets" / name).iterdir()
             parts += [f"{{\n{each.read_text('utf-8')}}}" for each in sorted(folder, key=lambda each: each.name)]
     return "\n".join(parts)
@@ -89,7 +89,7 @@ def _script() -> str:
 
 def _recorded() -> dict[str, Any]:
     """
-    :return: What real runs left, by the name of its file
+    :return: Recorded data of real runs, by file name
     """
     recorded = (each for each in (HERE / "data").iterdir() if each.name.endswith(".json"))
     return {each.name.removesuffix(".json"): json.loads(each.read_text("utf-8")) for each in recorded}
@@ -97,7 +97,7 @@ def _recorded() -> dict[str, Any]:
 
 def _title(name: str) -> str:
     """
-    :param name: Of a chapter
+    :param name: Name of a chapter
     :return: Its first heading
     """
     return (HERE / "chapters" / f"{name}.md").read_text("utf-8").splitlines()[0].removeprefix("# ")
@@ -106,17 +106,17 @@ def _title(name: str) -> str:
 def _number(value: float, digits: int = 2) -> str:
     """
     :param value: A number
-    :param digits: Behind the point
-    :return: As people write it: a minus, not a hyphen, and no -0
+    :param digits: Number of decimal places
+    :return: Formatted number, with a minus sign instead of a hyphen, and without -0
     """
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _chapter(environment: jinja2.Environment, name: str) -> Markup:
     """
-    :param environment: For the numbers in the text
-    :param name: Of a chapter
-    :return: HTML, each part in a section of its own
+    :param environment: Environment that inserts the numbers into the text
+    :param name: Name of a chapter
+    :return: HTML, with one section per part
     """
     text = (HERE / "chapters" / f"{name}.md").read_text("utf-8")
     text = environment.from_string(text).render(**EXAMPLES)
@@ -134,15 +134,15 @@ def _chapter(environment: jinja2.Environment, name: str) -> Markup:
 
 def _slug(heading: str) -> str:
     """
-    :param heading: Of a part
-    :return: What an address calls it
+    :param heading: Heading of a part
+    :return: Its name in URLs
     """
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def _markdown() -> MarkdownIt:
     """
-    :return: Markdown with formulas, and with blocks of this page's own
+    :return: Markdown parser that supports formulas and this page's own blocks
     """
     markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
     markdown.use(dollarmath_plugin, renderer=lambda latex, options: _math(latex, options["display_mode"])).use(attrs_plugin)
@@ -162,8 +162,8 @@ def _markdown() -> MarkdownIt:
 def _math(latex: str, display: bool) -> str:
     """
     :param latex: A formula
-    :param display: Whether it has a line of its own
-    :return: HTML: on a line of its own it scrolls, also by keyboard, where the screen is too narrow
+    :param display: Whether the formula is on its own line
+    :return: HTML. A formula on its own line can be scrolled, also by keyboard, if the screen is too narrow
     """
     formula = math(latex, display)
     return f'<div class="scroll" tabindex="0">{formula}</div>' if display else formula
@@ -172,7 +172,7 @@ def _math(latex: str, display: bool) -> str:
 def _kept_together(html: str) -> str:
     """
     :param html: Text with formulas
-    :return: The same, with no line that begins with the comma behind a formula
+    :return: The same text, without line breaks between a formula and the punctuation after it
     """
     formula = r'(<span class="math inline">(?:(?!</span>).)*</span>)'
     return re.sub(formula + r"([,.;:)?]+)", r'<span class="narrow">\1\2</span>', html)
@@ -180,7 +180,7 @@ def _kept_together(html: str) -> str:
 
 def _formula(_: str, content: str) -> str:
     """
-    :param content: LaTeX, a line of dashes, and lines "symbol: meaning"
+    :param content: LaTeX, a line of dashes, and lines of the form "symbol: meaning"
     :return: HTML
     """
     latex, symbols = content.split("\n---\n")
@@ -190,7 +190,7 @@ def _formula(_: str, content: str) -> str:
 
 def _exercise(name: str, content: str) -> str:
     """
-    :param name: Of the exercise
+    :param name: Name of the exercise
     :param content: Question, line of dashes, answer and tolerance, line of dashes, solution
     :return: HTML
     """
@@ -207,9 +207,9 @@ def _exercise(name: str, content: str) -> str:
 
 def _widget(name: str, title: str) -> str:
     """
-    :param name: Of the widget
-    :param title: Its heading
-    :return: HTML that the script fills
+    :param name: Name of the widget
+    :param title: Heading of the widget
+    :return: HTML, to be filled in by the script
     """
     title = title.strip()
     return f'<section class="widget" data-widget="{name}" id="{name}" aria-label="{title}"><h3>{title}</h3></section>'
@@ -218,7 +218,7 @@ def _widget(name: str, title: str) -> str:
 def _source(name: str, _: str) -> str:
     """
     :param name: ``module.function`` within the package
-    :return: HTML: where the function is, and its source
+    :return: HTML with the location of the function and its source code
     """
     module, _, attribute = name.rpartition(".")
     thing = getattr(importlib.import_module(f"sb3_grpo.{module}"), attribute)
@@ -230,7 +230,7 @@ def _source(name: str, _: str) -> str:
     )
 
 
-# Blocks of three backticks that are not code: what stands behind the kind, and the content
+# Fenced blocks that are not code. Arguments of the functions: the text after the kind, and the content
 BLOCKS: dict[str, Callable[[str, str], str]] = {
     "formula": _formula,
     "exercise": _exercise,

@@ -1,4 +1,4 @@
-"""Updates, step by step, without changing them."""
+"""Records updates step by step, without changing them."""
 
 from sb3_grpo.recording.callback import RecordUpdate
 

@@ -14,28 +14,28 @@ from sb3_grpo.utils.user_warnings import warn_user
 
 class RecordUpdate(BaseCallback):
     """
-    Record one update of PPO, GRPO or DAPO: what was played, how it was judged, and what each step of the optimizer did.
-    The training is the same with and without it. Afterwards ``callback.record`` has, and so has the file, as JSON:
+    Record one update of PPO, GRPO or DAPO: the rollout, its advantages, and the effect of each optimizer step.
+    Training is the same with and without this callback. Afterwards, ``callback.record`` and the JSON file contain:
 
-    - ``groups`` (GRPO, DAPO): the returns of the members, their mean and standard deviation, whether the group is ``dead``,
-      i.e. without any advantage. Groups that dynamic sampling dropped are not there.
-    - ``episodes``: the first step of each, how many there are, their ``group`` (or copy of the environment, ``env``), whether
-      it has ``ended``, and what was asked where observations are texts. PPO: the ``next_value`` where it has not.
-    - ``steps``: for each step of the rollout its observation (if it is up to 16 numbers), action (and ``token``), reward,
-      advantage and the log probability of the action. PPO: value and return, and at a time limit the reward has the
-      discounted value of what would follow in it, as Stable-Baselines3 does it. GRPO, DAPO: the ``weight`` in the loss;
-      rewards, and the returns of the members, are less the KL penalty with ``kl_estimator="k1_in_reward"``, and without the
-      overlong penalty.
-    - ``optimizer_steps``: the steps of the minibatch, and at the parameters *before*: their advantages as the loss takes them
-      (PPO normalises them in each minibatch), their ratios, which of them are cut off ``below`` and ``above``, loss and
-      approximate KL; and ``log_prob``, that of the actions of *all* steps, *after*.
-    - ``settings`` that the numbers come from (``None`` where there is no limit), and whether a KL limit has ``stopped_early``.
+    - ``groups`` (GRPO, DAPO): the returns of the members, their mean and standard deviation, and whether the group is
+      ``dead``, i.e. has no nonzero advantage. Groups dropped by dynamic sampling are not included.
+    - ``episodes``: for each episode, its first step and number of steps, its ``group`` (or environment copy, ``env``), whether
+      it has ``ended``, and the prompt if observations are texts. PPO: also the ``next_value`` if it has not ended.
+    - ``steps``: for each step of the rollout, its observation (if it has at most 16 numbers), action (and ``token``), reward,
+      advantage and the log probability of the action. PPO: also value and return; at a time limit, the reward includes the
+      discounted value of the last state, as in Stable-Baselines3. GRPO, DAPO: also the ``weight`` in the loss; rewards, and
+      the returns of the members, include the KL penalty of ``kl_estimator="k1_in_reward"`` but not the overlong penalty.
+    - ``optimizer_steps``: for each, the steps of the minibatch and, at the parameters *before* it: their advantages as used in
+      the loss (PPO normalises them per minibatch), their ratios, which of them are cut off ``below`` and ``above``, loss and
+      approximate KL; and ``log_prob``, the log probabilities of the actions of *all* steps *after* it.
+    - ``settings`` used for the update (``None`` where there is no limit), and whether a KL limit has ``stopped_early``.
 
-    Probabilities are computed for the record in evaluation mode: a network with dropout or batch normalisation learns from
-    slightly other ones. One update is recorded at a time, all of it in memory.
+    Recorded probabilities are computed in evaluation mode: a network with dropout or batch normalisation learns from slightly
+    different ones. One update is recorded at a time and kept in memory.
 
     :param path: JSON file to write. ``None``: only ``callback.record``
-    :param update: Which one, from 1 on in each call of ``learn``; if it has nothing to learn from, the first after it that has
+    :param update: Update to record, counted from 1 in each call of ``learn``. If it has nothing to learn from, the next update
+        that does is recorded
     """
 
     def __init__(self, path: str | Path | None = None, update: int = 1):
@@ -50,7 +50,7 @@ class RecordUpdate(BaseCallback):
     def _on_training_start(self) -> None:
         check_recordable(self.model)
         if self._recorder is not None:
-            # Of an update that was interrupted
+            # Left over from an interrupted update
             self._recorder.close()
             self._recorder = None
         self._n_rollouts = 0
@@ -70,7 +70,7 @@ class RecordUpdate(BaseCallback):
             warn_user(f"Update {self.update} was not recorded: there were {self._n_rollouts}, or nothing to learn from.")
 
     def _finish(self) -> None:
-        """Keep what was recorded, if there was an update since the last rollout."""
+        """Keep the record, if there was an update since the last rollout."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return

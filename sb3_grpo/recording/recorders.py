@@ -1,4 +1,4 @@
-"""What listens to an update of PPO, and of GRPO and DAPO."""
+"""Recorders of an update of PPO, GRPO and DAPO."""
 
 from typing import Any
 
@@ -29,11 +29,11 @@ from sb3_grpo.recording.recording import (
 
 class PPORecorder(UpdateRecorder):
     """
-    Listens to an update of Stable-Baselines3's PPO.
+    Records an update of Stable-Baselines3's PPO.
 
-    :param model: At the end of a rollout
-    :param dones: (n_envs,) whether its last step ended an episode
-    :param last_values: (n_envs,) the value of what follows
+    :param model: The model, at the end of a rollout
+    :param dones: (n_envs,) whether the last step ended an episode
+    :param last_values: (n_envs,) values of the states after the last step
     """
 
     def __init__(self, model: Any, dones: np.ndarray, last_values: th.Tensor):
@@ -41,7 +41,7 @@ class PPORecorder(UpdateRecorder):
         super().__init__(model, model.rollout_buffer, "_get_samples")
 
     def hear(self, *args: Any) -> None:
-        # The buffer puts the copies' steps one after the other before it draws its first minibatch, and not earlier
+        # The buffer only flattens the steps of the copies when it draws the first minibatch
         if self.latest is None:
             self.everything = self._samples(np.arange(self.n_steps))
         self.coming.append(np.array(args[0]))
@@ -69,7 +69,7 @@ class PPORecorder(UpdateRecorder):
         return clip, clip
 
     def describe(self, coming: Any) -> dict[str, Any]:
-        # As in PPO.train, at the parameters before the step
+        # As in PPO.train, with the parameters before the step
         model, latest = self.model, self.latest
         assert latest is not None and latest.values is not None
         steps = th.as_tensor(coming, device=latest.log_prob.device)
@@ -100,7 +100,7 @@ class PPORecorder(UpdateRecorder):
     def rollout(self) -> dict[str, Any]:
         buffer, everything = self.model.rollout_buffer, self.everything
         n_envs, n_steps = self.model.n_envs, buffer.buffer_size
-        # In these two the buffer keeps a row per step of all copies
+        # The buffer keeps these two as (n_steps, n_envs)
         starts, rewards = buffer.episode_starts.T.astype(bool), buffer.rewards.T.flatten()
         observations = everything.observations
         episodes = []
@@ -131,9 +131,9 @@ class PPORecorder(UpdateRecorder):
 
 class GroupRecorder(UpdateRecorder):
     """
-    Listens to an update of GRPO or DAPO.
+    Records an update of GRPO or DAPO.
 
-    :param model: At the end of a rollout
+    :param model: The model, at the end of a rollout
     """
 
     def __init__(self, model: Any):
@@ -148,7 +148,7 @@ class GroupRecorder(UpdateRecorder):
         vars(self.model).pop("_refuse_step", None)
 
     def _refused(self, *args: Any) -> None:
-        # The optimizer takes no step for it
+        # The optimizer skips this step
         if not self._is_over() and self.coming:
             self.coming.popleft()
         self._refuse_step(*args)
@@ -225,7 +225,7 @@ class GroupRecorder(UpdateRecorder):
 
     def _groups(self) -> list[dict[str, Any]]:
         """
-        :return: Of each group the returns of its members, their mean and standard deviation, and whether it is dead
+        :return: For each group, the returns of its members, their mean and standard deviation, and whether it is dead
         """
         batch = self.batch
         returns = discounted_returns_to_go(batch.rewards, batch.mask, self.model.gamma)[..., 0]
@@ -239,9 +239,9 @@ class GroupRecorder(UpdateRecorder):
 
 def recorder_of(model: BaseAlgorithm, rollout: dict[str, Any]) -> UpdateRecorder | None:
     """
-    :param model: At the end of a rollout
-    :param rollout: The local variables of the method that collected it
-    :return: What listens to its next update. ``None`` if there is nothing to learn from
+    :param model: A model at the end of a rollout
+    :param rollout: The local variables of the method that collected the rollout
+    :return: Recorder of the next update, ``None`` if there is nothing to learn from
     """
     if isinstance(model, PPO):
         return PPORecorder(model, rollout["dones"], rollout["values"])
@@ -250,8 +250,8 @@ def recorder_of(model: BaseAlgorithm, rollout: dict[str, Any]) -> UpdateRecorder
 
 def check_recordable(model: BaseAlgorithm) -> None:
     """
-    :param model: Any
-    :raises ValueError: its updates cannot be recorded
+    :param model: Any model
+    :raises ValueError: if its updates cannot be recorded
     """
     if not isinstance(model, (PPO, GRPO)):
         raise ValueError(f"Updates of PPO, GRPO and DAPO can be recorded, not of {type(model).__name__}.")

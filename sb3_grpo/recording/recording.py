@@ -1,4 +1,4 @@
-"""One update of a training, recorded while it happens and without changing it: for the callback ``RecordUpdate``."""
+"""Records an update while it runs, without changing it. Used by the callback ``RecordUpdate``."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,9 +15,9 @@ from sb3_grpo.common.losses import cut_off
 from sb3_grpo.text.tokens import TokenSpace, token_lengths
 from sb3_grpo.utils.plugins import name_of
 
-# Longer observations are not written down
+# Larger observations are not recorded
 MAX_NUMBERS = 16
-# What a reader needs to compute the numbers again, of those that the algorithm has
+# Settings that a reader needs to reproduce the numbers, if the algorithm has them
 SETTINGS = (
     "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale std_ddof "
     "leave_one_out loss_average ratio_level policy_loss ent_coef vf_coef max_grad_norm target_kl kl_coef kl_estimator "
@@ -28,11 +28,11 @@ SETTINGS = (
 
 class Evaluation(NamedTuple):
     """
-    What a policy says of all steps of a rollout.
+    A policy's evaluation of all steps of a rollout.
 
     :param log_prob: (N,) log probabilities of the actions
-    :param entropy: (N,) of its distributions, ``None`` where it has no closed form
-    :param values: (N,) of its critic, ``None`` without one
+    :param entropy: (N,) entropies of the distributions, ``None`` if there is no closed form
+    :param values: (N,) values of the critic, ``None`` without one
     """
 
     log_prob: th.Tensor
@@ -42,11 +42,11 @@ class Evaluation(NamedTuple):
 
 class UpdateRecorder(ABC):
     """
-    Listens to one update. It is told which steps a part of the update learns from by the method that is called for them,
-    and after each step of the optimizer it asks the policy for the probabilities of all actions.
+    Records one update. It intercepts the method that is called for each part of the update, to know which steps the part
+    learns from, and evaluates the probabilities of all actions after each optimizer step.
 
-    :param model: About to update its policy
-    :param source: The object whose method is listened to
+    :param model: The model, about to update its policy
+    :param source: The object whose method is intercepted
     :param method: Name of that method
     """
 
@@ -54,14 +54,14 @@ class UpdateRecorder(ABC):
         self.model = model
         self.timesteps = model.num_timesteps
         self.optimizer_steps: list[dict[str, Any]] = []
-        # Minibatches that the optimizer has still to take a step for
+        # Minibatches for which the optimizer has not yet taken a step
         self.coming: deque[Any] = deque()
         self.latest: Evaluation | None = None
-        # Taken before the first step: buffers are emptied, and coefficients adapted, before anybody asks
+        # Recorded before the first step: buffers are emptied and coefficients adapted before the record is read
         self._begun: dict[str, Any] = {}
         self._source, self._method = source, method
         self._original: Callable[..., Any] = getattr(source, method)
-        # On the object, not on its class: other models are not listened to
+        # On the object, not on its class, so that other models are not recorded
         vars(source)[method] = self._overheard
         self._hooks = [
             model.policy.optimizer.register_step_pre_hook(self._before_step),
@@ -69,7 +69,7 @@ class UpdateRecorder(ABC):
         ]
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop recording."""
         for hook in self._hooks:
             hook.remove()
         vars(self._source).pop(self._method, None)
@@ -90,7 +90,7 @@ class UpdateRecorder(ABC):
 
     def _is_over(self) -> bool:
         """
-        :return: Whether this is a later update: the recorded one was interrupted, without notice
+        :return: Whether this is a later update, because the recorded one was interrupted
         """
         if self.model.num_timesteps != self.timesteps:
             self.close()
@@ -110,7 +110,7 @@ class UpdateRecorder(ABC):
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """What is computed inside leaves no trace in the training: no gradients, random numbers or batch statistics."""
+        """Inside, computations do not affect the training: no gradients, random numbers or batch statistics."""
         policy = self.model.policy
         training = policy.training
         policy.set_training_mode(False)
@@ -122,14 +122,14 @@ class UpdateRecorder(ABC):
 
     def record(self) -> dict[str, Any]:
         """
-        :return: The update, in what JSON has
+        :return: The update, as JSON-compatible data
         """
         stopped_early = bool(self.coming) or self.optimizer_steps[-1]["epoch"] < self.model.n_epochs
         return {**self._begun, "optimizer_steps": self.optimizer_steps, "stopped_early": stopped_early}
 
     def _settings(self) -> dict[str, Any]:
         """
-        :return: What the numbers come from
+        :return: Algorithm, number of time steps and settings of the update
         """
         model = self.model
         settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
@@ -143,8 +143,8 @@ class UpdateRecorder(ABC):
 
     def actions(self, actions: np.ndarray) -> dict[str, list[Any]]:
         """
-        :param actions: (N, \\*action_shape)
-        :return: The actions, and what they say where they are tokens. The token that ends a text says nothing
+        :param actions: (N, \\*action_shape) actions
+        :return: The actions and, if they are tokens, their texts. That of the end-of-text token is empty
         """
         columns: dict[str, list[Any]] = {"action": actions.tolist()}
         if isinstance(self.model.observation_space, TokenSpace):
@@ -155,26 +155,28 @@ class UpdateRecorder(ABC):
     @abstractmethod
     def hear(self, *args: Any) -> None:
         """
-        :param args: Of the method that is listened to, which is about to be called
+        Called before the intercepted method.
+
+        :param args: Arguments of this method
         """
 
     @abstractmethod
     def evaluate(self) -> Evaluation:
         """
-        :return: What the present policy says of all steps
+        :return: The current policy's evaluation of all steps
         """
 
     @abstractmethod
     def describe(self, coming: Any) -> dict[str, Any]:
         """
-        :param coming: What the optimizer takes a step for
-        :return: What there is to say of it
+        :param coming: The minibatch for the next optimizer step
+        :return: Its part of the record
         """
 
     @abstractmethod
     def clip_range(self) -> tuple[float, float]:
         """
-        :return: How far the ratio may fall below 1, and rise above
+        :return: How far the ratio may fall below 1, and rise above it
         """
 
     @abstractmethod
@@ -186,8 +188,8 @@ class UpdateRecorder(ABC):
 
 def numbers(tensor: th.Tensor) -> list[float]:
     """
-    :param tensor: (N,)
-    :return: The same
+    :param tensor: Any tensor
+    :return: Its values in a flat list
     """
     return tensor.detach().cpu().flatten().tolist()
 
@@ -201,22 +203,22 @@ def _in_json(value: Any) -> Any:
 
 def place(epoch: int, number: int, steps: th.Tensor) -> dict[str, Any]:
     """
-    :param epoch: From 0
-    :param number: Of the step of the optimizer within the epoch, from 0
-    :param steps: (M,) those that it learns from
-    :return: The same, counted from 1
+    :param epoch: Epoch, counted from 0
+    :param number: Number of the optimizer step within the epoch, counted from 0
+    :param steps: (M,) the steps that it learns from
+    :return: Entries of the record, where epochs and optimizer steps are counted from 1
     """
     return {"epoch": epoch + 1, "minibatch": number + 1, "steps": steps.tolist()}
 
 
 def judged(steps: th.Tensor, advantages: th.Tensor, ratio: th.Tensor, low: float, high: float) -> dict[str, Any]:
     """
-    :param steps: (M,) of a minibatch
-    :param advantages: (M,) as the loss takes them
-    :param ratio: (M,) before the step of the optimizer
+    :param steps: (M,) steps of a minibatch
+    :param advantages: (M,) advantages as used in the loss
+    :param ratio: (M,) probability ratios before the optimizer step
     :param low: How far the ratio may fall below 1
     :param high: How far the ratio may rise above 1
-    :return: The same, and the steps whose gradient is cut off
+    :return: Entries of the record: advantages, ratios, and the steps whose gradient is cut off
     """
     below, above = cut_off(ratio, advantages, low, high)
     return {
@@ -229,10 +231,10 @@ def judged(steps: th.Tensor, advantages: th.Tensor, ratio: th.Tensor, low: float
 
 def described(space: spaces.Space, observations: Any, n_steps: int) -> list[Any]:
     """
-    :param space: Of the observations
-    :param observations: Of all steps
-    :param n_steps: How many there are
-    :return: Each as a list of numbers, ``None`` if these are too many, or a text, or a dictionary
+    :param space: Observation space
+    :param observations: Observations of all steps
+    :param n_steps: Number of steps
+    :return: For each step, a list of numbers; ``None`` if these are too many, or if observations are texts or dictionaries
     """
     if isinstance(space, TokenSpace) or not isinstance(observations, th.Tensor) or observations[0].numel() > MAX_NUMBERS:
         return [None] * n_steps
@@ -241,10 +243,10 @@ def described(space: spaces.Space, observations: Any, n_steps: int) -> list[Any]
 
 def prompt_of(space: spaces.Space, observations: Any, step: int) -> dict[str, str]:
     """
-    :param space: Of the observations
-    :param observations: Of all steps
-    :param step: The first one of an episode
-    :return: What it has to answer, if observations are texts
+    :param space: Observation space
+    :param observations: Observations of all steps
+    :param step: First step of an episode
+    :return: The prompt of the episode, if observations are texts
     """
     if not isinstance(space, TokenSpace):
         return {}
@@ -257,9 +259,9 @@ def prompt_of(space: spaces.Space, observations: Any, step: int) -> dict[str, st
 
 def with_rewards(episodes: list[dict[str, Any]], rewards: np.ndarray) -> list[dict[str, Any]]:
     """
-    :param episodes: With their first steps and lengths
-    :param rewards: (N,) of all steps
-    :return: The same, with the sums of their rewards
+    :param episodes: Episodes with their first steps and lengths
+    :param rewards: (N,) rewards of all steps
+    :return: The episodes, with the sums of their rewards added
     """
     return [
         {**each, "reward": float(rewards[each["first"] : each["first"] + each["n_steps"]].sum(dtype=np.float64))}
@@ -269,9 +271,9 @@ def with_rewards(episodes: list[dict[str, Any]], rewards: np.ndarray) -> list[di
 
 def consecutive(lengths: Sequence[int], batch_size: int | None) -> Iterator[list[int]]:
     """
-    :param lengths: Steps of episodes
-    :param batch_size: How many steps belong together at the most, if it is more than one episode. ``None``: all
-    :return: Episodes that follow each other
+    :param lengths: Lengths of the episodes, in steps
+    :param batch_size: Maximum number of steps per batch, which only a single episode may exceed. ``None``: one batch
+    :return: Batches of consecutive episodes
     """
     part: list[int] = []
     n_steps = 0

@@ -1,4 +1,4 @@
-"""Storage of grouped rollouts of text: each text once, not once per token."""
+"""Buffer for grouped rollouts of text, which stores each text once instead of once per token."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,12 @@ from sb3_grpo.utils.devices import to_device
 @dataclass
 class EpisodeTexts(PackedObservations):
     """
-    The observations of episodes that are one growing text each: every observation is the beginning of the last one.
+    The observations of episodes that each are one growing text: every observation is a prefix of the last one.
 
-    :param texts: (D, L) the last observations of episodes, each once: short answers to the same prompt are often the same
-    :param n_tokens: (D,) how long they are, on the host
-    :param text: (E,) which of them is that of each episode, on the host
-    :param last: (N,) the place of the last token that each step's observation has
+    :param texts: (D, L) the distinct last observations of the episodes, as short answers to the same prompt are often equal
+    :param n_tokens: (D,) their lengths, on the host
+    :param text: (E,) index of each episode's text, on the host
+    :param last: (N,) position of the last token in each step's observation
     """
 
     texts: th.Tensor
@@ -32,9 +32,9 @@ class EpisodeTexts(PackedObservations):
 
     def at(self, minibatch: Minibatch, episode: th.Tensor) -> TokenSteps:
         """
-        :param minibatch: Whole episodes of the batch
+        :param minibatch: Minibatch of whole episodes
         :param episode: (N,) the episode of each step of the batch
-        :return: Their texts, each once, no longer than the longest of them
+        :return: The distinct texts of the minibatch, no longer than the longest of them
         """
         assert minibatch.episodes is not None
         text_of_episode = self.text.copy()
@@ -50,13 +50,13 @@ class EpisodeTexts(PackedObservations):
 
 class TokenRolloutBuffer(GroupRolloutBuffer):
     """
-    :class:`GroupRolloutBuffer` for observations that are one growing text per episode: of each step only the length
-    of the text is stored, and of each episode only its longest observation, which contains all the others.
-    Log probabilities come from the sampling itself.
+    :class:`GroupRolloutBuffer` for observations that are one growing text per episode: it stores only the length of the
+    text for each step, and only the longest observation, which contains all the others, for each episode.
+    Log probabilities are those computed when sampling.
 
     :param observation_space: Observation space
     :param action_space: Action space
-    :param device: PyTorch device that the batches live on
+    :param device: PyTorch device of the batches
     """
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
@@ -65,15 +65,15 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Empty the buffer."""
         super().reset()
-        self._texts: dict[int, np.ndarray] = {}  # of episodes that have ended
+        self._texts: dict[int, np.ndarray] = {}  # of finished episodes
         self._newest = np.empty((0, 0), np.int64)  # (n_envs, L) the last observation of each copy
         self._newest_ticket = np.empty(0, np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: All rows, and the texts of their episodes
+        :return: All steps, and the texts of their episodes
         """
         return {**super().state_dict(), **{name: getattr(self, name) for name in ("_texts", "_newest", "_newest_ticket")}}
 
@@ -89,12 +89,12 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         """
         Add one step of all environment copies.
 
-        :param obs: (n_envs, L)
-        :param actions: (n_envs,)
+        :param obs: (n_envs, L) observations
+        :param actions: (n_envs,) actions
         :param forwarded: (n_envs,) log probabilities of the actions
-        :param rewards: (n_envs,) the environment's own
-        :param ticket: (n_envs,) the episode each copy plays, ``NO_EPISODE`` if its steps are not learned from
-        :param time: (n_envs,) steps that this episode had before this one
+        :param rewards: (n_envs,) the environment's own rewards
+        :param ticket: (n_envs,) the episode that each copy plays, ``NO_EPISODE`` if its steps are not learned from
+        :param time: (n_envs,) number of earlier steps in this episode
         """
         assert isinstance(obs, np.ndarray)
         n_tokens = token_lengths(obs)
@@ -102,7 +102,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         self._store({}, columns, forwarded)
         if len(self._newest) == len(obs):
             for idx in np.flatnonzero(self._newest_ticket != ticket):
-                self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep them all
+                self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep the whole array
         self._newest, self._newest_ticket = obs, ticket.copy()
 
     def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
@@ -120,9 +120,9 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
 
     def keep(self, tickets: list[int]) -> None:
         """
-        Drop all rows but those of some episodes.
+        Drop the steps of all other episodes.
 
-        :param tickets: The episodes that are still wanted
+        :param tickets: Tickets of the episodes to keep
         """
         super().keep(tickets)
         wanted = {*tickets} - {NO_EPISODE}

@@ -1,4 +1,4 @@
-"""Callbacks for policies of texts, which configuration files can name."""
+"""Callbacks for text policies, which can be used in configuration files."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 class WarmStart(BaseCallback):
     """
-    Before the first step, let a policy for texts learn from worked examples of its task (``policy.pretrain``).
-    A model whose training is continued or resumed is left alone.
+    Pretrain a text policy on worked examples of its task (``policy.pretrain``) before the first step.
+    Does nothing if training is continued or resumed.
 
-    :param n_examples: how many examples
-    :param n_epochs: how many times each of them is seen
-    :param batch_size: how many there are in a gradient step
-    :param seed: which ones
+    :param n_examples: number of examples
+    :param n_epochs: number of passes over the examples
+    :param batch_size: number of examples per gradient step
+    :param seed: seed for drawing the examples
     """
 
     def __init__(self, n_examples: int, n_epochs: int, batch_size: int = 64, seed: int = 0):
@@ -31,10 +31,10 @@ class WarmStart(BaseCallback):
                 f"WarmStart is for policies of texts, such as TokenPolicy, and that of this model is {type(policy).__name__}: "
                 "leave the callback out."
             )
-        # Where all groups were dead, there are steps and no updates
+        # If all groups were dead, there were steps but no updates
         is_new = self.model.num_timesteps == 0 and self.model._n_updates == 0
         if is_new and getattr(self.model, "resumption", None) is None:
-            # Made where the environment is: a task need not be able to leave its process
+            # Created in the environment's process, as a task may not be picklable
             examples = self.training_env.env_method("worked_examples", self.n_examples, seed=self.seed, indices=0)[0]
             policy.pretrain(examples, n_epochs=self.n_epochs, batch_size=self.batch_size)
 
@@ -44,8 +44,7 @@ class WarmStart(BaseCallback):
 
 class PlainAttention(BaseCallback):
     """
-    While a policy with attention is trained, compute it without PyTorch's fused kernels,
-    which have no second derivatives. TRPO needs those.
+    Disable PyTorch's fused attention kernels during training. They have no second derivatives, which TRPO needs.
     """
 
     def _on_training_start(self) -> None:
@@ -60,6 +59,6 @@ class PlainAttention(BaseCallback):
 
     @staticmethod
     def _enable(flash: bool, mem_efficient: bool) -> None:
-        # Not for CUDA only, whatever the name says
+        # Despite the name, not only for CUDA
         th.backends.cuda.enable_flash_sdp(flash)
         th.backends.cuda.enable_mem_efficient_sdp(mem_efficient)

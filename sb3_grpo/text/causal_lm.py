@@ -1,4 +1,4 @@
-"""The policy for text around a pretrained language model of Hugging Face ``transformers``."""
+"""Policy for text that uses a pretrained language model of Hugging Face ``transformers``."""
 
 import copy
 import inspect
@@ -16,11 +16,11 @@ from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.transformer import SlotCache
 
 DTYPES = {"float32": th.float32, "bfloat16": th.bfloat16}
-# Those that take a mask of any shape: texts in the cache are at different places
+# Implementations that accept any mask, as the texts in the cache are at different positions
 ATTENTION = ("sdpa", "eager")
 INSTALL = 'pip install "sb3-grpo[llm]"'
-# How far the policy may be from the model itself, in standard deviations of the logits. A text that is read as a whole goes
-# through the same computation in both, and the dtype is no excuse.
+# How much the policy's logits may differ from the model's, in standard deviations of the logits. For a text that is read as a
+# whole, both do the same computation, whatever the dtype.
 TOLERANCE = 1e-3
 CACHED_TOLERANCE = {th.float32: TOLERANCE, th.bfloat16: 0.1}
 
@@ -30,19 +30,19 @@ _adapter_class: Any = None
 
 def _define_adapter() -> Any:
     """
-    :return: The class whose objects take our cache's place where ``transformers`` expects its own
+    :return: The class that adapts our cache to the interface of the caches of ``transformers``
     """
     global _adapter_class
-    # Here and not above: it takes seconds, and policies for other things do not need it
+    # Imported here, as it takes seconds and other policies do not need it
     from transformers.cache_utils import Cache
 
     class SlotCacheAdapter(Cache):
         """
-        :param slots: Where keys and values are kept; ``None``: nowhere, there is only what is being read
+        :param slots: Cache of keys and values; ``None``: nothing is cached, only the current tokens are attended to
         """
 
         def __init__(self, slots: SlotCache | None):
-            # No layers: to the rest of transformers it is empty
+            # Without layers, the rest of transformers sees an empty cache
             super().__init__(layers=[])
             self.slots = slots
 
@@ -63,7 +63,7 @@ class CausalLMNetwork(nn.Module):
     A language model as a :class:`SequenceModel`.
 
     :param language_model: A ``PreTrainedModel``, or a ``PeftModel`` around one
-    :param gradient_checkpointing: Whether it computes hidden states again in the backward pass
+    :param gradient_checkpointing: Whether the model recomputes hidden states in the backward pass
     """
 
     def __init__(self, language_model: nn.Module, gradient_checkpointing: bool = False):
@@ -73,7 +73,7 @@ class CausalLMNetwork(nn.Module):
 
     @property
     def causal_lm(self) -> Any:
-        """The model, with its adapters but without what ``peft`` has put around it."""
+        """The model, including its adapters but without the wrapper of ``peft``."""
         model: Any = self.language_model
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
@@ -82,12 +82,12 @@ class CausalLMNetwork(nn.Module):
         model = self.causal_lm
         mask = None
         if cache is not None:
-            # In four dimensions, which transformers takes as it is
+            # A mask with four dimensions is used by transformers as it is
             mask = cache.mask
             if model.config._attn_implementation == "eager":
                 mask = th.where(mask, 0.0, th.finfo(model.dtype).min).to(model.dtype)
-        # An adapter that keeps nothing spares a look at the device: without one, transformers compares the positions to
-        # find out whether there are several texts in a row. Gradient checkpointing takes it away, with a warning.
+        # An adapter without a cache avoids waiting for the device: without it, transformers compares the positions to find
+        # out whether a row has several texts. Gradient checkpointing would remove it with a warning.
         adapter = _adapter_class or _define_adapter()
         bare = cache is None and self.training and self.gradient_checkpointing
         return model.base_model(
@@ -101,21 +101,21 @@ class CausalLMNetwork(nn.Module):
 
 class VocabularyHead(nn.Module):
     """
-    A language model's last layer, for the tokens that the tokenizer knows: many models have rows to spare.
+    A language model's last layer, restricted to the tokens that the tokenizer knows: many models have spare rows.
 
-    :param network: The network that it belongs to, and that has its parameters
-    :param vocab_size: How many tokens there are
+    :param network: The network, which holds the parameters of this layer
+    :param vocab_size: Number of tokens
     """
 
     def __init__(self, network: CausalLMNetwork, vocab_size: int):
         super().__init__()
-        # In a list: registered twice, its parameters would be saved twice
+        # In a list, so that its parameters are not registered, and saved, twice
         self._network = [network]
         self.vocab_size = vocab_size
 
     def forward(self, hidden: th.Tensor) -> th.Tensor:
         """
-        :param hidden: (..., width)
+        :param hidden: (..., width) hidden states
         :return: (..., vocab_size) logits
         """
         model = self._network[0].causal_lm
@@ -124,39 +124,40 @@ class VocabularyHead(nn.Module):
 
 class CausalLMPolicy(TokenPolicy):
     """
-    Policy class for text around a pretrained language model, without a critic (GRPO, DAPO)::
+    Policy class for text that uses a pretrained language model, without a critic (GRPO, DAPO)::
 
         GRPO(CausalLMPolicy, env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
     The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=AutoTokenizer.from_pretrained(...))``.
-    Ids are read and written as they are. Nothing is added to a prompt, neither a token that begins texts (BOS) nor a chat
+    Token ids are passed to the model and back unchanged. Nothing is added to a prompt, neither a BOS token nor a chat
     template.
 
-    Each policy has a copy of the model of its own. The reference policy (``kl_coef`` > 0) has one only of the weights that are
-    trained, and shares the frozen ones. The model's own dropout is turned off, as the update must see the probabilities that
-    were sampled from; that of LoRA is as it was asked for, and acts in updates only.
+    Each policy has its own copy of the model. The reference policy (``kl_coef`` > 0) copies only the trained weights and
+    shares the frozen ones. The model's own dropout is turned off, as updates must see the probabilities that were sampled
+    from; LoRA's dropout is used as configured, in updates only.
 
-    Saved is what is trained: with LoRA the adapters, otherwise all weights. What is frozen comes from ``model`` when a saved
-    policy is loaded, so a folder must still be there. A model given as an object is saved as a whole, as one of the
-    ``policy_kwargs``. ``policy.language_model.save_pretrained(folder)`` writes what ``transformers`` (``peft``) reads.
+    Only trained weights are saved: with LoRA the adapters, otherwise all weights. When a saved policy is loaded, the frozen
+    weights come from ``model``, so if it is a folder, it must still exist. A model given as an object is saved as a whole, as
+    part of ``policy_kwargs``. ``policy.language_model.save_pretrained(folder)`` saves it in the format of ``transformers``
+    (``peft``).
 
     :param observation_space: Observation space, a :class:`TokenSpace`
-    :param action_space: Action space, the tokens
+    :param action_space: Action space, one action per token
     :param lr_schedule: Learning rate schedule (could be constant)
-    :param model: A folder or the name of a model on the hub, for ``AutoModelForCausalLM.from_pretrained``, or a model
+    :param model: A folder or the name of a model on the hub, passed to ``AutoModelForCausalLM.from_pretrained``; or a model
         (``transformers.PreTrainedModel``), which is copied
-    :param lora: Train adapters only: arguments of ``peft.LoraConfig``, or one. ``None``: train all weights (of a model given
-        as an object those with ``requires_grad``)
-    :param dtype: Of the weights, ``"float32"`` or ``"bfloat16"``. Small steps are lost in weights in bfloat16:
-        it is meant for the frozen ones next to adapters, which are in float32. To train all weights and compute in bfloat16,
-        use ``autocast``.
-    :param gradient_checkpointing: Compute hidden states again in the backward pass instead of keeping them: slower, but
-        with less memory
+    :param lora: Train only adapters, given by the arguments of ``peft.LoraConfig`` or a ``LoraConfig``. ``None``: train all
+        weights (for a model given as an object, those with ``requires_grad``)
+    :param dtype: Data type of the weights, ``"float32"`` or ``"bfloat16"``. Small updates are lost in bfloat16 weights: it is
+        meant for frozen weights, while the adapters are in float32. To train all weights and compute in bfloat16, use
+        ``autocast``.
+    :param gradient_checkpointing: Whether to recompute hidden states in the backward pass instead of storing them: slower,
+        but needs less memory
     :param attn_implementation: ``"sdpa"``, or ``"eager"`` for models that need it
-    :param context: Longest text in tokens, by default that of the observations
-    :param autocast: Compute in bfloat16 on a GPU. Without effect on CPU
-    :param compile: Use ``torch.compile`` on a GPU. Without effect on CPU
-    :param kwargs: The other keyword arguments of :class:`TokenPolicy`, but those for the size of its network
+    :param context: Maximum length of a text in tokens, by default the length of the observations
+    :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
+    :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
+    :param kwargs: Other keyword arguments of :class:`TokenPolicy`, except those for the size of its network
     """
 
     _how_to_shape = "the network is that of the model, remove it from policy_kwargs."
@@ -188,7 +189,7 @@ class CausalLMPolicy(TokenPolicy):
                 raise ValueError(f"CausalLMPolicy: unknown {name}={value!r}, must be one of {', '.join(known)}.")
         if isinstance(model, os.PathLike):
             model = os.fspath(model)
-        # Kept out of the module: what is here is the user's
+        # Not registered as a submodule: this model belongs to the user
         self.model_kwargs: dict[str, Any] = dict(
             model=model,
             lora=lora,
@@ -204,12 +205,12 @@ class CausalLMPolicy(TokenPolicy):
 
     @property
     def language_model(self) -> Any:
-        """The ``PreTrainedModel``, or with LoRA the ``PeftModel`` around it."""
+        """The ``PreTrainedModel``, or the ``PeftModel`` around it if LoRA is used."""
         return self.network.language_model
 
     def _make_network(self) -> tuple[nn.Module, nn.Module]:
         """
-        :return: The network, and its last layer
+        :return: The network and its last layer
         """
         model = self._make_model()
         self._check_model(model)
@@ -221,14 +222,14 @@ class CausalLMPolicy(TokenPolicy):
         if self.model_kwargs["lora"] is not None:
             network.language_model = _with_lora(model, self.model_kwargs["lora"])
         if self.model_kwargs["gradient_checkpointing"]:
-            # The first is what transformers 6 will call the second
+            # activation_checkpointing_enable is the new name in transformers 6
             enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             enable({"use_reentrant": False})
         return network, head
 
     def _make_model(self) -> Any:
         """
-        :return: A ``PreTrainedModel`` of our own
+        :return: The policy's own ``PreTrainedModel``
         """
         try:
             from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -252,8 +253,8 @@ class CausalLMPolicy(TokenPolicy):
     def _check_model(self, model: Any) -> None:
         """
         :param model: A ``PreTrainedModel``
-        :raises ValueError: if it cannot read texts as long as these, or token by token, or does not know all tokens,
-            or ends texts with another one, or has nothing to train
+        :raises ValueError: if it cannot read texts of this length, or token by token, if it does not know all tokens or ends
+            texts with a different one, or if all its weights are frozen
         """
         name, config, context = type(model).__name__, model.config.get_text_config(), self.network_kwargs["context"]
         if self.model_kwargs["lora"] is None and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -289,7 +290,7 @@ class CausalLMPolicy(TokenPolicy):
                     f"CausalLMPolicy cannot use {name}: it has layers that are not attention to keys and values "
                     f"({type(layer).__name__}). Use a model that has not."
                 )
-            # A window that is as long as the text hides nothing
+            # A window at least as long as the context hides nothing
             window = getattr(layer, "sliding_window", context)
             if window < context:
                 raise ValueError(
@@ -300,7 +301,7 @@ class CausalLMPolicy(TokenPolicy):
     def _check_end(self, model: Any) -> None:
         """
         :param model: A ``PreTrainedModel``
-        :raises ValueError: if it ends texts with other tokens than the environment's tokenizer
+        :raises ValueError: if it ends texts with a different token than the environment's tokenizer
         """
         ends: set[int] = set()
         for config in (model.config, model.config.get_text_config(), getattr(model, "generation_config", None)):
@@ -329,29 +330,29 @@ class CausalLMPolicy(TokenPolicy):
 
     def frozen_parts(self) -> list[Any]:
         """
-        :return: What the reference policy can share with this one: all weights but those that are trained, and what
-            the policy was made from
+        :return: The parts that the reference policy can share with this one: all frozen weights, and the objects that the
+            policy was built from
         """
         frozen = [parameter for parameter in self.parameters() if not parameter.requires_grad]
         return [*frozen, self.model_kwargs["model"], self.observation_space]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """See :meth:`torch.nn.Module.state_dict`. Without frozen weights: each policy gets these from ``model``."""
+        """See :meth:`torch.nn.Module.state_dict`. Excludes frozen weights, which each policy gets from ``model``."""
         state = super().state_dict(*args, **kwargs)
         for name in self._frozen:
             state.pop(name, None)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """See :meth:`torch.nn.Module.load_state_dict`. Frozen weights that are missing stay as they are."""
+        """See :meth:`torch.nn.Module.load_state_dict`. Missing frozen weights stay as they are."""
         mine = dict(self.named_parameters(remove_duplicate=False))
         return super().load_state_dict({**{name: mine[name] for name in self._frozen}, **state_dict}, strict, assign)
 
 
 def _with_lora(model: Any, lora: Any) -> nn.Module:
     """
-    :param model: A ``PreTrainedModel``. Its layers are replaced
-    :param lora: A ``LoraConfig``, or its arguments
+    :param model: A ``PreTrainedModel``, whose layers are replaced
+    :param lora: A ``LoraConfig`` or its arguments
     :return: The ``PeftModel``
     """
     try:
@@ -363,22 +364,22 @@ def _with_lora(model: Any, lora: Any) -> nn.Module:
     if not isinstance(lora, LoraConfig):
         raise ValueError(f"lora must be a dict of arguments of peft.LoraConfig, a LoraConfig or None, got {lora!r}.")
     with warnings.catch_warnings():
-        # peft asks for it by the name that transformers 5 had at first
+        # peft uses a name from early versions of transformers 5
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        # peft writes into the configuration
+        # peft modifies the configuration
         return get_peft_model(model, copy.deepcopy(lora))
 
 
 def _turn_off_dropout(model: nn.Module) -> None:
     """
-    :param model: A ``PreTrainedModel``. Its parts get copies of its configuration, which some look into at each step; the
-        model keeps its own, to be saved with
+    :param model: A ``PreTrainedModel``. Its submodules get copies of its configuration, which some of them read at each step;
+        the model itself keeps the original, which is saved with it
     """
     quiet: dict[int, Any] = {}
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        # Where it is an argument of a function
+        # For modules that pass it as an argument to a function
         _set_noise_to_zero(module)
         config = getattr(module, "config", None)
         if config is not None and module is not model:
@@ -390,8 +391,8 @@ def _turn_off_dropout(model: nn.Module) -> None:
 
 def _set_noise_to_zero(thing: Any) -> None:
     """
-    :param thing: A part of a model or a configuration, whose probabilities of leaving something out (units, layers), and whose
-        noise in the choice of experts, become 0
+    :param thing: A submodule or a configuration, whose dropout probabilities (of units or layers) and jitter in the choice of
+        experts are set to 0
     """
     for name, value in vars(thing).items():
         if isinstance(value, float) and ("drop" in name or "jitter" in name):
@@ -401,19 +402,19 @@ def _set_noise_to_zero(thing: Any) -> None:
 @th.no_grad()
 def _check_agreement(network: CausalLMNetwork, head: VocabularyHead, n_tokens: int) -> None:
     """
-    There are hundreds of architectures. Some do more to logits than their last layer, or do not read positions and masks as
-    others do: better to find out now than to train something else than the model.
+    Check that the policy computes the same logits as the model. Among hundreds of architectures, some process logits after
+    their last layer, or treat positions and masks differently; the policy would then train something else than the model.
 
     :param network: The network
     :param head: Its last layer
     :param n_tokens: Length of the text to try
-    :raises ValueError: if the probabilities are not those of the model, or are others with the cache
+    :raises ValueError: if the logits differ from those of the model, with or without the cache
     """
     model = network.causal_lm
     network.eval()
     tokens = (th.arange(n_tokens, device=model.device) % head.vocab_size).expand(2, -1)
     everywhere = th.arange(n_tokens, device=model.device).expand(2, -1)
-    # Two texts, the second always one token behind; at last it reads on while the first can only repeat its end
+    # Two texts, the second one token behind; in the last part it catches up, while the first reads its end again
     behind = th.stack([everywhere[0], (everywhere[1] - 1).clamp(min=0)])
     parts = [*behind.split(3, dim=1), (behind[:, -3:] + 1).clamp(max=n_tokens - 1)]
     expected = model(input_ids=tokens).logits[..., : head.vocab_size].float()

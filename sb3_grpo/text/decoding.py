@@ -1,4 +1,4 @@
-"""Token by token with a key/value cache: for rollouts, where each step brings the observations of N texts."""
+"""Decoding token by token with a key/value cache, for rollouts where each step brings the observations of N texts."""
 
 import numpy as np
 import torch as th
@@ -10,22 +10,22 @@ from sb3_grpo.utils.devices import to_device
 
 class CachedReader:
     """
-    Reads the observations of N texts step after step, and of each only the tokens that are new.
+    Reads the observations of N texts at each step, but only the new tokens of each text.
 
-    The tokens that the network has read are remembered, and compared with each observation: a text that does not go on where
-    it was (another episode, another environment) is read from its beginning. So the cache changes the cost and nothing else,
-    as long as the weights stay the same. All of this is decided on the host, where the observations come from:
-    there is no need to wait for the device.
+    The tokens already read are stored and compared with each observation: a text that does not continue the previous one
+    (another episode, another environment) is read from its beginning. As long as the weights stay the same, the cache
+    therefore changes the cost and nothing else. All of this is decided on the host, where the observations come from, without
+    waiting for the device.
 
     :param network: The network
-    :param device: Where it lives
+    :param device: PyTorch device of the network
     """
 
     def __init__(self, network: SequenceModel, device: th.device):
         self.network = network
         self.device = device
         self._cache: SlotCache | None = None
-        self._read = np.empty((0, 0), np.int64)  # (N, L) the tokens that the cache holds
+        self._read = np.empty((0, 0), np.int64)  # (N, L) the tokens in the cache
         self._n_read = np.empty(0, np.int64)
 
     def __call__(self, observations: np.ndarray) -> th.Tensor:
@@ -39,7 +39,7 @@ class CachedReader:
             self._n_read = np.zeros(len(observations), np.int64)
         lengths = token_lengths(observations)
         changed = (observations != self._read) & (np.arange(observations.shape[1]) < self._n_read[:, None])
-        # The hidden state of the last token is wanted, so it is read again if nothing is new
+        # The hidden state of the last token is needed, so it is read again if no token is new
         begin = np.where(changed.any(axis=1), 0, np.minimum(self._n_read, lengths - 1))
         n_new = lengths - begin
         self._read, self._n_read = observations.copy(), lengths
@@ -62,7 +62,7 @@ class CachedReader:
     def _read_distinct(
         self, cache: SlotCache, slots: np.ndarray, observations: np.ndarray, begin: np.ndarray, n_tokens: int
     ) -> th.Tensor:
-        """``_feed`` for texts that are read from their beginning: the members of a group have the same prompt, read once."""
+        """``_feed`` for texts read from their beginning: the prompt shared by the members of a group is read once."""
         first, same = distinct_rows(observations[:, :n_tokens])
         hidden = self._feed(cache, slots[first], observations[first], begin[first], n_tokens)
         if len(first) < len(slots):
@@ -74,8 +74,8 @@ class CachedReader:
         self, cache: SlotCache, slots: np.ndarray | None, observations: np.ndarray, begin: np.ndarray, n_tokens: int
     ) -> th.Tensor:
         """
-        Read ``n_tokens`` tokens of each text. Where a text has fewer, what is read in their place is nonsense that
-        no token attends to before it is overwritten.
+        Read ``n_tokens`` tokens of each text. If a text has fewer, meaningless tokens are read in their place; no token
+        attends to them before they are overwritten.
 
         :return: (n, width) hidden states of the last tokens
         """
@@ -83,7 +83,7 @@ class CachedReader:
         positions = begin[:, None] + np.arange(n_tokens)
         end = int(positions.max()) + 1
         if end > observations.shape[1]:
-            # A long text goes on next to a new one: none may read beyond the end
+            # A long text continues next to a new one: none may read beyond the end
             positions = np.minimum(positions, observations.shape[1] - 1)
             end = observations.shape[1]
         tokens = np.take_along_axis(observations, positions, axis=1).clip(min=0)

@@ -1,4 +1,4 @@
-"""Answers to prompts, for users: many at a time, with one key/value cache for each batch."""
+"""Generates answers to many prompts at a time, with one key/value cache per batch."""
 
 import torch as th
 
@@ -8,7 +8,7 @@ from sb3_grpo.text.transformer import SlotCache
 
 
 class GenerationMixin(TokenNetworkMixin):
-    """What lets policies of text answer prompts."""
+    """Lets text policies answer prompts."""
 
     def generate(
         self,
@@ -18,13 +18,13 @@ class GenerationMixin(TokenNetworkMixin):
         batch_size: int = 512,
     ) -> list[str]:
         """
-        Answer prompts. Like ``predict``, it leaves the policy in evaluation mode.
+        Answer prompts. Like ``predict``, this leaves the policy in evaluation mode.
 
         :param prompts: The prompts
-        :param max_new_tokens: Length of an answer at the most, in tokens; ``None``: as much as the context has room for after
-            the longest prompt of the batch
-        :param deterministic: Take the most likely token at each place, or sample
-        :param batch_size: Prompts at a time
+        :param max_new_tokens: Maximum length of an answer in tokens; ``None``: as much as the context has room for after the
+            longest prompt of the batch
+        :param deterministic: Whether to take the most likely token at each position, or to sample
+        :param batch_size: Number of prompts to answer at a time
         :return: The answers
         """
         if isinstance(prompts, str):
@@ -48,7 +48,7 @@ class GenerationMixin(TokenNetworkMixin):
             longest = max(len(tokens) for tokens in batch)
             n_new = min(room - longest, room if max_new_tokens is None else max_new_tokens)
             texts = self.generate_tokens(padded_tokens(batch, longest, self.device), n_new, deterministic).cpu().numpy()
-            # Padding is no token: a tokenizer need not know it
+            # Padding is not a token: a tokenizer may not know it
             written = [row[len(tokens) :] for row, tokens in zip(texts, batch, strict=True)]
             answers += [tokenizer.decode(row[row != PAD]) for row in written]
         return answers
@@ -56,11 +56,11 @@ class GenerationMixin(TokenNetworkMixin):
     @th.inference_mode()
     def generate_tokens(self, prompts: th.Tensor, max_new_tokens: int, deterministic: bool = False) -> th.Tensor:
         """
-        Go on with texts until each has ended, without looking at the device in between (but every 16 tokens, to stop early).
+        Continue texts until each has ended. The host waits for the device only every 16 tokens, to stop early.
 
         :param prompts: (n, P) token ids padded on the right, at least one token each
-        :param max_new_tokens: Tokens to be written at the most
-        :param deterministic: Take the most likely token at each place, or sample
+        :param max_new_tokens: Maximum number of tokens to generate
+        :param deterministic: Whether to take the most likely token at each position, or to sample
         :return: (n, P + max_new_tokens) prompts and answers, padded on the right
         """
         n, prompt_length = prompts.shape
@@ -70,7 +70,7 @@ class GenerationMixin(TokenNetworkMixin):
         lengths = (prompts != PAD).sum(dim=1, keepdim=True)
         ended = th.zeros_like(lengths, dtype=th.bool)
         cache = None if self._has_own_distribution else SlotCache(n, texts.shape[1])
-        tokens, places = prompts.clamp(min=0), th.arange(prompt_length, device=prompts.device).expand(n, -1)  # to be read next
+        tokens, places = prompts.clamp(min=0), th.arange(prompt_length, device=prompts.device).expand(n, -1)  # to read next
         for i in range(max_new_tokens):
             if cache is None:
                 tokens = self._sample_uncached(texts[:, : prompt_length + i], deterministic)[0][:, None]

@@ -1,4 +1,4 @@
-"""The network of policies for text: a causal transformer over the tokens written so far, and the next one drawn from it."""
+"""The network of text policies: a causal transformer reads the tokens written so far, and the next token is sampled."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.text.transformer import CausalTransformer, SlotCache
 
-# Parameters of SB3's policies that shape networks of another kind
+# Parameters of SB3's policies for other kinds of networks
 NOT_FOR_TEXT = (
     "net_arch",
     "activation_fn",
@@ -28,7 +28,7 @@ NOT_FOR_TEXT = (
 
 class TokenNetworkMixin(ActorCriticPolicy):
     """
-    What policies of text have in common, with or without a critic. See :class:`sb3_grpo.text.policies.TokenPolicy`
+    Base class of text policies, with or without a critic. See :class:`sb3_grpo.text.policies.TokenPolicy`
     for the parameters.
     """
 
@@ -81,12 +81,12 @@ class TokenNetworkMixin(ActorCriticPolicy):
 
     def _make_network(self) -> tuple[nn.Module, nn.Module]:
         """
-        :return: A :class:`SequenceModel`, and the layer from its hidden states to logits
+        :return: A :class:`SequenceModel`, and the layer that maps its hidden states to logits
         """
         vocab_size = self.observation_space.tokenizer.vocab_size
         network = CausalTransformer(vocab_size, **self.network_kwargs)
         head = nn.Linear(network.width, vocab_size)
-        # As in SB3's policies: nearly the same probability for all actions
+        # As in SB3's policies: initially, all actions have nearly the same probability
         nn.init.orthogonal_(head.weight, gain=0.01)
         nn.init.zeros_(head.bias)
         return network, head
@@ -104,11 +104,11 @@ class TokenNetworkMixin(ActorCriticPolicy):
         self.optimizer = self.optimizer_class(trained, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _build_critic(self) -> None:
-        """There is none."""
+        """Create the critic: there is none by default."""
 
     def read(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
         """
-        The network's forward pass, in bfloat16 where that was asked for and the device is a GPU. See :class:`SequenceModel`.
+        Forward pass of the network, in bfloat16 on a GPU if ``autocast`` is set. See :class:`SequenceModel`.
         """
         on_gpu = tokens.device.type == "cuda"
         with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
@@ -120,12 +120,12 @@ class TokenNetworkMixin(ActorCriticPolicy):
         if not (self.compile_network and on_gpu):
             return self.network
         if "_network_compiled" not in vars(self):
-            # Not registered as a module: its parameters are those of the network
+            # Not registered as a submodule, as it shares the parameters of the network
             object.__setattr__(self, "_network_compiled", th.compile(self.network, dynamic=True))
         return vars(self)["_network_compiled"]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Made anew where they are needed
+        # Recreated when needed
         return {key: value for key, value in vars(self).items() if key not in ("_network_compiled", "_reader")}
 
     def _hidden(self, obs: th.Tensor | TokenSteps) -> th.Tensor:
@@ -156,8 +156,8 @@ class TokenNetworkMixin(ActorCriticPolicy):
 
     def _sample(self, hidden: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor]:
         """
-        :param hidden: (n, width)
-        :param deterministic: Choose the most likely token
+        :param hidden: (n, width) hidden states
+        :param deterministic: Whether to choose the most likely token
         :return: (n,) tokens, and (n,) their log probabilities
         """
         with unchecked_distributions():
@@ -171,15 +171,15 @@ class TokenNetworkMixin(ActorCriticPolicy):
 
     @property
     def _has_own_distribution(self) -> bool:
-        """Whether a subclass has a distribution that is not that of the last hidden state: a mask that depends on the text."""
+        """Whether a subclass overrides ``get_distribution``, e.g. with a mask that depends on the text."""
         return type(self).get_distribution is not TokenNetworkMixin.get_distribution
 
     def _sample_uncached(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor]:
         """
-        The way of a subclass that has a distribution of its own.
+        Sample from the distribution of a subclass that overrides ``get_distribution``.
 
         :param obs: (n, L) observations
-        :param deterministic: Choose the most likely token
+        :param deterministic: Whether to choose the most likely token
         :return: (n,) tokens, and (n,) their log probabilities
         """
         with unchecked_distributions():
@@ -190,8 +190,8 @@ class TokenNetworkMixin(ActorCriticPolicy):
     def _encode(self, text: str, end: bool = False) -> list[int]:
         """
         :param text: A text
-        :param end: Whether to append the token that ends it
-        :return: Its tokens
+        :param end: Whether to append the end-of-text token
+        :return: Its token ids
         """
         if not isinstance(text, str):
             raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
@@ -215,10 +215,10 @@ def check_dtype(dtype: str, is_floating: bool) -> None:
 
 def padded_tokens(texts: list[list[int]], length: int, device: th.device) -> th.Tensor:
     """
-    :param texts: Token ids
-    :param length: Of the longest
+    :param texts: Token ids of each text
+    :param length: Length of the longest text
     :param device: PyTorch device
-    :return: (n, length) padded on the right
+    :return: (n, length) token ids padded on the right
     """
     padded = np.full((len(texts), length), PAD)
     for row, tokens in zip(padded, texts, strict=True):

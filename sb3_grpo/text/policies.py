@@ -1,4 +1,4 @@
-"""Policies for text: a causal transformer over the tokens written so far chooses the next one."""
+"""Policies for text: a causal transformer reads the tokens written so far and chooses the next one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,18 +20,18 @@ from sb3_grpo.utils.devices import to_device
 
 class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     """
-    Policy class for text, without a critic (GRPO, DAPO): a causal transformer, small by default.
+    Policy class for text without a critic (GRPO, DAPO): a causal transformer, small by default.
 
     :param observation_space: Observation space, a :class:`TokenSpace`
-    :param action_space: Action space, the tokens
+    :param action_space: Action space, one action per token
     :param lr_schedule: Learning rate schedule (could be constant)
     :param n_layers: Number of transformer blocks
     :param width: Size of the hidden states
     :param n_heads: Number of attention heads
-    :param context: Longest text in tokens, by default that of the observations
-    :param autocast: Compute in bfloat16 on a GPU. Without effect on CPU
-    :param compile: Use ``torch.compile`` for the updates on a GPU. Without effect on CPU
-    :param kwargs: The other keyword arguments of :class:`ActorPolicy`, without those that shape networks of another kind
+    :param context: Maximum length of a text in tokens, by default the length of the observations
+    :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
+    :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
+    :param kwargs: Other keyword arguments of :class:`ActorPolicy`, except those for other kinds of networks
     """
 
     reads_texts = True
@@ -41,10 +41,10 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
-        A function that samples the next tokens of N texts. It reads each token once (unless a subclass has a
-        ``get_distribution`` of its own), and must be dropped when the weights change.
+        Create a function that samples the next tokens of N texts. It reads each token once (unless a subclass overrides
+        ``get_distribution``), and must be discarded when the weights change.
 
-        :return: function from observations to actions and their log probabilities
+        :return: Function from observations to actions and their log probabilities
         """
         read = None if self._has_own_distribution else CachedReader(self.read, self.device)
 
@@ -60,8 +60,8 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
     def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N,) what the action sampler returned with the tokens
-        :param actions: (N,) those tokens
+        :param forwarded: (N,) log probabilities that the action sampler returned with the tokens
+        :param actions: (N,) the tokens
         :return: (N,) their log probabilities
         """
         return forwarded
@@ -81,13 +81,13 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
     def _build_critic(self) -> None:
         """Create the value head."""
         self.value_net = nn.Linear(self.action_net.in_features, 1)  # type: ignore[arg-type]
-        # A random critic would spoil a warm start: rare rewards would be lost in the noise of its values
+        # A random critic would undo a warm start: rare rewards would be lost in the noise of its values
         nn.init.zeros_(self.value_net.weight)
         nn.init.zeros_(self.value_net.bias)
 
     def forward(self, obs: th.Tensor, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
         """
-        Forward pass in all the networks (actor and critic), of the new tokens only.
+        Forward pass in all the networks (actor and critic), for the new tokens only.
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
@@ -102,8 +102,8 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
     def _read_new_tokens(self, obs: th.Tensor) -> th.Tensor:
         check_dtype(str(obs.dtype), obs.is_floating_point())
-        # Between calls of set_training_mode() weights hardly ever change, but if they do, what was read before is worthless.
-        # load_state_dict and changes in place count up the version, a move to another place changes the address
+        # Weights hardly ever change between calls of set_training_mode(), but if they do, the cache is invalid.
+        # load_state_dict and in-place changes increment the version, a move to other memory changes the address
         state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
         if self._reader is None or self._reader_state != state:
             self._reader, self._reader_state = CachedReader(self.read, self.device), state
@@ -115,7 +115,7 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
         :param mode: if true, set to training mode, else set to evaluation mode
         """
-        self._reader = None  # some optimizers, such as fused ones, leave no trace in the weights that they write
+        self._reader = None  # some optimizers, such as fused ones, do not increment the version of the weights
         super().set_training_mode(mode)
 
     def load_from_vector(self, vector: np.ndarray) -> None:
@@ -124,7 +124,7 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
         :param vector:
         """
-        self._reader = None  # neither does this
+        self._reader = None  # does not increment it either
         super().load_from_vector(vector)
 
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:

@@ -1,4 +1,4 @@
-"""Warm start of policies for text: next-token prediction on worked examples."""
+"""Warm start of text policies: next-token prediction on worked examples."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from sb3_grpo.utils.devices import to_device
 
 
 class PretrainingMixin(TokenNetworkMixin):
-    """What lets policies of text learn from worked examples."""
+    """Lets text policies learn from worked examples."""
 
     def pretrain(
         self,
@@ -23,15 +23,16 @@ class PretrainingMixin(TokenNetworkMixin):
         progress_bar: bool = False,
     ) -> list[float]:
         """
-        Warm start by next-token prediction on worked examples: reinforcement learning needs some right answers to begin with.
+        Warm start by next-token prediction on worked examples, as reinforcement learning needs some right answers to begin
+        with.
 
-        :param texts: Examples. Of a pair (prompt, answer) only the answer is learned; of a single text all of it
-        :param n_epochs: How many times each example is seen
-        :param batch_size: Examples per gradient step
-        :param learning_rate: Learning rate of an optimizer of its own, whose state is dropped afterwards
-        :param progress_bar: Show a progress bar
-        :return: The mean loss per token, in nats, over the minibatches of each epoch
-        :raises ValueError: if an epoch ends with a loss or weights that are not finite. The policy is as it was before
+        :param texts: Worked examples. For a pair (prompt, answer), only the answer is learned; for a single text, all of it
+        :param n_epochs: Number of passes over the examples
+        :param batch_size: Number of examples per gradient step
+        :param learning_rate: Learning rate of a separate optimizer, whose state is discarded afterwards
+        :param progress_bar: Whether to show a progress bar
+        :return: For each epoch, the mean loss per token, in nats, averaged over the minibatches
+        :raises ValueError: if the loss or the weights are not finite at the end of an epoch. The policy is then restored
         """
         examples: Any = texts if isinstance(texts, str | tuple) else list(texts)
         if not examples or isinstance(examples, str):
@@ -43,7 +44,7 @@ class PretrainingMixin(TokenNetworkMixin):
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         tokens, n_given = zip(*(self._encode_example(example) for example in examples), strict=True)
         padded = padded_tokens(list(tokens), max(len(each) for each in tokens), th.device("cpu"))
-        # Which tokens are learned is known on the host: there is no need to ask the device
+        # The tokens to learn are known on the host: there is no need to wait for the device
         learned = (th.arange(padded.shape[1]) >= th.as_tensor(n_given)[:, None]) & (padded != PAD)
 
         trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -82,24 +83,24 @@ class PretrainingMixin(TokenNetworkMixin):
     def _prediction_loss(self, texts: th.Tensor, learned: th.Tensor) -> th.Tensor:
         """
         :param texts: (n, t) token ids padded on the right, on the host
-        :param learned: (n, t) which of them are to be predicted, on the host
-        :return: The mean of their negative log probabilities
+        :param learned: (n, t) mask of the tokens to predict, on the host
+        :return: Mean negative log probability of these tokens
         """
-        # One long example among many short ones must not make every minibatch as long as it is
+        # A single long example must not make all minibatches that long
         longest = int((texts != PAD).sum(1).max())
         texts, learned = texts[:, :longest], learned[:, :longest]
         targets = texts[:, 1:][learned[:, 1:]]
         read = learned[:, 1:].flatten().nonzero().squeeze(1)
         tokens, targets, read = (to_device(each.numpy(), self.device) for each in (texts[:, :-1].clamp(min=0), targets, read))
         places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
-        # The vocabulary can be large: no logits where nothing is learned
+        # The vocabulary can be large: compute logits only for the tokens to predict
         hidden = self.read(tokens, places).flatten(0, 1)[read]
         return F.cross_entropy(self.action_net(hidden), targets)
 
     def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
         """
-        :param example: A text, or prompt and answer
-        :return: Its tokens, and how many of them are given
+        :param example: A text, or a pair (prompt, answer)
+        :return: Its tokens, and how many of them are given, i.e. not learned
         """
         if isinstance(example, str):
             tokens = self._encode(example, end=True)

@@ -1,4 +1,4 @@
-"""What environments and policies of text agree on: observations are token ids to which tokens are only ever appended."""
+"""The interface between text environments and text policies: observations are token ids, to which tokens are only appended."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -7,40 +7,40 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-# Observations of text are padded on the right with this. It is no token, so no tokenizer can collide with it.
+# Padding on the right of text observations. It is not a token id, so it cannot collide with any tokenizer.
 PAD = -1
 
 
 class Tokenizer(Protocol):
-    """Between texts and token ids."""
+    """Converts between text and token ids."""
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are; ids are from 0 to ``vocab_size - 1``."""
+        """Number of tokens; ids range from 0 to ``vocab_size - 1``."""
 
     @property
     def eos_id(self) -> int:
-        """The token that ends a text."""
+        """Id of the token that ends a text."""
 
     def encode(self, text: str) -> list[int]:
         """
         :param text: A text
-        :return: Its tokens, without the one that ends it
+        :return: Its token ids, without the end-of-text token
         """
 
     def decode(self, ids: Any) -> str:
         """
-        :param ids: Tokens
-        :return: Their text, up to the token that ends it
+        :param ids: Token ids
+        :return: Their text, up to the end-of-text token
         """
 
 
 def distinct_rows(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    ``np.unique(texts, axis=0)`` in the order of appearance, several times as fast for short rows.
+    Like ``np.unique(texts, axis=0)``, but in the order of appearance, and several times as fast for short rows.
 
-    :param texts: (n, L)
-    :return: (d,) where each distinct row is found first, and (n,) which of the d each row is
+    :param texts: (n, L) token ids
+    :return: (d,) index of the first occurrence of each distinct row, and (n,) index of each row among the d distinct ones
     """
     places: dict[bytes, int] = {}
     same = np.array([places.setdefault(row.tobytes(), len(places)) for row in texts])
@@ -49,10 +49,10 @@ def distinct_rows(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 class TokenSpace(spaces.Box):
     """
-    Observations of text: token ids padded with ``PAD``, each observation of an episode an extension of the one before.
+    Observation space of text: token ids padded with ``PAD``, where each observation of an episode extends the previous one.
 
-    :param length: Tokens at the most
-    :param tokenizer: What the ids mean
+    :param length: Maximum number of tokens
+    :param tokenizer: Tokenizer of the ids
     """
 
     is_text: ClassVar[bool] = True
@@ -63,11 +63,11 @@ class TokenSpace(spaces.Box):
 
     @property
     def length(self) -> int:
-        """Tokens at the most."""
+        """Maximum number of tokens."""
         return self.shape[0]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same ids mean the same texts, too: a policy reads and writes ids."""
+        """Also compare the vocabularies: a policy reads and writes ids, which must mean the same texts."""
         if not isinstance(other, TokenSpace) or not super().__eq__(other):
             return False
         return self.tokenizer is other.tokenizer or self._vocabulary() == other._vocabulary()
@@ -82,7 +82,7 @@ class TokenSpace(spaces.Box):
 def token_lengths(observations: np.ndarray) -> np.ndarray:
     """
     :param observations: (..., L) token ids padded on the right
-    :return: (...) how many tokens there are
+    :return: (...) number of tokens
     """
     return (observations != PAD).sum(axis=-1)
 
@@ -90,11 +90,11 @@ def token_lengths(observations: np.ndarray) -> np.ndarray:
 @dataclass
 class TokenSteps:
     """
-    Steps of several texts, in a form that needs one forward pass per text and none per token: M steps in S texts.
+    M steps in S texts, in a form that needs one forward pass per text instead of one per token.
 
     :param texts: (S, L) token ids padded on the right
-    :param text: (M,) the text in which the step is taken
-    :param last: (M,) the place of the last token that had been written by then; what comes after was not yet there
+    :param text: (M,) index of each step's text
+    :param last: (M,) position of the last token that had been written at that step; later tokens were not yet there
     """
 
     texts: th.Tensor

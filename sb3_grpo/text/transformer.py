@@ -1,4 +1,4 @@
-"""A small causal transformer, and the key/value cache with which texts of different lengths go on token by token."""
+"""A small causal transformer, and a key/value cache for decoding texts of different lengths token by token."""
 
 from typing import Protocol
 
@@ -9,13 +9,13 @@ from torch import nn
 
 class SlotCache:
     """
-    Keys and values of N texts that are at different places, in ``n_slots`` rows of one buffer per layer.
+    Keys and values of N texts that are at different positions, in ``n_slots`` rows of one buffer per layer.
 
-    Slots are written one after the other or many at once, each at its own positions. What lies beyond a position is never
-    attended to, so a slot is used again without being cleared.
+    Slots are written one by one or many at once, each at its own positions. Nothing beyond a position is ever attended to, so
+    a slot can be reused without being cleared.
 
-    :param n_slots: N
-    :param length: Tokens per text at the most
+    :param n_slots: Number of texts N
+    :param length: Maximum number of tokens per text
     """
 
     def __init__(self, n_slots: int, length: int):
@@ -30,11 +30,11 @@ class SlotCache:
 
     def begin(self, slots: th.Tensor | None, positions: th.Tensor, end: int) -> None:
         """
-        Say what the next forward pass writes.
+        Prepare the next forward pass.
 
-        :param slots: (n,) which slots, ``None`` for all
-        :param positions: (n, t) where in the text its tokens stand
-        :param end: No position is as large as this
+        :param slots: (n,) slots that it writes, ``None`` for all
+        :param positions: (n, t) positions of its tokens in the texts
+        :param end: Upper bound of the positions, exclusive
         """
         self._slots, self._positions, self._end = slots, positions, end
         self._rows = (th.arange(self.n_slots, device=positions.device) if slots is None else slots)[:, None]
@@ -45,14 +45,14 @@ class SlotCache:
         """
         Write the new keys and values.
 
-        :param layer: Number of the layer
-        :param keys: (n, heads, t, size)
-        :param values: (n, heads, t, size)
-        :return: (n, heads, end, size) keys and values, to be attended to where ``mask`` (n, 1, t, end) is True
+        :param layer: Index of the layer
+        :param keys: (n, heads, t, size) new keys
+        :param values: (n, heads, t, size) new values
+        :return: (n, heads, end, size) keys and values, to attend to where ``mask`` (n, 1, t, end) is True
         """
         if layer == len(self._layers):
             shape = (self.n_slots, self.length, keys.shape[1], keys.shape[3])
-            # Zeros, as what is masked may be anything but nan
+            # Zeros, as masked values may be anything except NaN
             self._layers.append((keys.new_zeros(shape), values.new_zeros(shape)))
         return self._write(self._layers[layer][0], keys), self._write(self._layers[layer][1], values)
 
@@ -64,11 +64,11 @@ class SlotCache:
 
     def copy(self, source: th.Tensor, target: th.Tensor, end: int) -> None:
         """
-        Let slots begin with the same text as others.
+        Copy the beginning of some slots to others.
 
-        :param source: (n,) from which slots
-        :param target: (n,) to which slots
-        :param end: Length of the text
+        :param source: (n,) slots to copy from
+        :param target: (n,) slots to copy to
+        :param end: Number of tokens to copy
         """
         for buffers in self._layers:
             for buffer in buffers:
@@ -77,22 +77,22 @@ class SlotCache:
 
 
 class SequenceModel(Protocol):
-    """What a policy of text needs of a network, be it the one below or a pretrained language model."""
+    """Interface of the network of a text policy: the transformer below, or a pretrained language model."""
 
     def __call__(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
         """
         :param tokens: (n, t) token ids
-        :param positions: (n, t) their places in the text; without cache these are 0 to t - 1
-        :param cache: What came before, for which ``begin`` was called. ``None``: nothing
-        :return: (n, t, width) the last hidden states
+        :param positions: (n, t) their positions in the text, 0 to t - 1 without a cache
+        :param cache: Cache of the earlier tokens, for which ``begin`` was called. ``None``: there are none
+        :return: (n, t, width) hidden states of the last layer
         """
 
 
 class Block(nn.Module):
     """
-    Attention and a two-layer network, each with layer norm before and a residual connection around.
+    Attention and a two-layer MLP, each with a preceding layer norm and a residual connection.
 
-    :param layer: Number of the layer
+    :param layer: Index of the layer
     :param width: Size of the hidden states
     :param n_heads: Number of attention heads
     """
@@ -109,9 +109,9 @@ class Block(nn.Module):
 
     def forward(self, hidden: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
         """
-        :param hidden: (n, t, width)
+        :param hidden: (n, t, width) hidden states
         :param cache: See :class:`SequenceModel`
-        :return: (n, t, width)
+        :return: (n, t, width) hidden states
         """
         n, t, width = hidden.shape
         heads = self.qkv(self.attention_norm(hidden)).view(n, t, 3, self.n_heads, -1)
@@ -127,14 +127,14 @@ class Block(nn.Module):
 
 class CausalTransformer(nn.Module):
     """
-    A decoder-only transformer with learned positions.
+    A decoder-only transformer with learned position embeddings.
 
     :param vocab_size: Number of tokens
-    :param context: Longest text, in tokens
+    :param context: Maximum length of a text in tokens
     :param n_layers: Number of blocks
     :param width: Size of the hidden states
     :param n_heads: Number of attention heads
-    :raises ValueError: if one of these is not positive, or if the heads do not share ``width`` evenly
+    :raises ValueError: if ``n_layers``, ``width`` or ``n_heads`` is not positive, or ``n_heads`` does not divide ``width``
     """
 
     def __init__(self, vocab_size: int, context: int, n_layers: int = 2, width: int = 64, n_heads: int = 4):

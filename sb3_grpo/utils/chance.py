@@ -1,4 +1,4 @@
-"""The random generators that a process has one of, and those of spaces: their states, to be put back later."""
+"""Saves and restores the states of a process's global random generators, and of those of spaces."""
 
 import random
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ import torch as th
 
 def process_state() -> tuple[Any, Any, np.ndarray]:
     """
-    :return: The states of the generators of Python, NumPy and PyTorch, without those of GPUs
+    :return: The states of the global generators of Python, NumPy and PyTorch, except those on GPUs
     """
     return random.getstate(), np.random.get_state(), th.get_rng_state().numpy()
 
 
 def set_process_state(state: tuple[Any, Any, np.ndarray]) -> None:
     """
-    :param state: What ``process_state`` returned
+    :param state: Result of ``process_state``
     """
     random.setstate(state[0])
     np.random.set_state(state[1])
@@ -27,8 +27,8 @@ def set_process_state(state: tuple[Any, Any, np.ndarray]) -> None:
 
 def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
     """
-    :param space: A space, with others in it or without
-    :return: The states of its generators, ``None`` for one that nothing was drawn from
+    :param space: A space, which may contain other spaces
+    :return: The states of its generators, ``None`` for one that was never used
     """
     generators: list[np.random.Generator | None] = [each._np_random for each in _spaces_in(space)]
     return [None if each is None else dict(each.bit_generator.state) for each in generators]
@@ -37,7 +37,7 @@ def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
 def set_space_states(space: gym.Space, states: list[dict[str, Any] | None]) -> None:
     """
     :param space: A space
-    :param states: What ``space_states`` returned for one like it
+    :param states: Result of ``space_states`` for a space like it
     """
     for each, state in zip(_spaces_in(space), states, strict=True):
         if state is None:

@@ -6,10 +6,10 @@ import torch as th
 
 def to_device(array: np.ndarray, device: th.device) -> th.Tensor:
     """
-    :param array: On the host
+    :param array: Array on the host
     :param device: PyTorch device
-    :return: A tensor there. A GPU takes it from pinned memory while the host goes on; without that, the host would wait for
-        everything that the GPU has still to do
+    :return: A tensor on the device. It is copied to a GPU from pinned memory, so that the host does not have to wait until the
+        GPU has finished all its pending work
     """
     tensor = th.as_tensor(array)
     if device.type == "cuda":

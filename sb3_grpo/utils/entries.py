@@ -1,4 +1,4 @@
-"""What the strings of an entry in RL Zoo's format mean. They are read, not evaluated."""
+"""Reads the strings in hyperparameters of RL Zoo's format. They are parsed, not evaluated."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ _MODULES: dict[str, tuple[Any, type]] = {
     "nn": (th.nn, th.nn.Module),
     "optim": (th.optim, th.optim.Optimizer),
 }
-# What the RL Zoo evaluates where it finds a string, and what has to come out
+# Parameters whose strings the RL Zoo evaluates, and the required types of their values
 _VALUES: dict[str, tuple[type, ...]] = {
     "policy_kwargs": (dict,),
     "replay_buffer_class": (type,),
@@ -26,7 +26,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
     "monitor_kwargs": (dict,),
     "normalize": (bool, dict),
 }
-# What it imports, and calls
+# Parameters with classes that the RL Zoo imports and calls
 _REFERENCES: dict[str, type] = {
     "callback": BaseCallback,
     "env_wrapper": gym.Wrapper,
@@ -41,11 +41,11 @@ _READABLE = (
 
 def parse_value(text: str) -> Any:
     """
-    Read a value that is written as in Python, without evaluating anything.
+    Parse a value in Python syntax without evaluating anything.
 
-    :param text: Such as ``dict(net_arch=[64, 64], activation_fn=nn.ReLU)``
+    :param text: Text such as ``dict(net_arch=[64, 64], activation_fn=nn.ReLU)``
     :return: The value
-    :raises ValueError: if it is anything else than data and the names of a few classes
+    :raises ValueError: if the text contains anything other than data and the names of a few classes
     """
     try:
         return _value_of(ast.parse(text.strip(), mode="eval").body)
@@ -89,11 +89,10 @@ def _class_of(name: str) -> type | None:
 
 def read_entry(entry: dict[str, Any]) -> dict[str, Any]:
     """
-    Turn the strings of an entry that the RL Zoo would evaluate into what they mean, and look at the classes that it would
-    import and call.
+    Parse the strings of an entry that the RL Zoo would evaluate, and check the classes that it would import and call.
 
-    :param entry: Hyperparameters as they are written
-    :return: The same, with objects in place of those strings. Names of classes stay
+    :param entry: Hyperparameters as written in the file
+    :return: The hyperparameters, with objects in place of these strings. Names of classes stay
     :raises ValueError: if a parameter is not data, or does not name a class of the right kind
     """
     entry = dict(entry)
@@ -118,7 +117,7 @@ def read_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_reference(name: str, reference: Any, base: type) -> None:
-    # Entries in Python files have classes and objects, which are nothing to look up
+    # Entries in Python files have classes and objects, which need no lookup
     if reference is None or isinstance(reference, type | BaseCallback):
         return
     parts = list(reference.items()) if isinstance(reference, dict) else [(reference, {})]

@@ -1,4 +1,4 @@
-"""Files of which there is always a whole one."""
+"""Atomic writing of files, so that there is always a complete one."""
 
 import errno
 import io
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from stable_baselines3.common.save_util import open_path
 
-# What a disk says that takes no more
+# Error codes of a disk that cannot be written to
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
 
 def save_location(path: str | Path, suffix: str) -> Path:
     """
-    :param path: Where a user wants to save
-    :param suffix: What to add to a name without one
-    :return: Where SB3 saves then: not in the place of a folder
+    :param path: Path at which the user wants to save
+    :param suffix: Suffix to add to a name without one
+    :return: Path at which SB3 would save, which differs if there is a folder at this path
     """
     path = Path(path)
     if path.suffix == "":
@@ -35,12 +35,12 @@ def save_location(path: str | Path, suffix: str) -> Path:
 @contextmanager
 def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase]:
     """
-    Write a file that takes the place of an older one at the end of the ``with`` block, and not before: after an exception,
-    or when the process is killed, the old one is still there. (A process that is killed leaves an unfinished ``.part``.)
-    Permissions and links stay as with ``open``.
+    Write a file that only replaces the old one at the end of the ``with`` block: after an exception, or if the process is
+    killed, the old file is still there. (A killed process leaves an unfinished ``.part`` file.)
+    Permissions and links are preserved, as with ``open``.
 
-    :param path: Where; a missing folder is made as SB3 does it
-    :param durable: Whether it survives a power cut if anything that is written later does
+    :param path: Path of the file; a missing folder is created as in SB3
+    :param durable: Whether the file survives a power cut if anything written later does
     :return: The file to write to
     """
     if path.is_symlink():
@@ -70,9 +70,9 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
 
 def replace_text(path: Path, text: str, durable: bool = True) -> None:
     """
-    Write a text by ``replace_file``.
+    Write a text with ``replace_file``.
 
-    :param path: Where
+    :param path: Path of the file
     :param text: The content
     :param durable: See ``replace_file``
     """
@@ -82,11 +82,11 @@ def replace_text(path: Path, text: str, durable: bool = True) -> None:
 
 def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> None:
     """
-    Write a file by ``replace_file``. If the disk has no room, write it into another folder before that is said.
+    Write a file with ``replace_file``. If the disk has no room, write it to another folder before raising the error.
 
-    :param path: Where
-    :param write: What writes it, called again for the other folder
-    :raises OSError: if the file could not be written there, with where it is instead
+    :param path: Path of the file
+    :param write: Function that writes the file, called again for the other folder
+    :raises OSError: if the file could not be written to ``path``; the message says where it is instead
     """
     try:
         with replace_file(path) as file:
@@ -103,10 +103,10 @@ def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> N
 
 def no_room(error: BaseException | None) -> int | None:
     """
-    :param error: What was raised
-    :return: The system's number of it, if the reason is a disk that takes no more
+    :param error: The error that was raised
+    :return: The system's error code if the cause is a disk that cannot be written to, otherwise None
     """
-    # PyTorch and zipfile have errors of their own for it
+    # PyTorch and zipfile raise their own errors in this case
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error.errno
@@ -117,7 +117,7 @@ def no_room(error: BaseException | None) -> int | None:
 def _rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> Path | None:
     for folder in (Path(tempfile.gettempdir()), Path.home(), Path.cwd()):
         target = folder / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
-        # Whatever it is: the next folder may do
+        # Whatever the error is, the next folder may work
         with suppress(Exception):
             with replace_file(target) as file:
                 write(file)

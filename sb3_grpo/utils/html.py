@@ -1,4 +1,4 @@
-"""Parts of pages that run their own script and no other."""
+"""Parts of HTML pages that only run their own script."""
 
 import base64
 import hashlib
@@ -8,15 +8,15 @@ from typing import Any
 
 def script_json(data: Any) -> str:
     """
-    :param data: What a script reads
-    :return: JSON that cannot end the element it stands in
+    :param data: Data for a script
+    :return: JSON that cannot close the element that contains it
     """
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def source_of(text: str) -> str:
     """
-    :param text: Of a script or a style
-    :return: By what a content security policy knows it, and no other
+    :param text: Text of a script or a style
+    :return: Its source expression in a content security policy, which allows no other script or style
     """
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

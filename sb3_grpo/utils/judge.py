@@ -1,4 +1,4 @@
-"""Exercises that judge themselves: what a student wrote, compared with what is right."""
+"""Self-grading exercises: a student's answers are compared with the right ones."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch as th
 
-# Share of the exercises that passes, as in the lecture
+# Share of right answers needed to pass, as in the lecture
 PASS_MARK = 0.6
 _TOLERANCE = 1e-4
 
 
 class Judge:
     """
-    Says "right", or what is wrong, and keeps count. It never raises an error for what a student wrote.
+    Prints "right", or what is wrong with an answer, and counts the right ones. It never raises an error for a student's code.
 
-    :param title: of the exercises
-    :param n_exercises: how many there are
+    :param title: title of the exercises
+    :param n_exercises: number of exercises
     """
 
     def __init__(self, title: str, n_exercises: int):
@@ -28,9 +28,9 @@ class Judge:
 
     def function(self, student: Callable[..., Any], right: Callable[..., Any], cases: Sequence[Sequence[Any]]) -> None:
         """
-        :param student: what a student wrote
-        :param right: a function that is right
-        :param cases: the arguments of each call; put the one that is easiest to work out by hand first
+        :param student: the student's function
+        :param right: the right function
+        :param cases: the arguments of each call; put the one that is easiest to compute by hand first
         """
         for number, arguments in enumerate(cases, 1):
             wanted = _array(right(*deepcopy(arguments)))
@@ -44,15 +44,15 @@ class Judge:
             if problem:
                 problem += _shown(arguments, number, len(cases))
                 break
-        # What was overwritten by a number has no name of its own, nor has a partial
+        # A function that was overwritten by a number has no __name__, and neither has a partial
         self.note(getattr(student, "__name__", right.__name__), problem)
 
     def number(self, name: str, given: Any, right: float, tolerance: float = 1e-2) -> None:
         """
-        :param name: of the exercise
-        :param given: a student's answer, None or ... if there is none yet
-        :param right: what is right
-        :param tolerance: how far from it an answer may be
+        :param name: name of the exercise
+        :param given: the student's answer, None or ... if there is none yet
+        :param right: the right answer
+        :param tolerance: maximum distance of an answer from it
         """
         if given is None or given is ...:
             self.note(name, "no answer yet")
@@ -63,10 +63,10 @@ class Judge:
 
     def choice(self, name: str, given: Any, right: str, choices: Sequence[str]) -> None:
         """
-        :param name: of the exercise
-        :param given: a student's answer, None or ... if there is none yet
-        :param right: what is right
-        :param choices: what can be answered
+        :param name: name of the exercise
+        :param given: the student's answer, None or ... if there is none yet
+        :param right: the right answer
+        :param choices: possible answers
         """
         if given is None or given is ...:
             self.note(name, "no answer yet")
@@ -77,15 +77,15 @@ class Judge:
 
     def note(self, name: str, problem: str) -> None:
         """
-        :param name: of the exercise
-        :param problem: what is wrong; empty if nothing is
+        :param name: name of the exercise
+        :param problem: what is wrong, empty if nothing is
         """
         self.right[name] = not problem
         print(f"{name}: {problem or 'right'}")
 
     def report(self, student: str) -> str:
         """
-        :param student: a name
+        :param student: the student's name
         :return: a line to hand in
         """
         names = [name for name, right in self.right.items() if right]
@@ -109,8 +109,8 @@ def _array(value: Any) -> np.ndarray:
 
 def _difference(answer: Any, wanted: np.ndarray) -> str:
     """
-    :param answer: what a student's function returned
-    :param wanted: what is right
+    :param answer: result of the student's function
+    :param wanted: the right result
     :return: what is wrong, empty if nothing is
     """
     if answer is None:
@@ -133,7 +133,7 @@ def _hint(given: np.ndarray, wanted: np.ndarray) -> str:
     """
     :param given: wrong values
     :param wanted: right values
-    :return: how the one would become the other, empty if in no simple way
+    :return: a hint how to get from the wrong values to the right ones, empty if there is no simple way
     """
     counts = np.abs(wanted) > _TOLERANCE
     if not np.isfinite(given).all():
@@ -149,7 +149,7 @@ def _hint(given: np.ndarray, wanted: np.ndarray) -> str:
 
 
 def _shown(arguments: Sequence[Any], number: int, n_cases: int) -> str:
-    """Small arguments are worth a look, large ones are not."""
+    """Describe the case that failed. Only small arguments are shown."""
     size = sum(each.numel() if isinstance(each, th.Tensor) else np.size(each) for each in arguments)
     called = f", called with {', '.join(map(repr, arguments))}" if size <= 16 else ""
     return f" (case {number} of {n_cases}{called})"

@@ -1,4 +1,4 @@
-"""What a reader needs to know of the machine to place a figure of speed or memory."""
+"""Description of the machine and the software, for measurements of speed and memory."""
 
 import os
 import platform
@@ -26,17 +26,17 @@ def cpu_name() -> str:
 
 def describe_machine() -> dict[str, Any]:
     """
-    :return: the system, the processor and how many of them
+    :return: the system, the processor and the number of processors
     """
     return {"platform": platform.platform(), "cpu": cpu_name(), "cpu_count": os.cpu_count()}
 
 
 def versions(*more: str) -> dict[str, str]:
     """
-    :param more: further packages
+    :param more: names of further packages
     :return: the version of each package that results depend on
     """
-    # PyTorch names its build (+cpu, +cu130), which the metadata of its wheels on PyPI do not
+    # PyTorch's own version includes the build (+cpu, +cu130), unlike the metadata of its wheels on PyPI
     found = {"sb3_grpo": sb3_grpo.__version__, "torch": str(th.__version__)}
     for package in ("stable_baselines3", "gymnasium", "numpy", *more):
         try:
@@ -49,7 +49,7 @@ def versions(*more: str) -> dict[str, str]:
 
 def source_commit() -> str | None:
     """
-    :return: git's name for the state of the sources, None if they are no checkout
+    :return: git's description of the sources' commit, None if they are not in a checkout
     """
     folder = Path(sb3_grpo.__file__).resolve().parent
     if not (folder.parent / ".git").exists():
@@ -63,10 +63,10 @@ def source_commit() -> str | None:
 
 def peak_memory() -> float:
     """
-    :return: the most memory that this process has held since it began, in MiB
+    :return: the peak memory of this process since it started, in MiB
     """
     try:
-        # ru_maxrss begins with the peak of the process that started this one
+        # Not ru_maxrss, which starts with the peak of the parent process
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
     except (OSError, StopIteration):

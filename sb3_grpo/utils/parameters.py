@@ -1,4 +1,4 @@
-"""What an argument may be: kinds of values that name the argument, what is wrong with it, and what would do."""
+"""Checks of arguments, whose messages name the argument, what is wrong with it, and what is allowed."""
 
 import difflib
 import inspect
@@ -13,22 +13,22 @@ import numpy as np
 
 from sb3_grpo.utils.plugins import import_plugin, name_of
 
-# No number of steps, groups or epochs is larger, and PyTorch takes no index that is much larger
+# Upper limit for numbers of steps, groups and epochs; PyTorch does not accept much larger indices
 _HIGHEST = 2**31 - 1
 
 
-# Words that are taken for a truth value elsewhere
+# Values that are used as truth values elsewhere
 _FLAGS: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 
 def short_repr(value: Any) -> str:
     """
-    :param value: Anything
-    :return: How it is written, or the beginning of that
+    :param value: Any value
+    :return: Its ``repr``, or the beginning of it
     """
     try:
         return f"{value!r:.80}"
-    except Exception:  # an integer of thousands of digits, or an object that cannot say what it is
+    except Exception:  # an integer of thousands of digits, or an object whose __repr__ fails
         return object.__repr__(value)
 
 
@@ -37,14 +37,14 @@ def _shown(value: Any) -> str:
 
 
 class Kind:
-    """A kind of values."""
+    """A kind of value that an argument must have."""
 
     def check(self, name: str, value: Any) -> Any:
         """
         :param name: Name of the argument
-        :param value: What it is to be
-        :return: The value; a number or truth value of NumPy as one of Python
-        :raises ValueError: if it is of another kind
+        :param value: Its value
+        :return: The value, with NumPy numbers and booleans converted to Python's
+        :raises ValueError: if the value is not of this kind
         """
         raise NotImplementedError
 
@@ -54,13 +54,13 @@ class Number(Kind):
     """
     A number.
 
-    :param low: The lowest that it may be
-    :param high: The highest
-    :param positive: Whether it must be above 0
+    :param low: Lowest allowed value
+    :param high: Highest allowed value
+    :param positive: Whether it must be greater than 0
     :param limit: Whether it is a limit, which may be infinite
     :param schedule: Whether it may be a function of the progress remaining, from 1 to 0
-    :param none: What ``None`` means, if it may be that
-    :param why: Why it has bounds, if that is not plain
+    :param none: Meaning of ``None``, if it is allowed
+    :param why: Reason for the bounds, if it is not obvious
     """
 
     low: float = -math.inf
@@ -124,7 +124,7 @@ class Number(Kind):
         return f"be between {self.low:g} and {self.high:g}"
 
     def _advice(self, name: str, value: Any) -> str:
-        """What the user may have meant: 512 by 512.0 or '512'."""
+        """Suggest what the user may have meant, e.g. 512 instead of 512.0 or '512'."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, Real | str):
             return ""
         try:
@@ -140,9 +140,9 @@ class Number(Kind):
 @dataclass(frozen=True)
 class Whole(Number):
     """
-    A whole number.
+    An integer.
 
-    :param flag: Whether it may be True or False
+    :param flag: Whether it may also be True or False
     """
 
     low: float = 1
@@ -185,9 +185,9 @@ class Flag(Kind):
 def _check_function(name: str, function: Callable[..., Any], call: str) -> None:
     """
     :param name: Name of the argument
-    :param function: What it is to be
-    :param call: How that will be called, such as ``"rewards, mask, *, gamma"``
-    :raises ValueError: if it cannot be called so
+    :param function: Its value
+    :param call: Arguments with which the function will be called, such as ``"rewards, mask, *, gamma"``
+    :raises ValueError: if it cannot be called with these arguments
     """
     called = f"{name} is called as {name}({call}), and {name_of(function)}"
     if isinstance(function, type):
@@ -208,10 +208,10 @@ def _check_function(name: str, function: Callable[..., Any], call: str) -> None:
 @dataclass(frozen=True)
 class Choice(Kind):
     """
-    One of some names.
+    One of several names.
 
     :param names: The names
-    :param call: How a function is called that can stand there, if one can. It can be written ``"module.function"``, too
+    :param call: Arguments of a function that can be used instead, if allowed. It can also be written as ``"module.function"``
     """
 
     names: tuple[str, ...]
@@ -236,8 +236,8 @@ class Function(Kind):
     """
     A function or ``None``.
 
-    :param wanted: What it does
-    :param call: How it is called
+    :param wanted: Description of the function
+    :param call: Arguments with which it is called
     """
 
     wanted: str
@@ -256,9 +256,9 @@ class Function(Kind):
 @dataclass(frozen=True)
 class Text(Kind):
     """
-    Words.
+    A string.
 
-    :param none: What ``None`` means, if it may be that
+    :param none: Meaning of ``None``, if it is allowed
     :param path: Whether it may be a path
     """
 
@@ -279,7 +279,7 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class Keywords(Kind):
-    """Keyword arguments of something else, or ``None``."""
+    """A dictionary of keyword arguments, or ``None``."""
 
     def check(self, name: str, value: Any) -> dict[str, Any] | None:
         if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):

@@ -1,4 +1,4 @@
-"""Functions of one's own in the place of a name: how they are found, checked and saved."""
+"""Custom functions in place of built-in names: how they are imported, checked and saved."""
 
 import base64
 import importlib
@@ -13,22 +13,22 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.save_util import open_path
 
-# What may stand where a name can
+# A function that can be used instead of a built-in name
 PlugIn = Callable[..., Any]
 
 
 def name_of(function: PlugIn) -> str:
     """
-    :param function: A function, or another object that can be called
-    :return: What to call it in a message
+    :param function: A function, or another callable object
+    :return: Its name for messages
     """
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def import_plugin(value: Any) -> Any:
     """
-    :param value: What a parameter is to be; a function can be written ``"module.function"`` in a configuration file
-    :return: The function, or the same value if it is no such string
+    :param value: Value of a parameter; in a configuration file, a function can be written as ``"module.function"``
+    :return: The function, or the unchanged value if it does not name one
     """
     if isinstance(value, str) and "." in value:
         module, _, name = value.rpartition(".")
@@ -41,13 +41,13 @@ def import_plugin(value: Any) -> Any:
 
 def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: th.Tensor | None = None) -> th.Tensor:
     """
-    :param returns: The function that has returned the values, for messages
-    :param values: What was returned
-    :param shape: The shape that it must have
-    :param wanted: The shape in words
+    :param returns: Name of the function that returned the values, for messages
+    :param values: The returned values
+    :param shape: The required shape
+    :param wanted: Description of the required shape
     :param mask: Same shape, True at the entries that count; default: all
     :return: The values, 0 where ``mask`` is False
-    :raises ValueError: if they are no finite floating point tensor of this shape
+    :raises ValueError: if the values are not a finite floating point tensor of this shape
     """
     if not isinstance(values, th.Tensor) or not values.is_floating_point():
         got = str(values.dtype) if isinstance(values, th.Tensor) else type(values).__name__
@@ -64,11 +64,11 @@ def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: t
 
 class MissingPlugIn:
     """
-    What stands for a parameter of a saved model that is not there. Saved again, it is what it was.
+    Placeholder for a missing parameter of a saved model. When it is saved again, the original is preserved.
 
     :param parameter: Name of the parameter
     :param reason: Why it cannot be imported; ``None``: it was left out of the file
-    :param pickled: What was saved
+    :param pickled: The saved parameter
     """
 
     def __init__(self, parameter: str, reason: str | None = None, pickled: bytes | None = None):
@@ -84,7 +84,7 @@ class MissingPlugIn:
 
     @property
     def message(self) -> str:
-        """What is missing, and what to do."""
+        """Error message that says what is missing, and what to do."""
         what, remedy = "was left out when it was saved", ""
         if self.reason is not None:
             what = f"is a function that cannot be imported here ({self.reason})"
@@ -101,7 +101,7 @@ def missing_plugins(path: str | pathlib.Path | io.BufferedIOBase, parameters: It
 
     :param path: Path to the file, or the open file
     :param parameters: Names of parameters that can be functions
-    :return: What to load in their place
+    :return: Placeholders to load instead, by parameter
     """
     missing = {}
     file = open_path(path, "r", verbose=0, suffix="zip")

@@ -1,4 +1,4 @@
-"""Warnings that point to the user's own line."""
+"""Warnings that point to the user's own code."""
 
 import sys
 import warnings
@@ -9,10 +9,10 @@ _PACKAGES = ("sb3_grpo", "stable_baselines3", "rl_zoo3", "gymnasium")
 
 def warn_user(message: str) -> None:
     """
-    Warn at the line of the user: the one that has called ``learn``, if that is under way, or else this package.
-    Where there is none (``python -m sb3_grpo``), at the outermost one of the package.
+    Warn at the user's line that called ``learn`` if it is running, or else this package.
+    If there is no such line (``python -m sb3_grpo``), warn at the outermost line of the package.
 
-    :param message: The text
+    :param message: Text of the warning
     """
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
@@ -33,6 +33,6 @@ def warn_user(message: str) -> None:
 
 
 def _package(frame: FrameType) -> str:
-    # With python -m, the name is __main__
+    # With python -m, __name__ is __main__
     name = frame.f_globals.get("__package__") or frame.f_globals.get("__name__") or ""
     return name.partition(".")[0]

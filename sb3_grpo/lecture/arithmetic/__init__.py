@@ -1,4 +1,4 @@
-"""What the page computes itself, computed by the functions that training uses; and the numbers of the worked examples."""
+"""The page's own computations, done with the functions used for training; and the numbers of the worked examples."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from sb3_grpo.lecture.arithmetic import (
 from sb3_grpo.lecture.golden import Grid
 
 TOPICS = (clipping, groups, weights, divergence, notes, estimators, trust_region, live, play, loops)
-# By the name of the function in assets/math
+# By name of the function in assets/math
 GRIDS: dict[str, Grid] = {name: grid for topic in TOPICS for name, grid in topic.GRIDS.items()}
-# By the name in the chapters
+# By name in the chapters
 EXAMPLES: dict[str, Any] = {name: value for topic in TOPICS for name, value in topic.EXAMPLES.items()}

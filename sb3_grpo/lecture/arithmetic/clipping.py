@@ -10,11 +10,11 @@ from sb3_grpo.lecture.golden import Grid, axis
 
 def clip(ratio: float, advantage: float, clip_low: float, clip_high: float) -> tuple[float, float]:
     """
-    :param ratio: Probability of the action now over that at the time of sampling
-    :param advantage: Of the action
+    :param ratio: Current probability of the action divided by its probability when it was sampled
+    :param advantage: Advantage of the action
     :param clip_low: How far the ratio may fall below 1
     :param clip_high: How far the ratio may rise above 1
-    :return: Objective, to maximise, and its derivative with respect to the ratio
+    :return: Objective, to be maximised, and its derivative with respect to the ratio
     """
     at = th.tensor([ratio], dtype=th.float64, requires_grad=True)
     advantages = th.tensor([advantage], dtype=th.float64)
@@ -26,25 +26,25 @@ def clip(ratio: float, advantage: float, clip_low: float, clip_high: float) -> t
 
 def objective(ratio: float, advantage: float, clip_low: float = 0.2, clip_high: float = 0.2) -> float:
     """
-    :param ratio: Probability of the action now over that at the time of sampling
-    :param advantage: Of the action
+    :param ratio: Current probability of the action divided by its probability when it was sampled
+    :param advantage: Advantage of the action
     :param clip_low: How far the ratio may fall below 1
     :param clip_high: How far the ratio may rise above 1
-    :return: Objective, to maximise
+    :return: Objective, to be maximised
     """
     return clip(ratio, advantage, clip_low, clip_high)[0]
 
 
 def slope(ratio: float, advantage: float) -> float:
     """
-    :param ratio: Probability of the action now over that at the time of sampling
-    :param advantage: Of the action
+    :param ratio: Current probability of the action divided by its probability when it was sampled
+    :param advantage: Advantage of the action
     :return: Derivative of the objective with respect to the ratio, with PPO's clip range
     """
     return clip(ratio, advantage, 0.2, 0.2)[1]
 
 
-# Not at the edges of the clip ranges, where the derivative is anything between its sides
+# Not at the edges of the clip ranges, where the derivative is not unique
 GRIDS: dict[str, Grid] = {
     "clip": (clip, (axis(0.05, 2.04, 80), (-2.1, -1.0, 0.0, 0.5, 1.43), (0.1, 0.2), (0.2, 0.28, 0.4))),
 }

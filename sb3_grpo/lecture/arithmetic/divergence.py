@@ -1,4 +1,4 @@
-"""The KL penalty: exact, estimated, as a value and as a gradient; and what a reset of the reference does."""
+"""The KL penalty: exact and estimated, as a value and as a gradient; and the effect of resetting the reference."""
 
 from itertools import count
 from math import log
@@ -13,16 +13,16 @@ from sb3_grpo.lecture.golden import Grid
 
 def _distribution(logits: th.Tensor) -> CategoricalDistribution:
     """
-    :param logits: (n,) of the actions
-    :return: One distribution
+    :param logits: (n,) logits of the actions
+    :return: A single distribution
     """
     return CategoricalDistribution(len(logits)).proba_distribution(logits[None])
 
 
 def _logits(*weights: float) -> th.Tensor:
     """
-    :param weights: Of the actions, positive, in proportion to their probabilities
-    :return: Their logits, with gradient
+    :param weights: Positive weights of the actions, proportional to their probabilities
+    :return: Their logits, which require gradients
     """
     return th.tensor(weights, dtype=th.float64).log().requires_grad_()
 
@@ -34,12 +34,12 @@ def _exact(logits: th.Tensor, ref_logits: th.Tensor) -> th.Tensor:
 def kl_values(a: float, b: float, c: float, ref_a: float, ref_b: float, ref_c: float) -> list[float]:
     """
     :param a: Weight of the first of three actions under the policy
-    :param b: Of the second
-    :param c: Of the third
-    :param ref_a: Of the first under the reference
-    :param ref_b: Of the second
-    :param ref_c: Of the third
-    :return: The exact divergence; then of k1, k2 and k3 each: its values for the three actions, mean, standard deviation
+    :param b: Weight of the second action
+    :param c: Weight of the third action
+    :param ref_a: Weight of the first action under the reference
+    :param ref_b: Weight of the second action
+    :param ref_c: Weight of the third action
+    :return: The exact divergence; then for k1, k2 and k3 each, its values for the three actions, mean and standard deviation
     """
     logits, ref_logits = _logits(a, b, c), _logits(ref_a, ref_b, ref_c)
     log_prob, ref_log_prob = logits.log_softmax(0), ref_logits.log_softmax(0)
@@ -55,32 +55,32 @@ def kl_values(a: float, b: float, c: float, ref_a: float, ref_b: float, ref_c: f
 
 def kl_gradients(stale: float, a: float, b: float, c: float, ref_a: float, ref_b: float, ref_c: float) -> list[float]:
     """
-    :param stale: Who acted: 0 is the policy itself, 1 the reference, between them a policy with the mean logits
+    :param stale: Policy that sampled the actions: 0 is the policy itself, 1 the reference; in between, logits are interpolated
     :param a: Weight of the first of three actions under the policy
-    :param b: Of the second
-    :param c: Of the third
-    :param ref_a: Of the first under the reference
-    :param ref_b: Of the second
-    :param ref_c: Of the third
-    :return: Gradients with respect to the logits of the policy, three numbers each: of KL(policy || reference), of
-        KL(reference || policy), of k1, k2 and k3 as the loss of the package, and of the three as they are
+    :param b: Weight of the second action
+    :param c: Weight of the third action
+    :param ref_a: Weight of the first action under the reference
+    :param ref_b: Weight of the second action
+    :param ref_c: Weight of the third action
+    :return: Gradients with respect to the policy's logits, three numbers each: of KL(policy || reference), of
+        KL(reference || policy), of k1, k2 and k3 as used in the package's loss, and of the plain k1, k2 and k3
     """
     logits, ref_logits = _logits(a, b, c), _logits(ref_a, ref_b, ref_c)
     log_prob, ref_log_prob = logits.log_softmax(0), ref_logits.detach().log_softmax(0)
     old_log_prob = ((1.0 - stale) * logits + stale * ref_logits).detach().log_softmax(0)
-    # Expectations over the actions of the policy that acted
+    # Expectations over the actions of the policy that sampled them
     chances = old_log_prob.exp()
     losses = [_exact(logits, ref_logits), _exact(ref_logits, logits)]
     losses += [(chances * kl_loss(log_prob, old_log_prob, ref_log_prob, each)).sum() for each in KL_ESTIMATORS]
     losses += [(chances * kl_estimate(log_prob, ref_log_prob, each)).sum() for each in KL_ESTIMATORS]
-    # One backward pass each through what they share
+    # One backward pass each through the shared graph
     gradients = [th.autograd.grad(loss, logits, retain_graph=True)[0] for loss in losses]
     return th.cat(gradients).tolist()
 
 
 def _of_two(logit: th.Tensor) -> th.Tensor:
     """
-    :param logit: Of a right answer against a wrong one
+    :param logit: Logit of a right answer, relative to a wrong one
     :return: Logits of both
     """
     return th.stack([logit, th.zeros_like(logit)])
@@ -89,8 +89,8 @@ def _of_two(logit: th.Tensor) -> th.Tensor:
 def _best(reference: th.Tensor, coefficient: float) -> th.Tensor:
     """
     :param reference: Logit of a right answer under the reference
-    :param coefficient: Of the KL penalty
-    :return: The logit with the greatest reward minus penalty, by bisection of the gradient
+    :param coefficient: Coefficient of the KL penalty
+    :return: The logit that maximises reward minus penalty, by bisection of the gradient
     """
     low, high = reference, reference + 2.0 / coefficient
     for _ in range(30):
@@ -103,13 +103,13 @@ def _best(reference: th.Tensor, coefficient: float) -> th.Tensor:
 
 def reset(success: float, coefficient: float, resets: int) -> list[float]:
     """
-    Where reward minus penalty is greatest, for an answer that is right (reward 1) or wrong (0): with the first reference,
-    and again after each reset.
+    Maximise reward minus penalty for an answer that is right (reward 1) or wrong (0): with the first reference, and again
+    after each reset.
 
     :param success: Probability of a right answer under the first reference
-    :param coefficient: Of the KL penalty
-    :param resets: How many times the policy becomes the reference
-    :return: Probability of a right answer in the end, and the divergence from the last reference
+    :param coefficient: Coefficient of the KL penalty
+    :param resets: Number of times the policy becomes the reference
+    :return: Final probability of a right answer, and the divergence from the last reference
     """
     reference = best = th.tensor(log(success / (1.0 - success)), dtype=th.float64)
     for _ in range(int(resets) + 1):
@@ -120,9 +120,9 @@ def reset(success: float, coefficient: float, resets: int) -> list[float]:
 def references_until(success: float, coefficient: float, wanted: float) -> int:
     """
     :param success: Probability of a right answer under the first reference
-    :param coefficient: Of the KL penalty
-    :param wanted: Probability of a right answer to be passed
-    :return: How many references it takes
+    :param coefficient: Coefficient of the KL penalty
+    :param wanted: Probability of a right answer to be exceeded
+    :return: Number of references needed
     """
     return next(resets + 1 for resets in count() if reset(success, coefficient, resets)[0] > wanted)
 
@@ -130,8 +130,8 @@ def references_until(success: float, coefficient: float, wanted: float) -> int:
 def k(estimator: str, probability: float, ref_probability: float) -> float:
     """
     :param estimator: One of ``KL_ESTIMATORS``
-    :param probability: Of the action under the policy
-    :param ref_probability: Under the reference
+    :param probability: Probability of an action under the policy
+    :param ref_probability: Probability of the action under the reference
     :return: The estimate from this action
     """
     log_prob, ref_log_prob = (th.tensor([log(p)], dtype=th.float64) for p in (probability, ref_probability))

@@ -1,4 +1,4 @@
-"""Bias and noise of estimates of the gradient, exact: every walk through a short corridor is listed."""
+"""Exact bias and noise of gradient estimates, by enumerating all walks through a short corridor."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.lecture.golden import Grid, axis
 
 N_STEPS = 10
-# Of the probability to go to the right in each place. The walk begins in the middle; beyond the right end it pays 1
+# Logits of going right at each position. Walks begin in the middle, and leaving at the right end has a reward of 1
 LOGITS = (0.3, -0.2, 0.1, 0.0, 0.4)
-# How long an estimate's error may be, in lengths of the gradient, where the episodes for it are counted
+# Allowed error of an estimate, in lengths of the gradient, when counting the episodes needed for it
 TARGET = 0.3
 
 
@@ -21,10 +21,10 @@ class Walks(NamedTuple):
     """
     All walks.
 
-    :param probability: (N,)
-    :param places: (N, T)
+    :param probability: (N,) probability of each walk
+    :param places: (N, T) positions
     :param scores: (N, T, P) gradient of the log probability of each action
-    :param rewards: (N, T)
+    :param rewards: (N, T) rewards
     :param mask: (N, T) True at existing steps
     :param values: (N, T) exact values of the states
     """
@@ -39,8 +39,8 @@ class Walks(NamedTuple):
 
 def _paths(n_steps: int) -> list[tuple[int, ...]]:
     """
-    :param n_steps: Most steps
-    :return: Places of each walk, the last one within or just beyond the corridor
+    :param n_steps: Maximum number of steps
+    :return: Positions of each walk, the last one within or just beyond the corridor
     """
     ended: list[tuple[int, ...]] = []
     alive: list[tuple[int, ...]] = [(len(LOGITS) // 2,)]
@@ -54,7 +54,7 @@ def _paths(n_steps: int) -> list[tuple[int, ...]]:
 @cache
 def walks(n_steps: int = N_STEPS) -> Walks:
     """
-    :param n_steps: Most steps
+    :param n_steps: Maximum number of steps
     :return: All walks, their rewards and the exact values
     """
     n_places = len(LOGITS)
@@ -81,7 +81,7 @@ def walks(n_steps: int = N_STEPS) -> Walks:
 
 def true_gradient(n_steps: int = N_STEPS) -> th.Tensor:
     """
-    :param n_steps: Most steps
+    :param n_steps: Maximum number of steps
     :return: (P,) gradient of the expected return
     """
     every = walks(n_steps)
@@ -90,9 +90,9 @@ def true_gradient(n_steps: int = N_STEPS) -> th.Tensor:
 
 def _bias_and_noise(advantages: th.Tensor) -> tuple[float, float]:
     """
-    :param advantages: (N, T)
-    :return: Length of the bias of the gradient, and root of the trace of its covariance for one episode, both in lengths of
-        the true gradient
+    :param advantages: (N, T) advantages
+    :return: Length of the bias of the gradient estimate, and root of the trace of its covariance for one episode, both
+        relative to the length of the true gradient
     """
     every, exact = walks(), true_gradient()
     gradients = (every.scores * advantages[..., None]).sum(1)
@@ -104,8 +104,8 @@ def _bias_and_noise(advantages: th.Tensor) -> tuple[float, float]:
 
 def _residuals(error: float) -> th.Tensor:
     """
-    :param error: 0: the critic is exact; 1: it says the same everywhere, the value of the start
-    :return: (1, N, T)
+    :param error: Error of the critic. 0: exact; 1: it predicts the value of the start everywhere
+    :return: (1, N, T) temporal difference residuals
     """
     every = walks()
     critic = (1 - error) * every.values + error * every.values[0, 0]
@@ -114,8 +114,8 @@ def _residuals(error: float) -> th.Tensor:
 
 def gae_error(lambda_: float, error: float) -> tuple[float, float]:
     """
-    :param lambda_: Of generalised advantage estimation
-    :param error: Of the critic, see :func:`_residuals`
+    :param lambda_: Lambda of generalised advantage estimation
+    :param error: Error of the critic, see :func:`_residuals`
     :return: Bias, noise of one episode
     """
     return _bias_and_noise(discounted_returns_to_go(_residuals(error), walks().mask[None], lambda_)[0])
@@ -123,14 +123,14 @@ def gae_error(lambda_: float, error: float) -> tuple[float, float]:
 
 def k_step_advantages(residuals: th.Tensor, mask: th.Tensor, gamma: float, n_steps: int) -> th.Tensor:
     """
-    The discounted rewards of some steps and the value of the state behind them, minus the value of the first state
-    (A3C, arXiv:1602.01783, section 4): the sum of as many residuals, as all values between cancel.
+    The discounted rewards of ``n_steps`` steps plus the value of the state after them, minus the value of the first state
+    (A3C, arXiv:1602.01783, section 4). This is the sum of as many residuals, as all values in between cancel.
 
     :param residuals: (B, G, T) see :func:`td_residuals`
     :param mask: (B, G, T) True at existing steps
     :param gamma: Discount factor
-    :param n_steps: How many rewards: 1 is a single residual, and the length of the longest episode is Monte Carlo
-    :return: (B, G, T), 0 where ``mask`` is False
+    :param n_steps: Number of rewards: 1 is a single residual, and the length of the longest episode is Monte Carlo
+    :return: (B, G, T) advantages, 0 where ``mask`` is False
     """
     to_go = discounted_returns_to_go(residuals, mask, gamma)
     advantages = to_go.clone()
@@ -141,10 +141,10 @@ def k_step_advantages(residuals: th.Tensor, mask: th.Tensor, gamma: float, n_ste
 
 def k_step_error(k: int, error: float) -> tuple[float, float]:
     """
-    A3C(k): rewards of the steps up to k, then the value.
+    A3C(k): the rewards of the steps up to k, then the value.
 
-    :param k: 0: one reward and the next value
-    :param error: Of the critic, see :func:`_residuals`
+    :param k: Index of the last reward. 0: one reward and the next value
+    :param error: Error of the critic, see :func:`_residuals`
     :return: Bias, noise of one episode
     """
     return _bias_and_noise(k_step_advantages(_residuals(error), walks().mask[None], 1.0, k + 1)[0])
@@ -152,7 +152,7 @@ def k_step_error(k: int, error: float) -> tuple[float, float]:
 
 def plain_error() -> tuple[float, float]:
     """
-    :return: Bias, noise of one episode: its whole return, without baseline
+    :return: Bias, noise of one episode, when using its whole return without a baseline
     """
     every = walks()
     return _bias_and_noise(every.rewards.sum(1, keepdim=True).expand_as(every.rewards))
@@ -161,10 +161,11 @@ def plain_error() -> tuple[float, float]:
 @cache
 def pair_variances(n_steps: int = N_STEPS) -> tuple[float, float]:
     """
-    Of the gradient that a pair of walks alone estimates, each compared with the other.
+    Variances of the gradient estimate from a single pair of walks, each compared with the other.
 
-    :param n_steps: Most steps
-    :return: Variance of its mean given one of the two, and its variance: traces, over the true gradient's squared length
+    :param n_steps: Maximum number of steps
+    :return: Variance of its conditional mean given one of the two walks, and its total variance; both are traces, divided by
+        the squared length of the true gradient
     """
     every, exact = walks(n_steps), true_gradient(n_steps)
     scores, outcomes, n = every.scores.sum(1), every.rewards.sum(1), len(every.probability)
@@ -181,41 +182,41 @@ def pair_variances(n_steps: int = N_STEPS) -> tuple[float, float]:
 
 def group_error(size: int, leave_one_out: int, n_steps: int = N_STEPS) -> tuple[float, float]:
     """
-    Outcomes minus their mean over the group, not divided by their standard deviation. With leave-one-out the estimate is the
-    mean over all pairs of members of what the pair alone would estimate (a U-statistic), so pairs suffice (Hoeffding, 1948).
+    Advantages are outcomes minus their mean over the group, not divided by their standard deviation. With leave-one-out, the
+    estimate is the mean of the estimates from all pairs of members (a U-statistic), so pairs suffice (Hoeffding, 1948).
 
-    :param size: Members of a group
-    :param leave_one_out: Whether the mean is over the other members
-    :param n_steps: Most steps
+    :param size: Number of members per group
+    :param leave_one_out: Whether the mean is only over the other members
+    :param n_steps: Maximum number of steps
     :return: Bias, and noise times the root of the number of episodes
     """
     one, two = pair_variances(n_steps)
     variance = (4 * (size - 2) * one + 2 * two) / (size * (size - 1))
-    # The own outcome is a part of the mean: all of it becomes smaller
+    # As the mean includes the member's own outcome, the whole estimate shrinks
     share = 1.0 if leave_one_out else (size - 1) / size
     return 1 - share, share * (size * variance) ** 0.5
 
 
 def episodes_needed(bias: float, noise: float, target: float = TARGET) -> float:
     """
-    :param bias: In lengths of the gradient
-    :param noise: Of one episode, in the same unit
-    :param target: How long the error may be
-    :return: Episodes of an update, infinite where the bias alone is longer
+    :param bias: Bias of the estimate, relative to the length of the gradient
+    :param noise: Noise of one episode, in the same unit
+    :param target: Allowed error
+    :return: Number of episodes per update, infinite if the bias alone is too large
     """
     return noise**2 / (target**2 - bias**2) if bias < target else float("inf")
 
 
 def one_action(p: float, reward: float, other: float, baseline: float) -> tuple[float, float, float, float, float]:
     """
-    One choice between two actions; the parameter is the logit of the first.
+    A single choice between two actions; the parameter is the logit of the first.
 
     :param p: Probability of the first action
-    :param reward: Of the first action
+    :param reward: Reward of the first action
     :param other: Reward of the second action
-    :param baseline: Subtracted from both
-    :return: What a sample of either action adds to the gradient, their expectation, their standard deviation, and the
-        baseline for which that is least
+    :param baseline: Baseline, subtracted from both rewards
+    :return: Contribution of a sample of each action to the gradient, their expectation and standard deviation, and the
+        baseline that minimises the latter
     """
     logit = th.tensor([p], dtype=th.float64).logit().expand(2).clone().requires_grad_()
     log_probs = th.nn.functional.logsigmoid(th.stack([logit[0], -logit[1]]))
@@ -233,10 +234,10 @@ def one_action(p: float, reward: float, other: float, baseline: float) -> tuple[
 
 def advantage_of_steps(rewards: list[float], values: list[float], gamma: float, lambda_: float) -> list[float]:
     """
-    :param rewards: Of the steps of an episode
-    :param values: Of the states of its steps, and of the state after the last one if that is not the end
+    :param rewards: Rewards of an episode
+    :param values: Values of the states of its steps, and of the state after the last step if the episode has not ended
     :param gamma: Discount factor
-    :param lambda_: Of generalised advantage estimation
+    :param lambda_: Lambda of generalised advantage estimation
     :return: Advantage of each step
     """
     n, of_steps = len(rewards), th.tensor(values, dtype=th.float64)

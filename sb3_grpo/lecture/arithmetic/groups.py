@@ -1,4 +1,4 @@
-"""Groups: advantages, dead groups, and the noise of a mean over few members."""
+"""Groups: advantages, dead groups, and the noise of the mean over a few members."""
 
 from collections.abc import Sequence
 from math import comb, sqrt
@@ -14,11 +14,11 @@ from sb3_grpo.lecture.golden import Grid, axis
 
 def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float) -> list[float]:
     """
-    :param size: Members of a group
+    :param size: Number of members per group
     :param ddof: 1 for the sample standard deviation, 0 for the population's
-    :param leave_one_out: Whether a member is left out of the mean that it is compared with
-    :param scale: Number of the standard deviation in ``SCALES``
-    :param rewards: Of all members, one group after the other
+    :param leave_one_out: Whether the mean that a member is compared with leaves this member out
+    :param scale: Index of the standard deviation in ``SCALES``
+    :param rewards: Rewards of all members, one group after the other
     :return: Their advantages
     """
     table = th.tensor(rewards, dtype=th.float64).reshape(-1, size, 1)
@@ -32,18 +32,18 @@ def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float)
 
 def live(size: int, *rewards: float) -> list[float]:
     """
-    :param size: Members of a group
-    :param rewards: Of all members, one group after the other
-    :return: Of each group 1 if there is something to learn, 0 if it is dead
+    :param size: Number of members per group
+    :param rewards: Rewards of all members, one group after the other
+    :return: For each group, 1 if there is something to learn, 0 if it is dead
     """
     return live_groups(th.tensor(rewards, dtype=th.float64).reshape(-1, size)).double().tolist()
 
 
 def group_noise(success: float, size: int) -> tuple[float, float]:
     """
-    :param success: Probability that an answer is right: its reward is 1, otherwise 0
-    :param size: Members of a group
-    :return: Standard deviation of the mean of a group, and the probability of a dead group: sums over how many are right
+    :param success: Probability of a right answer, which has a reward of 1; that of a wrong one is 0
+    :param size: Number of members per group
+    :return: Standard deviation of a group's mean, and probability of a dead group, as sums over the number of right answers
     """
     counts = range(size + 1)
     table = th.tensor([[float(member < count) for member in range(size)] for count in counts], dtype=th.float64)
@@ -55,10 +55,10 @@ def group_noise(success: float, size: int) -> tuple[float, float]:
 
 def advantages(rewards: Sequence[float], ddof: int = 1, scale: str = "group", leave_one_out: bool = False) -> list[float]:
     """
-    :param rewards: Of one group
+    :param rewards: Rewards of one group
     :param ddof: 1 for the sample standard deviation, 0 for the population's
     :param scale: One of ``SCALES``
-    :param leave_one_out: Whether a member is left out of the mean that it is compared with
+    :param leave_one_out: Whether the mean that a member is compared with leaves this member out
     :return: Advantages
     """
     return group(len(rewards), ddof, leave_one_out, SCALES.index(scale), *rewards)
@@ -66,10 +66,10 @@ def advantages(rewards: Sequence[float], ddof: int = 1, scale: str = "group", le
 
 def upweight(n_live: int, n_groups: int, size: int = 4) -> float:
     """
-    :param n_live: Groups that are left
-    :param n_groups: Groups that were drawn
-    :param size: Members of a group, one step each
-    :return: How many times as much a step weighs once the dead groups are left out
+    :param n_live: Number of groups left
+    :param n_groups: Number of groups drawn
+    :param size: Number of members per group, with one step each
+    :return: Factor by which the weight of a step grows when the dead groups are left out
     """
     left, all_steps = th.arange(n_live * size), th.arange(n_groups * size)
     return (step_weights(left, len(left), "step")[0] / step_weights(all_steps, len(all_steps), "step")[0]).item()

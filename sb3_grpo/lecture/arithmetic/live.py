@@ -1,4 +1,4 @@
-"""Learning in the page: advantages, and updates of PPO, GRPO and DAPO on random batches, by SB3, torch and this package."""
+"""Training in the page: advantages and updates of PPO, GRPO and DAPO on random batches, by SB3, PyTorch and this package."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +20,14 @@ from sb3_grpo.lecture.golden import Grid
 
 ALGORITHMS = ("PPO", "GRPO", "DAPO")
 HIDDEN = (3, 2)
-# Steps of a run in the page
+# Number of steps of a run in the page
 BUDGET = 60_000
 LEARNING_RATE, CLIP_LOW, ENT_COEF, VF_COEF, MAX_GRAD_NORM = 0.1, 0.2, 0.01, 0.5, 0.5
 
 
 class Chance:
     """
-    The page's random numbers: mulberry32.
+    The page's random number generator: mulberry32.
 
     :param seed: Seed
     """
@@ -37,8 +37,8 @@ class Chance:
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """
-        :param low: Least value
-        :param high: Greatest value
+        :param low: Lower bound
+        :param high: Upper bound
         :return: A number between them
         """
         self._state = (self._state + 0x6D2B79F5) & 0xFFFFFFFF
@@ -48,25 +48,25 @@ class Chance:
 
     def below(self, n: int) -> int:
         """
-        :param n: How many values there are
-        :return: One of 0 to n - 1
+        :param n: Number of possible values
+        :return: An integer from 0 to n - 1
         """
         return int(n * self.uniform())
 
     def uniforms(self, n: int, low: float, high: float) -> th.Tensor:
         """
-        :param n: How many
-        :param low: Least value
-        :param high: Greatest value
-        :return: (n,) double precision
+        :param n: Number of values
+        :param low: Lower bound
+        :param high: Upper bound
+        :return: (n,) values in double precision
         """
         return th.tensor([self.uniform(low, high) for _ in range(n)], dtype=th.float64)
 
 
 def random_groups(chance: Chance) -> tuple[th.Tensor, th.Tensor]:
     """
-    :param chance: Draws them
-    :return: (3, 3, 6) rewards and mask. The members of the last group all did the same
+    :param chance: Random number generator
+    :return: (3, 3, 6) rewards and mask. All members of the last group are identical
     """
     episodes = [[chance.uniform(-1, 1) for _ in range(1 + chance.below(6))] for _ in range(6)] + [[1.0, 1.0]] * 3
     rewards, mask = th.zeros(9, 6, dtype=th.float64), th.zeros(9, 6, dtype=th.bool)
@@ -78,10 +78,10 @@ def random_groups(chance: Chance) -> tuple[th.Tensor, th.Tensor]:
 
 def advantages(seed: int, kind: int, gamma: float, scale: int) -> list[float]:
     """
-    :param seed: Of the groups
+    :param seed: Seed of the groups
     :param kind: 0: outcome, 1: return to go
     :param gamma: Discount factor
-    :param scale: Whose standard deviation they are divided by, 0: the group's, 1: the batch's
+    :param scale: Standard deviation by which they are divided, 0: of the group, 1: of the batch
     :return: Advantages of all steps
     """
     rewards, mask = random_groups(Chance(seed))
@@ -91,7 +91,7 @@ def advantages(seed: int, kind: int, gamma: float, scale: int) -> list[float]:
 
 def gae(seed: int, gamma: float, gae_lambda: float) -> list[float]:
     """
-    :param seed: Of rewards, values, and ends of episodes
+    :param seed: Seed of rewards, values and ends of episodes
     :param gamma: Discount factor
     :param gae_lambda: Factor of GAE
     :return: SB3's advantages
@@ -100,7 +100,7 @@ def gae(seed: int, gamma: float, gae_lambda: float) -> list[float]:
     rewards, values = chance.uniforms(n, -1, 1).numpy(), chance.uniforms(n + 1, -2, 2)
     ends = np.array([chance.below(4) == 0 for _ in range(n)])
     buffer = RolloutBuffer(n, spaces.Box(-1, 1, (1,)), spaces.Discrete(2), gae_lambda=gae_lambda, gamma=gamma)
-    # Its own are in single precision
+    # Replace the buffer's own arrays, which are in single precision
     buffer.rewards, buffer.values, buffer.advantages = rewards[:, None], values[:n, None].numpy(), np.zeros((n, 1))
     buffer.episode_starts = np.concatenate([[False], ends[:-1]])[:, None].astype(np.float64)
     buffer.compute_returns_and_advantage(values[n:], ends[-1:])
@@ -109,10 +109,10 @@ def gae(seed: int, gamma: float, gae_lambda: float) -> list[float]:
 
 class Layers(NamedTuple):
     """
-    A network, tanh between its layers.
+    A network with tanh between its layers.
 
-    :param sizes: Of the layers
-    :param weights: All of them in one tensor
+    :param sizes: Sizes of the layers
+    :param weights: All weights in one tensor
     """
 
     sizes: Sequence[int]
@@ -130,23 +130,23 @@ class Layers(NamedTuple):
 
 def n_weights(sizes: Sequence[int]) -> int:
     """
-    :param sizes: Of the layers of a network
-    :return: How many weights it has
+    :param sizes: Sizes of the layers of a network
+    :return: Number of its weights
     """
     return sum((n + 1) * m for n, m in pairwise(sizes))
 
 
 class Batch(NamedTuple):
     """
-    Steps to learn from. The last one is for PPO alone, the weights for the others.
+    Steps to learn from.
 
-    :param observations: (N, 4)
-    :param actions: (N,)
-    :param old_log_prob: (N,)
-    :param ref_log_prob: (N,)
-    :param advantages: (N,)
-    :param weights: (N,)
-    :param returns: (N,)
+    :param observations: (N, 4) observations
+    :param actions: (N,) actions
+    :param old_log_prob: (N,) log probabilities of the actions when they were sampled
+    :param ref_log_prob: (N,) log probabilities under the reference policy
+    :param advantages: (N,) advantages
+    :param weights: (N,) weights of the steps in the loss, for GRPO and DAPO
+    :param returns: (N,) returns, for PPO
     """
 
     observations: th.Tensor
@@ -160,9 +160,9 @@ class Batch(NamedTuple):
 
 def random_batch(name: str, chance: Chance) -> tuple[th.Tensor, Batch]:
     """
-    :param name: Of the algorithm
-    :param chance: Draws everything
-    :return: Weights of the networks, and steps
+    :param name: Name of the algorithm
+    :param chance: Random number generator
+    :return: Weights of the networks, and a batch of steps
     """
     rewards, mask = random_groups(chance)
     if name == "DAPO":
@@ -188,9 +188,9 @@ def random_batch(name: str, chance: Chance) -> tuple[th.Tensor, Batch]:
 
 def loss_of(name: str, weights: th.Tensor, batch: Batch, part: slice) -> th.Tensor:
     """
-    :param name: Of the algorithm
-    :param weights: Of the networks
-    :param batch: Steps
+    :param name: Name of the algorithm
+    :param weights: Weights of the networks
+    :param batch: Batch of steps
     :param part: The minibatch, one of two
     :return: Its loss
     """
@@ -212,7 +212,7 @@ def loss_of(name: str, weights: th.Tensor, batch: Batch, part: slice) -> th.Tens
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """Inside the ``with`` block new tensors are in double precision."""
+    """Inside the ``with`` block, new tensors are in double precision."""
     before = th.get_default_dtype()
     th.set_default_dtype(th.float64)
     try:
@@ -226,8 +226,8 @@ def learn(algorithm: int, seed: int) -> list[float]:
     Three steps of Adam on two minibatches.
 
     :param algorithm: 0: PPO, 1: GRPO, 2: DAPO
-    :param seed: Of networks and steps
-    :return: The losses, the gradient of the first, and the weights after the third
+    :param seed: Seed of networks and steps
+    :return: The losses, the gradient of the first step, and the weights after the third
     """
     name = ALGORITHMS[algorithm]
     with double_precision():
@@ -250,7 +250,7 @@ def learn(algorithm: int, seed: int) -> list[float]:
 
 def entropy(probability: float) -> float:
     """
-    :param probability: Of one of two actions
+    :param probability: Probability of one of two actions
     :return: Entropy of the policy, in nats
     """
     return th.distributions.Bernoulli(th.tensor(probability, dtype=th.float64)).entropy().item()
@@ -258,10 +258,10 @@ def entropy(probability: float) -> float:
 
 def recorded(learning_rate: str, clip: int, algorithm: str) -> str:
     """
-    :param learning_rate: Of one of the recorded examples
-    :param clip: Whether the ratio is clipped there
+    :param learning_rate: Learning rate of a recorded example
+    :param clip: Whether this example clips the ratio
     :param algorithm: PPO, GRPO or DAPO
-    :return: The last returns of the three seeds, in words
+    :return: The last returns of the three seeds, as text
     """
     examples = json.loads((files("sb3_grpo.lecture") / "data" / "live.json").read_text("utf-8"))
     settings = learning_rate, clip

@@ -1,4 +1,4 @@
-"""The ratios of a recorded update, and what is cut off."""
+"""The ratios of a recorded update, and which gradients are cut off."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ def judged(
     log_prob: float, old_log_prob: float, advantage: float, clip_low: float, clip_high: float
 ) -> tuple[float, float, float]:
     """
-    :param log_prob: Of the action now
-    :param old_log_prob: Of the action when it was sampled
-    :param advantage: Of the action
+    :param log_prob: Current log probability of the action
+    :param old_log_prob: Log probability of the action when it was sampled
+    :param advantage: Advantage of the action
     :param clip_low: How far the ratio may fall below 1
     :param clip_high: How far the ratio may rise above 1
-    :return: Ratio, and whether its gradient is cut off below, and above
+    :return: Ratio, and whether its gradient is cut off below and above
     """
     ratio = th.tensor([log_prob - old_log_prob], dtype=th.float64).exp()
     below, above = cut_off(ratio, th.tensor([advantage], dtype=th.float64), clip_low, clip_high)

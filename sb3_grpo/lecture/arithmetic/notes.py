@@ -1,4 +1,4 @@
-"""Numbers of the tables that compare the algorithms, and of what lecture notes get wrong."""
+"""Numbers for the tables that compare the algorithms, and for common mistakes in lecture notes."""
 
 import inspect
 import math
@@ -22,7 +22,7 @@ def relative(outcomes: Sequence[float], ddof: int = 1) -> list[float]:
     """
     :param outcomes: Rewards of a group's members
     :param ddof: 1 for the sample and 0 for the population standard deviation
-    :return: (R - mean) / std of each
+    :return: (R - mean) / std of each member
     """
     rewards = th.tensor(outcomes, dtype=th.float64)[None, :, None]
     return group_advantages(rewards, th.ones_like(rewards, dtype=th.bool), ddof=ddof)[0, :, 0].tolist()
@@ -38,10 +38,10 @@ def is_live(outcomes: Sequence[float]) -> bool:
 
 def share_of_step(lengths: Sequence[int], which: int, mode: str) -> float:
     """
-    :param lengths: Of the episodes of a group, in steps
-    :param which: One of them
+    :param lengths: Lengths of the episodes of a group, in steps
+    :param which: Index of an episode
     :param mode: "episode" or "step", as in ``loss_average``
-    :return: How much each of its steps counts, all together being 1
+    :return: Weight of each of its steps, where the weights of all steps sum to 1
     """
     episode = th.repeat_interleave(th.arange(len(lengths)), th.tensor(lengths))
     return step_weights(episode, len(lengths), mode)[episode == which][0].item()
@@ -49,7 +49,7 @@ def share_of_step(lengths: Sequence[int], which: int, mode: str) -> float:
 
 def changed_defaults() -> dict[str, tuple[Any, Any]]:
     """
-    :return: Parameters of which GRPO and DAPO have different defaults, and both
+    :return: Parameters with different defaults in GRPO and DAPO, and both defaults
     """
     grpo, dapo = (inspect.signature(cls.__init__).parameters for cls in (GRPO, DAPO))
     named = (name for name in dapo if name in grpo and name != "kwargs")
@@ -59,8 +59,8 @@ def changed_defaults() -> dict[str, tuple[Any, Any]]:
 def n_parameters(algo: str, width: int = 64) -> int:
     """
     :param algo: "ppo" or "grpo"
-    :param width: Units of each of the two hidden layers
-    :return: How many numbers the networks for CartPole hold
+    :param width: Number of units in each of the two hidden layers
+    :return: Number of parameters of the networks for CartPole
     """
     settings: dict[str, Any] = dict(policy_kwargs={"net_arch": [width, width]}, device="cpu")
     model: Any = PPO("MlpPolicy", "CartPole-v1", **settings) if algo == "ppo" else GRPO("MlpPolicy", "CartPole-v1", **settings)
@@ -70,7 +70,7 @@ def n_parameters(algo: str, width: int = 64) -> int:
 def kl(p: Sequence[float], q: Sequence[float]) -> float:
     """
     :param p: Probabilities
-    :param q: Probabilities of the same
+    :param q: Probabilities of the same outcomes
     :return: KL(p || q), in nats
     """
     return sum(each * math.log(each / other) for each, other in zip(p, q, strict=True))
@@ -78,10 +78,10 @@ def kl(p: Sequence[float], q: Sequence[float]) -> float:
 
 def kl_of_natural_step(delta: float, inverse: bool) -> float:
     """
-    A step on two parameters with Fisher matrix diag(4, 1) and gradient (1, 1).
+    A natural gradient step on two parameters with Fisher matrix diag(4, 1) and gradient (1, 1).
 
-    :param delta: KL that is allowed
-    :param inverse: Whether the length of the step has the inverse of the Fisher matrix in it, as it must
+    :param delta: Allowed KL
+    :param inverse: Whether the step size uses the inverse of the Fisher matrix, as it must
     :return: KL of the step, to second order
     """
     fisher, gradient = np.diag([4.0, 1.0]), np.ones(2)

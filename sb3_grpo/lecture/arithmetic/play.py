@@ -1,4 +1,4 @@
-"""The tasks that the page plays, by Gymnasium, and its agents, by the package's policies."""
+"""The tasks played in the page, computed by Gymnasium, and its agents, computed by the package's policies."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ def _start(name: str, chance: Chance) -> list[float]:
 
 def random_episode(name: str) -> Callable[..., list[float]]:
     """
-    :param name: Of the task
-    :return: Function from a seed and a number of steps to what Gymnasium returns for the last of them: observation, reward,
-        whether the episode ended, which ends it earlier
+    :param name: Name of the task
+    :return: Function of a seed and a number of steps. It returns observation, reward and whether the episode ended, as given
+        by Gymnasium for the last of the steps, or for the one that ended the episode
     """
 
     def last_step(seed: int, steps: int) -> list[float]:
@@ -50,7 +50,7 @@ def random_episode(name: str) -> Callable[..., list[float]]:
 
 def load_agent(name: str, kind: str) -> ActorPolicy:
     """
-    :param name: Of the task
+    :param name: Name of the task
     :param kind: "trained" or "untrained"
     :return: The package's policy with the page's weights
     """
@@ -67,8 +67,8 @@ def load_agent(name: str, kind: str) -> ActorPolicy:
 
 def policies() -> Callable[..., list[float]]:
     """
-    :return: Function from a task, a kind of agent and a seed to what the network says of a random observation: logits of the
-        actions, or their mean, in double precision
+    :return: Function of a task, a kind of agent and a seed. It returns the output of the network for a random observation:
+        logits of the actions, or their mean, in double precision
     """
     loaded: dict[tuple[int, int], Any] = {}
 

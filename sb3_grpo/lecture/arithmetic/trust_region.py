@@ -1,8 +1,8 @@
 """
 Steps of the vanilla, the natural and the clipped gradient on two states (after Kakade, A natural policy gradient, 2001).
 
-In the first state "stay" pays 1, in the second 2; "go" changes the state and pays nothing. The parameters are the logits of
-"stay" in either state, and episodes begin in the first.
+"stay" has a reward of 1 in the first state and 2 in the second; "go" switches the state and has no reward. The parameters are
+the logits of "stay" in each state, and episodes begin in the first.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from sb3_grpo.lecture.golden import Grid, axis
 
 GAMMA = 0.9
 PAYS = (1.0, 2.0)
-# Beyond, a probability is 0 or 1 for all that a picture shows
+# Limit of the logits: beyond it, a probability cannot be told from 0 or 1 in a picture
 REACH = 6.0
 N_EPOCHS = 10
 Point = tuple[float, float]
@@ -26,12 +26,12 @@ Point = tuple[float, float]
 
 class Facts(NamedTuple):
     """
-    What is true of a policy.
+    Exact properties of a policy.
 
-    :param stay: (2,) probability to stay
-    :param values: (2,)
-    :param visits: (2,) discounted number of visits, 1 / (1 - gamma) in sum
-    :param advantages: (2, 2) of staying and of going
+    :param stay: (2,) probability of staying in each state
+    :param values: (2,) value of each state
+    :param visits: (2,) discounted number of visits, which sum to 1 / (1 - gamma)
+    :param advantages: (2, 2) advantages of staying and of going
     """
 
     stay: np.ndarray
@@ -43,14 +43,14 @@ class Facts(NamedTuple):
 def facts(theta: Point) -> Facts:
     """
     :param theta: Logits
-    :return: What is true of the policy
+    :return: Exact properties of the policy
     """
     stay = 1 / (1 + np.exp(-np.asarray(theta)))
     moves = np.array([[stay[0], 1 - stay[0]], [1 - stay[1], stay[1]]])
     system = np.eye(2) - GAMMA * moves
     values = np.linalg.solve(system, stay * PAYS)
     visits = np.linalg.solve(system.T, np.array([1.0, 0.0]))
-    # One step from each state by each action, then the value of where it leads
+    # One step from each state with each action, then the value of the next state
     rewards = th.tensor([[[PAYS[0]], [0.0]], [[PAYS[1]], [0.0]]], dtype=th.float64)
     here = th.tensor(values)[:, None, None].expand(2, 2, 1)
     after = th.tensor(np.array([values, values[::-1]]).T.copy())
@@ -61,7 +61,7 @@ def facts(theta: Point) -> Facts:
 def _distribution(theta: th.Tensor) -> CategoricalDistribution:
     """
     :param theta: (2,) logits
-    :return: Of staying and going in both states
+    :return: Distribution of staying and going in both states
     """
     return CategoricalDistribution(2).proba_distribution(th.stack([theta, th.zeros_like(theta)], 1))
 
@@ -69,8 +69,8 @@ def _distribution(theta: th.Tensor) -> CategoricalDistribution:
 def _kls(theta: th.Tensor, new: th.Tensor) -> th.Tensor:
     """
     :param theta: (2,) logits of the old policy
-    :param new: (2,) of the new one
-    :return: (2,) KL of the old from the new policy in each state
+    :param new: (2,) logits of the new policy
+    :return: (2,) KL(old || new) in each state
     """
     return exact_kl(_distribution(theta), _distribution(new))
 
@@ -78,9 +78,9 @@ def _kls(theta: th.Tensor, new: th.Tensor) -> th.Tensor:
 def _surrogate(theta: th.Tensor, new: th.Tensor, epsilon: float) -> th.Tensor:
     """
     :param theta: (2,) logits of the old policy
-    :param new: (2,) of the new one
+    :param new: (2,) logits of the new policy
     :param epsilon: Clip range
-    :return: What PPO maximises, as an expectation: over the visits and the actions of the old policy
+    :return: PPO's objective, to be maximised, as an expectation over the visits and actions of the old policy
     """
     of = facts((theta[0].item(), theta[1].item()))
     old, now = (th.stack([each.sigmoid(), (-each).sigmoid()], 1) for each in (theta, new))
@@ -92,7 +92,7 @@ def _surrogate(theta: th.Tensor, new: th.Tensor, epsilon: float) -> th.Tensor:
 def gradient(theta: Point) -> np.ndarray:
     """
     :param theta: Logits
-    :return: (2,) of the expected return, by the clipped surrogate at ratio 1
+    :return: (2,) gradient of the expected return, as that of the clipped surrogate at ratio 1
     """
     old = th.tensor(theta, dtype=th.float64)
     new = old.clone().requires_grad_()
@@ -104,7 +104,7 @@ def gradient(theta: Point) -> np.ndarray:
 def fisher(theta: Point) -> np.ndarray:
     """
     :param theta: Logits
-    :return: (2, 2) Hessian of the mean KL at the policy itself, over normalised visits
+    :return: (2, 2) Hessian, at the policy itself, of the KL averaged over normalised visits
     """
     old, weights = th.tensor(theta, dtype=th.float64), th.tensor((1 - GAMMA) * facts(theta).visits)
     hessian: Any = th.autograd.functional.hessian(lambda new: (weights * _kls(old, new)).sum(), old)
@@ -115,9 +115,9 @@ def natural_direction(gradient: np.ndarray, fisher: np.ndarray, delta: float) ->
     """
     Largest linear gain within a quadratic KL: ``alpha F^-1 g`` with ``alpha = sqrt(2 delta / g' F^-1 g)``.
 
-    :param gradient: (d,)
-    :param fisher: (d, d)
-    :param delta: How far to go, in nats
+    :param gradient: (d,) gradient
+    :param fisher: (d, d) Fisher matrix
+    :param delta: Quadratic KL of the step, in nats
     :return: (d,) the step
     """
     direction = np.linalg.solve(fisher, gradient)
@@ -127,7 +127,7 @@ def natural_direction(gradient: np.ndarray, fisher: np.ndarray, delta: float) ->
 def _within(theta: np.ndarray) -> Point:
     """
     :param theta: Logits
-    :return: The same within the picture
+    :return: The logits, clipped to the range of the picture
     """
     first, second = np.clip(theta, -REACH, REACH).tolist()
     return first, second
@@ -137,8 +137,8 @@ def natural_step(first: float, second: float, delta: float) -> Point:
     """
     :param first: Logit in the first state
     :param second: Logit in the second state
-    :param delta: KL of a step, to second order
-    :return: Logits after it
+    :param delta: KL of the step, to second order
+    :return: Logits after the step
     """
     theta = first, second
     return _within(theta + natural_direction(gradient(theta), fisher(theta), delta))
@@ -158,7 +158,7 @@ def clipped_step(first: float, second: float, rate: float, epsilon: float) -> Po
     """
     :param first: Logit in the first state
     :param second: Logit in the second state
-    :param rate: Learning rate of all epochs together
+    :param rate: Total learning rate of all epochs
     :param epsilon: Clip range
     :return: Logits after ten epochs on the clipped surrogate, each with a tenth of the learning rate
     """
@@ -176,7 +176,8 @@ def two_states(first: float, second: float) -> list[float]:
     """
     :param first: Logit in the first state
     :param second: Logit in the second state
-    :return: Return, visits of both states, advantages (stay, go in the first; in the second), gradient, Fisher's diagonal
+    :return: Return, visits of both states, advantages (stay and go in the first state, then in the second), gradient, and
+        diagonal of the Fisher matrix
     """
     of = facts((first, second))
     diagonal = np.diag(fisher((first, second)))
@@ -187,13 +188,13 @@ def step_facts(first: float, second: float, new_first: float, new_second: float)
     """
     :param first: Logit in the first state
     :param second: Logit in the second state
-    :param new_first: After the step
-    :param new_second: After the step
-    :return: Mean KL, largest KL, what the surrogate expects of the return, what theory promises at least, and the return
+    :param new_first: Logit in the first state after the step
+    :param new_second: Logit in the second state after the step
+    :return: Mean KL, largest KL, return predicted by the surrogate, its lower bound by theory, and the actual return
     """
     old, new = th.tensor([first, second], dtype=th.float64), th.tensor([new_first, new_second], dtype=th.float64)
     of, kls = facts((first, second)), _kls(old, new)
-    # Without a clip range that is ever reached
+    # With a clip range that is never reached
     expected = of.values[0] + _surrogate(old, new, 1e9).item()
     worst = 4 * np.abs(of.advantages).max() * GAMMA / (1 - GAMMA) ** 2 * kls.max().item()
     mean = ((1 - GAMMA) * of.visits) @ kls.numpy()
@@ -202,9 +203,10 @@ def step_facts(first: float, second: float, new_first: float, new_second: float)
 
 def gained(old: Point, new: Point) -> float:
     """
-    :param old: Logits
-    :param new: Logits of another policy
-    :return: Its advantages over the old one in the states that it visits itself: the performance difference lemma
+    :param old: Logits of the old policy
+    :param new: Logits of the new policy
+    :return: Expected advantages, under the old policy, of the new policy's actions in the states that the new policy visits:
+        the performance difference lemma
     """
     of, after = facts(old), facts(new)
     actions = np.stack([after.stay, 1 - after.stay], 1)
@@ -214,8 +216,8 @@ def gained(old: Point, new: Point) -> float:
 def mixture(theta: Point, share: float) -> tuple[float, float, float]:
     """
     :param theta: Logits of a policy
-    :param share: Of the greedy policy in the mixture with it
-    :return: Return of the mixture, what the surrogate expects of it, and what Kakade and Langford promise at least
+    :param share: Share of the greedy policy in the mixture
+    :return: Return of the mixture, its prediction by the surrogate, and Kakade and Langford's lower bound
     """
     of = facts(theta)
     greedy = of.advantages.argmax(1) == 0
@@ -230,7 +232,7 @@ def mixture(theta: Point, share: float) -> tuple[float, float, float]:
 def promised_delta(theta: Point) -> float:
     """
     :param theta: Logits
-    :return: Largest KL of a natural step for which theory promises that it does no harm
+    :return: Largest KL of a natural step for which theory guarantees that the return does not decrease
     """
     low, high = 0.0, 1.0
     for _ in range(60):
@@ -244,9 +246,9 @@ def promised_delta(theta: Point) -> float:
 def updates(theta: Point, step: Any, n: int) -> Point:
     """
     :param theta: Logits
-    :param step: From logits to logits
-    :param n: How many steps
-    :return: Logits after them
+    :param step: Function from logits to logits
+    :param n: Number of steps
+    :return: Logits after the steps
     """
     for _ in range(n):
         theta = step(*theta)
@@ -255,9 +257,9 @@ def updates(theta: Point, step: Any, n: int) -> Point:
 
 def adapted(kl: float, kl_target: float = 0.01, kl_coef: float = 0.04) -> float:
     """
-    :param kl: Measured after an update
-    :param kl_target: Aimed at
-    :param kl_coef: Before
+    :param kl: KL measured after an update
+    :param kl_target: Target KL
+    :param kl_coef: Coefficient of the penalty before
     :return: Coefficient of the penalty afterwards
     """
     return adapt_kl_coef(kl_coef, kl, kl_target)

@@ -1,4 +1,4 @@
-"""What DAPO changes: how much each step weighs, what becomes of long episodes, and its loss as verl writes it."""
+"""DAPO's changes: the weights of steps, the treatment of long episodes, and the loss as written in verl."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from sb3_grpo.lecture.golden import Grid
 
 def loss_weights(mode: int, constant_length: float, limit: float, *lengths: float) -> list[float]:
     """
-    :param mode: Number of the average in ``LOSS_WEIGHTS``
-    :param constant_length: What Dr. GRPO divides the sum over an episode by
+    :param mode: Index of the average in ``LOSS_WEIGHTS``
+    :param constant_length: Constant by which Dr. GRPO divides the sum over an episode
     :param limit: Longer episodes are left out
-    :param lengths: Of the episodes, in steps
-    :return: Of each episode the weight of one step
+    :param lengths: Lengths of the episodes, in steps
+    :return: For each episode, the weight of one step
     """
     n_steps = th.tensor(lengths, dtype=th.long)
     episode = th.repeat_interleave(th.arange(len(lengths)), n_steps)
@@ -27,10 +27,10 @@ def loss_weights(mode: int, constant_length: float, limit: float, *lengths: floa
 
 def overlong(length: float, max_length: float, cache_length: float) -> list[float]:
     """
-    :param length: Of an episode, in steps
-    :param max_length: From which on the penalty is full
-    :param cache_length: Over which it grows
-    :return: The soft punishment
+    :param length: Length of an episode, in steps
+    :param max_length: Length from which the full penalty applies
+    :param cache_length: Number of steps up to ``max_length`` over which the penalty grows
+    :return: The soft overlong punishment
     """
     lengths = th.tensor([length], dtype=th.float64)
     return soft_overlong_penalty(lengths, int(max_length), int(cache_length)).tolist()
@@ -39,9 +39,9 @@ def overlong(length: float, max_length: float, cache_length: float) -> list[floa
 def step_weight(mode: str, lengths: Sequence[int], episode: int = 0, constant_length: float = 10.0) -> float:
     """
     :param mode: One of ``LOSS_WEIGHTS``
-    :param lengths: Of the episodes, in steps
-    :param episode: Which of them
-    :param constant_length: What Dr. GRPO divides the sum over an episode by
+    :param lengths: Lengths of the episodes, in steps
+    :param episode: Index of an episode
+    :param constant_length: Constant by which Dr. GRPO divides the sum over an episode
     :return: The weight of one of its steps
     """
     return loss_weights(LOSS_WEIGHTS.index(mode), constant_length, max(lengths), *lengths)[episode]
@@ -49,10 +49,10 @@ def step_weight(mode: str, lengths: Sequence[int], episode: int = 0, constant_le
 
 def penalty(length: float, max_length: int = 20480, cache_length: int = 4096) -> float:
     """
-    :param length: Of an episode, in steps
-    :param max_length: From which on the penalty is full
-    :param cache_length: Over which it grows
-    :return: The soft punishment
+    :param length: Length of an episode, in steps
+    :param max_length: Length from which the full penalty applies
+    :param cache_length: Number of steps up to ``max_length`` over which the penalty grows
+    :return: The soft overlong punishment
     """
     return overlong(length, max_length, cache_length)[0]
 
@@ -60,10 +60,10 @@ def penalty(length: float, max_length: int = 20480, cache_length: int = 4096) ->
 def verl(ratio: float, advantage: float, cliprange_low: float = 0.2, cliprange_high: float = 0.28) -> float:
     """
     :param ratio: Probability ratio of a step
-    :param advantage: Of the step
+    :param advantage: Advantage of the step
     :param cliprange_low: How far the ratio may fall below 1
     :param cliprange_high: How far the ratio may rise above 1
-    :return: Its loss, by the lines of verl
+    :return: Its loss, computed as in verl
     """
     ratios, advantages = th.tensor([ratio], dtype=th.float64), th.tensor([advantage], dtype=th.float64)
     pg_losses1 = -advantages * ratios
