@@ -281,7 +281,7 @@ def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.Capt
     lines._on_training_start()
     lines.num_timesteps = 700
     lines._on_step()
-    assert re.match(r"700 of 200 steps after \d+ s, until the last groups are complete", capsys.readouterr().out)
+    assert re.match(r"700 of 200 steps after \d+ s, completing the last groups", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
