@@ -241,8 +241,8 @@ class ProgressLines(BaseCallback):
 def is_own_error(error: Exception) -> bool:
     """
     :param error: an exception from training
-    :return: whether this package raised it deliberately (an episode that never ends, a policy with NaN): its message needs no
-        traceback, unlike that of a bug
+    :return: whether this package raised it deliberately (an episode that never ends, weights that are not finite): its message
+        needs no traceback, unlike that of a bug
     """
     # Errors of one environment copy are wrapped in an EnvironmentFault that names the copy
     said = error.__cause__ if isinstance(error, EnvironmentFault) else error
