@@ -1,4 +1,4 @@
-# The virtual environment, and the Python that makes it
+# The virtual environment, and the Python that creates it
 VENV ?= .venv
 PYTHON ?= python3
 
@@ -13,11 +13,11 @@ REQUIREMENTS := pyproject.toml constraints.txt
 run: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo train --algo dapo --env CartPole-v1 --timesteps 100000
 
-# A small transformer that learns to add from whether its answers are right
+# Train a small transformer to add, rewarded for right answers
 text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
-# A process per core. The slow tests: make test-slow; the long code blocks of the pages: make docs-long
+# One process per core. Slow tests: make test-slow; long code blocks of the pages: make docs-long
 test: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
@@ -35,12 +35,12 @@ format: $(DEV_INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The site, to open as docs/_build/html/index.html: warnings and broken internal links are errors
+# Build the site in docs/_build/html/index.html. Warnings and broken internal links are errors
 docs: $(DEV_INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python -m pytest -q tests/docs/test_links.py
 
-# The code blocks of the pages that take longer than the tests may
+# Code blocks of the pages that are too slow for make test
 docs-long: $(DEV_INSTALLED)
 	$(BIN)/python -m pytest tests/docs/test_code_blocks.py -m slow
 
@@ -57,7 +57,7 @@ $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	@touch $@ $(RUN_INSTALLED)
 
-# Debian's python3 comes without what makes virtual environments, and leaves a half-made one behind
+# Debian's python3 cannot create virtual environments without python3-venv, and leaves a broken one behind
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'sb3-grpo needs Python 3.11 or newer: make PYTHON=python3.13'; exit 1; }

@@ -1,4 +1,4 @@
-"""What the commands share: options, errors, and what they print."""
+"""Shared by the commands: options, errors and output."""
 
 import argparse
 import difflib
@@ -29,37 +29,37 @@ if TYPE_CHECKING:
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
-# What the environments of a package need, by the beginning of their entry point
+# The extra that environments need, by the prefix of their entry point
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
-# What is imported in addition to the module that registers them: without it, they cannot be learned
+# Games by the module that registers them: their extra, and further modules without which they cannot be trained on
 _NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
 
-# Constructor parameters with an option of their own, or that no Python literal can express
+# Constructor parameters that have their own option or cannot be written as a Python literal
 _NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 OK, USAGE_ERROR, INTERRUPTED = 0, 2, 130
 
 
 class UsageError(Exception):
-    """A mistake of the user, who needs the message and not the traceback."""
+    """A user error: its message is printed without a traceback."""
 
 
 def say(*parts: str | Text, stderr: bool = False) -> None:
     """
     Print a line.
 
-    :param parts: what it consists of
-    :param stderr: print it there instead of stdout
+    :param parts: the parts of the line
+    :param stderr: whether to print to stderr instead of stdout
     """
-    # No markup in strings: "[box2d]" is not a style
+    # Text instead of markup: "[box2d]" is not a style
     Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
 
 
 def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
     """
-    Print a table without lines.
+    Print a table without borders.
 
-    :param rows: its cells
+    :param rows: its cells, row by row
     """
     table = Table.grid(padding=(0, 2))
     for row in rows:
@@ -69,8 +69,10 @@ def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
 
 def positive(text: str) -> int:
     """
-    :param text: as on the command line
-    :return: a number above 0
+    Parse a command-line argument.
+
+    :param text: the argument
+    :return: a whole number above 0
     """
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
@@ -79,8 +81,10 @@ def positive(text: str) -> int:
 
 def valid_seed(text: str) -> int:
     """
-    :param text: as on the command line
-    :return: a seed that NumPy and PyTorch take
+    Parse a command-line argument.
+
+    :param text: the argument
+    :return: a seed that NumPy and PyTorch accept
     """
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
@@ -89,24 +93,26 @@ def valid_seed(text: str) -> int:
 
 def add_preset(parser: argparse.ArgumentParser, ours: str) -> None:
     """
+    Add ``--preset``.
+
     :param parser: where to add the option
-    :param ours: what the settings are called without it
+    :param ours: what to call the settings without a preset
     """
     parser.add_argument(
         "--preset",
         choices=presets.PRESETS,
         metavar="NAME",
-        help=f"the settings of a paper instead of {ours}: {', '.join(presets.PRESETS)}",
+        help=f"settings from a paper instead of {ours}: {', '.join(presets.PRESETS)}",
     )
 
 
 def title(algorithm: type[GRPO], preset: str | None, ours: str, task: str) -> str:
     """
     :param algorithm: the algorithm
-    :param preset: name of the preset, if there is one
-    :param ours: what the settings are called without
-    :param task: what is learned
-    :return: what to call a training and its results
+    :param preset: name of the preset, if any
+    :param ours: what to call the settings without a preset
+    :param task: the task
+    :return: title of a run and its figures
     """
     return f"{algorithm.__name__} ({preset or ours}) on {task}"
 
@@ -117,7 +123,7 @@ def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
     :return: the constructor parameters that ``--set`` can set
     """
     known: dict[str, inspect.Parameter] = {}
-    # DAPO's constructor passes on what it does not name
+    # DAPO's constructor passes on the parameters that it does not name
     for cls in (GRPO, algorithm):
         known |= inspect.signature(cls).parameters
     return {
@@ -129,9 +135,9 @@ def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
 
 def close_matches(word: str, known: Iterable[str]) -> list[str]:
     """
-    :param word: what the user wrote
-    :param known: what can be written
-    :return: what the user may have meant
+    :param word: an unknown name
+    :param known: the known names
+    :return: the known names closest to it, if any
     """
     spelled = {name.lower(): name for name in known}
     return [spelled[match] for match in difflib.get_close_matches(word.lower(), spelled, n=4, cutoff=0.6)]
@@ -149,8 +155,8 @@ def missing_extra(extra: str, what: str) -> UsageError:
 def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
     """
     :param env_id: id of a registered environment
-    :param error: why it cannot be made
-    :return: the error to raise, if the reason is that an extra is not installed
+    :param error: the error from creating it
+    :return: the error to raise if a missing extra is the reason, otherwise ``None``
     """
     if isinstance(error, gym.error.DependencyNotInstalled | ImportError):
         entry_point = str(gym.spec(env_id).entry_point)
@@ -162,9 +168,10 @@ def missing_env_extra(env_id: str, error: Exception) -> UsageError | None:
 
 def register_games(env_id: str) -> None:
     """
-    Import what registers the environment if it is a game of Atari or MinAtar.
+    Import the modules that register an environment if it is an Atari or MinAtar game.
 
     :param env_id: id of any environment
+    :raises UsageError: if the packages of the game are not installed
     """
     module = importable_id(env_id).rpartition(":")[0]
     if module not in _NEEDED_BY:
@@ -179,14 +186,15 @@ def register_games(env_id: str) -> None:
 
 def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
     """
-    :param env_id: as on the command line
-    :return: what Gymnasium knows of the environment
+    :param env_id: id of the environment, as given on the command line
+    :return: its Gymnasium spec
+    :raises UsageError: if there is no such environment
     """
     module, _, name = env_id.rpartition(":")
     if module:
         try:
             importlib.import_module(module)
-        except (ImportError, TypeError) as error:  # TypeError: of names that begin with a dot
+        except (ImportError, TypeError) as error:  # TypeError: for names that start with a dot
             raise UsageError(f"{env_id}: cannot import {module}: {error}") from error
     register_games(name)
     try:
@@ -199,11 +207,11 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
 
 def announce(model: GRPO, title: str, policy: str) -> None:
     """
-    Say what will be trained.
+    Print what will be trained.
 
     :param model: the model
     :param title: see :func:`title`
-    :param policy: the policy as users call it
+    :param policy: name of the policy, as users write it
     """
     threads = th.get_num_threads()
     say(
@@ -213,7 +221,7 @@ def announce(model: GRPO, title: str, policy: str) -> None:
 
 
 class ProgressLines(BaseCallback):
-    """Says now and then how far the training is, where there is no terminal to draw a bar on."""
+    """Print the progress at intervals, where there is no terminal for a progress bar."""
 
     INTERVAL = 15.0
 
@@ -225,29 +233,29 @@ class ProgressLines(BaseCallback):
         if now - self._last >= self.INTERVAL:
             self._last = now
             total = self.model._total_timesteps
-            rest = ", until the last groups are complete" if self.num_timesteps >= total else ""
+            rest = ", completing the last groups" if self.num_timesteps >= total else ""
             say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
         return True
 
 
 def is_own_error(error: Exception) -> bool:
     """
-    :param error: what training raised
-    :return: whether this package has said it (an episode that never ends, a spoiled policy): such words need no traceback, a
-        defect does
+    :param error: an exception from training
+    :return: whether this package raised it deliberately (an episode that never ends, weights that are not finite): its message
+        needs no traceback, unlike that of a bug
     """
-    # What a copy of the environment refuses is named with the copy
+    # Errors of one environment copy are wrapped in an EnvironmentFault that names the copy
     said = error.__cause__ if isinstance(error, EnvironmentFault) else error
     if not isinstance(said, ValueError | StartNotSupportedError) or said.__traceback__ is None:
         return False
     last = traceback.extract_tb(said.__traceback__)[-1]
-    # Not what a function in C has refused that was called here
+    # A raise statement: not an error of a C function that was called here
     return Path(last.filename).is_relative_to(Path(__file__).parent) and (last.line or "").startswith("raise ")
 
 
 def save_model(model: BaseAlgorithm, path: Path) -> None:
     """
-    Save a model so that others can load it without running anything, where it is ours and has nothing but data.
+    Save a model without pickles if it is GRPO or DAPO and holds only data, so that others can load it without running code.
 
     :param model: any model
     :param path: the file
@@ -257,22 +265,22 @@ def save_model(model: BaseAlgorithm, path: Path) -> None:
             model.save(path, format="safe")
             return
         except ValueError as error:
-            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickles, as Stable-Baselines3 does. {error}")
+            say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickle, as in Stable-Baselines3. {error}")
     model.save(path)
 
 
 @contextmanager
 def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["Axes"]:
     """
-    A figure with a legend that is saved at the end of the ``with`` block.
+    Draw a figure with a legend. It is saved at the end of the ``with`` block.
 
     :param path: where to save it
     :param title: its title
-    :param xlabel: what is on the horizontal axis
-    :param ylabel: what is on the vertical axis
+    :param xlabel: label of the horizontal axis
+    :param ylabel: label of the vertical axis
     :return: the axes to draw on
     """
-    # Only now, because it takes long to import
+    # Imported here, because it is slow to import
     import matplotlib
 
     matplotlib.use("Agg")

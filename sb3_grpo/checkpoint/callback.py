@@ -1,4 +1,4 @@
-"""The callback that writes checkpoints from which a training goes on."""
+"""The callback that writes checkpoints to resume training from."""
 
 import time
 from collections.abc import Mapping
@@ -13,30 +13,30 @@ from sb3_grpo.checkpoint.training import Stateful, save_training
 from sb3_grpo.utils.parameters import Whole, short_repr
 from sb3_grpo.utils.user_warnings import warn_user
 
-# Without save_freq: seconds between two checkpoints, at least, and how many times as long as one takes to write
+# Without save_freq: minimum seconds between checkpoints, and minimum interval as a multiple of the time to write one
 SECONDS = 60.0
 COST = 100.0
 
 
 class TrainingCheckpoint(BaseCallback):
     """
-    Write checkpoints from which :meth:`GRPO.resume` goes on as if nothing had been, to the last bit: the model, all random
-    generators, the groups that are open, and the environments in the middle of their episodes::
+    Write checkpoints from which :meth:`GRPO.resume` continues, bit for bit as if training had never stopped. They hold the
+    model, the state of all random generators, the open groups, and the environments in the middle of their episodes::
 
         model.learn(1_000_000, callback=TrainingCheckpoint("checkpoints"))
         DAPO.resume("checkpoints", env).learn()
 
-    One is written before the first step, and others between two updates. Each is a folder that is renamed when it is
-    complete. A disk that is full is a warning, and the training goes on. Give it last in a list of callbacks: those after it
-    are not to draw random numbers in ``on_rollout_start``.
+    The first checkpoint is written before the first step, the others between updates. Each is a folder, which gets its final
+    name once it is complete. If a checkpoint cannot be written (disk full), there is a warning and training continues. Put
+    this callback last in a list of callbacks: those after it must not draw random numbers in ``on_rollout_start``.
 
-    :param folder: Where the checkpoints of this training are written, and of no other
-    :param save_freq: Steps of all copies together from one checkpoint to the next. ``None``: a minute, or a hundred times as
-        long as it takes to write one
-    :param keep: How many checkpoints stay
-    :param also: What else is saved, by name, and put in place when the training goes on: callbacks of your own with
-        ``state_dict()`` and ``load_state_dict(state)``
-    :param verbose: Verbosity level: 0 for no output, 1 for saying which checkpoints are written
+    :param folder: Folder for the checkpoints of this run; it must not contain those of another run
+    :param save_freq: Number of steps between checkpoints, over all environment copies. If ``None``, one minute, or a hundred
+        times as long as it takes to write a checkpoint if that is longer
+    :param keep: Number of checkpoints to keep; older ones are deleted
+    :param also: Further objects to save and restore, by name, such as your own callbacks: they need ``state_dict()`` and
+        ``load_state_dict(state)``
+    :param verbose: Verbosity level: 0 for no output, 1 for printing each checkpoint that is written
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TrainingCheckpoint(BaseCallback):
         for name, each in self.also.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise ValueError(f"also[{name!r}] must have state_dict() and load_state_dict(state), got {short_repr(each)}.")
-        self.seconds = 0.0  # of writing, in all
+        self.seconds = 0.0  # total time spent writing
         self._next_steps, self._next_time = 0, 0.0
 
     def _on_training_start(self) -> None:
@@ -74,17 +74,17 @@ class TrainingCheckpoint(BaseCallback):
             )
         remove_unfinished(self.folder)
         prepare_env(self.training_env)
-        self._next_steps, self._next_time = 0, 0.0  # not those of a training before this one
+        self._next_steps, self._next_time = 0, 0.0  # not those of an earlier learn()
         if resumed is not None:
             for name, each in self.also.items():
                 if name in resumed.also:
                     each.load_state_dict(resumed.also[name])
         if is_here:
-            # What it goes on from is one
+            # The checkpoint it resumes from counts as the last one
             self._plan_next(0.0)
 
     def _on_rollout_start(self) -> None:
-        # on_rollout_start is no step, after which SB3 would count
+        # SB3 updates self.num_timesteps only in on_step
         n_steps = self.model.num_timesteps
         if n_steps < self._next_steps or time.perf_counter() < self._next_time:
             return
@@ -100,7 +100,7 @@ class TrainingCheckpoint(BaseCallback):
 
     def _plan_next(self, seconds: float) -> None:
         """
-        :param seconds: How long it took to write the last one
+        :param seconds: How long it took to write the last checkpoint
         """
         self.seconds += seconds
         if self.save_freq is None:

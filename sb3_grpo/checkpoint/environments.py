@@ -1,4 +1,4 @@
-"""The environments of a training, with the episodes under way."""
+"""Saving and loading the training environments, with their episodes in progress."""
 
 import os
 import pickle
@@ -9,7 +9,7 @@ import cloudpickle
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-# What a VecEnvWrapper has that is not of the training: links, descriptions, files and clocks
+# Attributes of a VecEnvWrapper that are not training state: references, metadata, files and clocks
 _NOT_STATE = frozenset(
     {
         "class_attributes",
@@ -24,14 +24,14 @@ _NOT_STATE = frozenset(
 
 
 class NotSavedError(Exception):
-    """The environments cannot be saved as they are. The message says why."""
+    """The environments cannot be saved in their current state. The message says why."""
 
 
 def save_env(env: VecEnv) -> dict[str, Any]:
     """
     :param env: The training environment
     :return: Its state, which can be pickled
-    :raises NotSavedError: if there is a part that cannot be saved
+    :raises NotSavedError: if a part of it cannot be saved
     """
     wrappers = [(type(layer).__name__, _wrapper_state(layer)) for layer in _wrappers(env)]
     return {"class": type(env.unwrapped).__name__, "wrappers": wrappers, "copies": _save_copies(env.unwrapped)}
@@ -39,9 +39,9 @@ def save_env(env: VecEnv) -> dict[str, Any]:
 
 def load_env(env: VecEnv, state: dict[str, Any]) -> None:
     """
-    :param env: A training environment like the one that was saved
+    :param env: A training environment built like the saved one
     :param state: What ``save_env`` returned
-    :raises ValueError: if it is another one
+    :raises ValueError: if its class or its wrappers differ from those saved
     """
     layers = list(_wrappers(env))
     expected = [*(name for name, _ in state["wrappers"]), state["class"]]
@@ -58,7 +58,7 @@ def load_env(env: VecEnv, state: dict[str, Any]) -> None:
 
 def prepare_env(env: VecEnv) -> None:
     """
-    Let the copies keep what they need to be saved later.
+    Make the copies record what is needed to save them later.
 
     :param env: The training environment
     """
@@ -116,5 +116,5 @@ def _load_copies(copies: VecEnv, state: Any) -> None:
         return
     for idx, (episode, info) in enumerate(state):
         copies.env_method("load_episode", episode, info, indices=idx)
-    # Which lands in the episodes that were put in place
+    # This resets into the episodes just loaded
     copies.reset()

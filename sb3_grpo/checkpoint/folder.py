@@ -1,4 +1,4 @@
-"""Folders of checkpoints: each is whole or not there, and says what it has."""
+"""Checkpoint folders: written atomically, with a manifest of their contents."""
 
 import hashlib
 import json
@@ -20,10 +20,10 @@ _PART = re.compile(r".+\.[0-9a-f]{8}\.part")
 
 class Checkpoint(NamedTuple):
     """
-    A checkpoint that is whole.
+    A complete, undamaged checkpoint.
 
     :param path: Its folder
-    :param manifest: What it says of itself
+    :param manifest: The contents of its ``manifest.json``
     """
 
     path: Path
@@ -34,14 +34,14 @@ def write_checkpoint(
     folder: Path, n_steps: int, files: Mapping[str, Callable[[IO[bytes]], None]], facts: dict[str, Any], keep: int
 ) -> Path:
     """
-    Write a checkpoint under another name, rename it when it is complete, and remove the oldest ones.
+    Write a checkpoint under a temporary name, rename it once it is complete, and remove the oldest ones.
 
-    :param folder: Where all checkpoints of a training are
-    :param n_steps: Steps of the training, for the name
-    :param files: What writes each file
-    :param facts: What else the manifest says
-    :param keep: How many checkpoints stay
-    :return: The folder of the new one
+    :param folder: Folder with all checkpoints of a run
+    :param n_steps: Number of steps trained so far, for the name
+    :param files: For each file name, a function that writes the file
+    :param facts: Further entries of the manifest
+    :param keep: Number of checkpoints to keep
+    :return: Folder of the new checkpoint
     """
     folder.mkdir(parents=True, exist_ok=True)
     present = checkpoints_in(folder)
@@ -66,8 +66,8 @@ def write_checkpoint(
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """
-    :param folder: Where the checkpoints of a training are
-    :return: Their folders, the oldest first
+    :param folder: Folder with the checkpoints of a run
+    :return: Their folders, oldest first
     """
     if not folder.is_dir():
         return []
@@ -76,7 +76,9 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def remove_unfinished(folder: Path) -> None:
     """
-    :param folder: Where processes that were killed may have left checkpoints that are not complete
+    Remove the incomplete checkpoints that killed processes have left behind.
+
+    :param folder: Folder with the checkpoints of a run
     """
     for each in folder.iterdir() if folder.is_dir() else ():
         if _PART.fullmatch(each.name) and _NAME.match(each.name):
@@ -85,8 +87,8 @@ def remove_unfinished(folder: Path) -> None:
 
 def newest_checkpoint(folder: str | Path) -> Checkpoint:
     """
-    :param folder: Where the checkpoints of a training are, or one of them
-    :return: The newest that is whole
+    :param folder: Folder with the checkpoints of a run, or one of these checkpoints
+    :return: The newest undamaged checkpoint
     :raises FileNotFoundError: if there is none
     """
     folder = Path(folder)
@@ -107,7 +109,7 @@ def newest_checkpoint(folder: str | Path) -> Checkpoint:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     """
-    :raises ValueError: if a file is not the one that was written
+    :raises ValueError: if the manifest is damaged or of another format, or a file does not match its checksum
     """
     manifest = json.loads((path / MANIFEST).read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -145,7 +147,7 @@ def _beside(path: Path) -> Path:
 
 
 def _remove(path: Path) -> None:
-    # Under another name first: half of a checkpoint must not look like one
+    # Rename it first: a half-deleted checkpoint must not look like a complete one
     part = _beside(path)
     os.rename(path, part)
     shutil.rmtree(part, ignore_errors=True)

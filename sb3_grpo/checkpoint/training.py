@@ -1,4 +1,4 @@
-"""A training between two updates: written into a checkpoint, and put in place again in another process."""
+"""Saving a training run between two updates, and restoring it in another process."""
 
 import functools
 import pickle
@@ -25,11 +25,11 @@ MODEL, STATE = "model.zip", "training.pkl"
 
 
 class Stateful(Protocol):
-    """What can be saved with a training: callbacks of your own, for example."""
+    """An object that can be saved with a training run: your own callback, for example."""
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: What ``load_state_dict`` needs, which can be pickled
+        :return: The state for ``load_state_dict``, which can be pickled
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -41,15 +41,15 @@ class Stateful(Protocol):
 @dataclass
 class Resumption:
     """
-    A training that was interrupted, until it goes on.
+    State of an interrupted training run, kept until ``learn`` resumes it.
 
     :param path: The checkpoint
-    :param begun_at: Steps that the model had when ``learn`` was called
-    :param total_timesteps: Steps that it was to have at the end
-    :param nanoseconds: How long ``learn`` had been at it
-    :param chance: The states of all generators
-    :param logged: What the last update has logged, which the next one writes
-    :param also: The states of what else was saved, by name
+    :param begun_at: Number of timesteps of the model when ``learn`` was called
+    :param total_timesteps: Number of timesteps at which training was to end
+    :param nanoseconds: How long ``learn`` had been running
+    :param chance: States of all random generators
+    :param logged: Values recorded by the last update and not yet written to the log
+    :param also: States of the further objects that were saved, by name
     """
 
     path: Path
@@ -63,13 +63,13 @@ class Resumption:
 
 def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Stateful]) -> Path:
     """
-    Write a checkpoint of a training that is between two updates.
+    Write a checkpoint of a training run between two updates.
 
-    :param folder: Where the checkpoints of this training are
+    :param folder: Folder with the checkpoints of this run
     :param model: The model, in ``on_rollout_start``
-    :param keep: How many checkpoints stay
-    :param also: What else to save
-    :return: The folder of the checkpoint
+    :param keep: Number of checkpoints to keep
+    :param also: Further objects to save, by name
+    :return: Folder of the new checkpoint
     """
     episodes, differs = None, None
     try:
@@ -83,7 +83,7 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         "begun_at": model._num_timesteps_at_start,
         "total_timesteps": model._total_timesteps,
         "nanoseconds": time.time_ns() - model.start_time,
-        # Of a model that is about to go on, those with which it will
+        # A model about to resume has not restored its generators yet: keep the states it will resume with
         "chance": _chance(model) if model.resumption is None else model.resumption.chance,
         "logged": _logged(model.logger),
         "also": {name: each.state_dict() for name, each in also.items()},
@@ -96,14 +96,14 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         "differs": differs,
         "versions": _versions(),
     }
-    # cloudpickle: functions of a script by value, which pickle takes by name only
+    # cloudpickle saves the functions of a script by value, pickle only by name
     files = {MODEL: model.save, STATE: functools.partial(cloudpickle.dump, state)}
     return write_checkpoint(folder, model.num_timesteps, files, facts, keep)
 
 
 def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, custom_objects: dict[str, Any] | None) -> Any:
     """
-    The parameters are explained at :meth:`OnGroupAlgorithm.resume`.
+    Load a model from a checkpoint; see :meth:`OnGroupAlgorithm.resume` for the other parameters.
 
     :param algorithm: Class of the model
     :return: The model
@@ -131,9 +131,9 @@ def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, c
 
 def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     """
-    Put a training in place.
+    Restore the state of a training run.
 
-    :param model: The model that was loaded from the checkpoint, with its environment
+    :param model: The model loaded from the checkpoint, with its environment
     :param checkpoint: The checkpoint
     """
     now = _versions()
@@ -150,7 +150,7 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     else:
         model.begin_groups()
         load_env(model.env, episodes["env"])
-        # Fills the queues of the copies
+        # This fills the queues of the copies
         model.collector.load_state_dict(episodes["collector"])
         model.rollout_buffer.load_state_dict(episodes["buffer"])
     for name, part in model.training_parts().items():
@@ -175,10 +175,10 @@ def _chance(model: Any) -> dict[str, Any]:
 
 def draw_on(model: Any, chance: dict[str, Any]) -> None:
     """
-    Let all generators go on where they were, and gSDE with the noise of then: the last thing before the first step.
+    Restore the states of all random generators and the gSDE noise. This must come last, right before the first step.
 
     :param model: The model
-    :param chance: Of a checkpoint
+    :param chance: Generator states from a checkpoint
     """
     set_process_state(chance["process"])
     if chance["devices"] and len(chance["devices"]) == th.cuda.device_count():
@@ -196,10 +196,10 @@ def _logged(logger: Logger) -> dict[str, Any]:
 
 def log_on(logger: Logger, logged: dict[str, Any]) -> None:
     """
-    Let a logger go on with what has been logged and not yet written.
+    Restore the values that had been recorded but not yet written.
 
     :param logger: The logger of the model
-    :param logged: Of a checkpoint
+    :param logged: Logged values from a checkpoint
     """
     logger.name_to_value.update(logged["values"])
     logger.name_to_count.update(logged["counts"])

@@ -34,37 +34,39 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """
     parser = commands.add_parser(
         "compare",
-        help="train several algorithms on several environments and seeds, and report what the runs show",
-        description="Train several algorithms on several environments and seeds, and report what the runs show.\n"
-        "The same command again goes on where it was stopped; more seeds, environments or algorithms can be added.",
+        help="train several algorithms on several environments and seeds, and report the results",
+        description="Train several algorithms on several environments and seeds, and report the results.\n"
+        "Run the same command again to continue where it stopped, or with more seeds, environments or algorithms to add them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--env", nargs="+", help="ids of Gymnasium environments")
-    parser.add_argument("--algo", nargs="+", help="algorithms of the RL Zoo, grpo and dapo among them")
-    parser.add_argument("--seeds", type=positive, help=f"runs of each, with the seeds 0, 1, ... (default: {_SEEDS})")
-    parser.add_argument("--timesteps", type=positive, help=f"environment steps of each run (default: {_TIMESTEPS:,})")
+    parser.add_argument("--algo", nargs="+", help="algorithms of the RL Zoo, including grpo and dapo")
+    parser.add_argument(
+        "--seeds", type=positive, help=f"runs per algorithm and environment: seeds 0, 1, ... (default: {_SEEDS})"
+    )
+    parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
     parser.add_argument(
         "--config", type=Path, help="YAML file that describes the experiment, instead of --env, --algo and --timesteps"
     )
-    parser.add_argument("--preset", metavar="NAME", help="a comparison that is ready, instead of these: see --list-presets")
-    parser.add_argument("--list-presets", action="store_true", help="say which comparisons are ready, and what they take")
-    parser.add_argument("--name", help="of the experiment (default: made from environments and algorithms)")
+    parser.add_argument("--preset", metavar="NAME", help="run a ready-made comparison instead: see --list-presets")
+    parser.add_argument("--list-presets", action="store_true", help="list the ready-made comparisons and what they need")
+    parser.add_argument("--name", help="name of the experiment (default: built from environments and algorithms)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: comparisons/NAME)")
     parser.add_argument(
-        "--workers", type=positive, help="runs at the same time (default: one for each CPU core, or all that Ray has room for)"
+        "--workers", type=positive, help="number of parallel runs (default: one per CPU core, or as many as fit on Ray)"
     )
     parser.add_argument(
-        "--no-clip", action="store_true", help="make no moving pictures of the trained agents next to an untrained one"
+        "--no-clip", action="store_true", help="make no animations of the trained agents next to an untrained one"
     )
     add_save_freq(parser)
-    parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on this Ray cluster; auto: that of this machine")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster; auto: the one this machine belongs to")
     parser.set_defaults(run=_compare)
 
     reports = parser.add_subparsers(title="commands", metavar="")
-    report = reports.add_parser("report", help="make the report of a comparison again")
+    report = reports.add_parser("report", help="regenerate the report of a comparison")
     report.add_argument("folder", type=Path, help="folder of the comparison")
     report.set_defaults(run=_report)
-    pack = reports.add_parser("pack", help="write all results of a comparison into a few small files, for reports elsewhere")
+    pack = reports.add_parser("pack", help="pack all results of a comparison into a few small files, for reports elsewhere")
     pack.add_argument("folder", type=Path, help="folder of the comparison")
     pack.add_argument("target", type=Path, help="folder to write to")
     pack.set_defaults(run=_pack)
@@ -114,7 +116,7 @@ def _compare(args: argparse.Namespace) -> int:
     _check(experiment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Two would remove each other's runs. However this process ends, the system takes the lock back
+        # Two comparisons would remove each other's runs. However this process ends, the system releases the lock
         locked = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout as error:
         raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
@@ -137,7 +139,7 @@ def _no_room_is_said(folder: Path) -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
-    # Only now, because other commands do without the packages of this one
+    # Imported here, because other commands do not need these packages
     from sb3_grpo.compare.pools import LocalPool
     from sb3_grpo.compare.schedule import Board, make_clips, run_jobs, without_clip
     from sb3_grpo.compare.worker import is_under_way
@@ -146,22 +148,22 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     _begin(experiment, folder, args.argv)
     n_done = sum(job.is_done(folder) for job in experiment.jobs())
     n_under_way = sum(is_under_way(job.folder(folder)) for job in experiment.jobs())
-    resumed = f", {n_done} of them finished before" if n_done else ""
-    resumed += f", {n_under_way} under way" if n_under_way else ""
+    resumed = f", {n_done} of them already finished" if n_done else ""
+    resumed += f", {n_under_way} in progress" if n_under_way else ""
     say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")
     missing = without_clip(experiment, folder) if experiment.clips else []
     try:
         if missing:
-            say(f"Making the clips of {len(missing)} finished runs that have none")
+            say(f"Making the missing clips of {len(missing)} finished runs")
             make_clips(missing, experiment, folder, pool if args.ray is None else LocalPool(os.cpu_count() or 1))
         n_failed = run_jobs(experiment, folder, pool, Board(experiment, folder, Console()))
     except KeyboardInterrupt:
         n_done = sum(job.is_done(folder) for job in experiment.jobs())
-        say(Text("Interrupted. ", "bold yellow"), f"{n_done} runs are finished. The same command goes on with the others, and")
+        say(Text("Interrupted. ", "bold yellow"), f"{n_done} runs are finished. The same command continues the others, and")
         say(f"python -m sb3_grpo compare report {shlex.quote(str(folder))}", " shows the results so far.")
         return INTERRUPTED
     if n_failed:
-        say(Text(f"{n_failed} runs have failed. ", "bold red"), "The same command tries them again.")
+        say(Text(f"{n_failed} runs failed. ", "bold red"), "Run the same command again to retry them.")
     if any(job.is_done(folder) for job in experiment.jobs()):
         _report(argparse.Namespace(folder=folder))
     return FAILED if n_failed else OK
@@ -242,7 +244,7 @@ def _check(experiment: "Experiment") -> None:
 
 
 def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
-    """Write ``experiment.json``, together with what was there before."""
+    """Write ``experiment.json``, merged with the existing one."""
     from sb3_grpo.compare.definition import default_settings, known_algorithms
     from sb3_grpo.compare.experiment import Experiment, differences, merge
     from sb3_grpo.compare.packed import is_packed

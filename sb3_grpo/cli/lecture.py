@@ -9,21 +9,21 @@ from sb3_grpo.console import OK, UsageError, missing_extra, say
 
 def add_lecture(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """
-    :param commands: of the parser
+    :param commands: where to add the command
     """
     parser = commands.add_parser(
         "lecture",
         help="write a page that teaches the policy gradient, TRPO, PPO, GRPO, DAPO and ProRL",
-        description="One HTML file with formulas, widgets and exercises. It needs no network.",
+        description="Write one HTML file with formulas, widgets and exercises. It works offline.",
     )
     parser.add_argument("--output", type=Path, default=Path("lecture.html"), help="file to write (default: lecture.html)")
-    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.set_defaults(run=run_lecture)
 
 
 def run_lecture(args: argparse.Namespace) -> int:
     """
-    :param args: of the command line
+    :param args: the parsed arguments
     :return: the exit code
     """
     try:

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     Run the command line.
 
-    :param argv: the arguments, ``sys.argv[1:]`` if None
+    :param argv: the arguments; ``sys.argv[1:]`` if ``None``
     :return: the exit code
     """
     argv = sys.argv[1:] if argv is None else argv

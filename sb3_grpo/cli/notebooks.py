@@ -23,12 +23,12 @@ def add_notebooks(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "notebooks",
         help="copy the notebooks with exercises, and open them in JupyterLab",
         description="Copy the notebooks with exercises into a folder, and open it in JupyterLab.\n"
-        "A notebook that is there already is left as it is.",
+        "Notebooks that already exist are left unchanged.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--output", type=Path, default=Path("notebooks"), help="folder to copy to (default: %(default)s)")
     parser.add_argument(
-        "--solutions", action="store_true", help="with the solutions filled in, as NAME_solutions.ipynb: for lecturers"
+        "--solutions", action="store_true", help="fill in the solutions, and write NAME_solutions.ipynb: for lecturers"
     )
     parser.add_argument("--copy-only", action="store_true", help="do not open JupyterLab")
     parser.set_defaults(run=_notebooks)
@@ -53,9 +53,9 @@ def _notebooks(args: argparse.Namespace) -> int:
 
 def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:
     """
-    :param folder: where to
+    :param folder: where to copy them
     :param solutions: whether to fill in the solutions
-    :return: the files that were written: those that were not there yet
+    :return: the files written; existing files are kept
     """
     written = []
     for source in sorted(files("sb3_grpo.notebooks").iterdir(), key=lambda each: each.name):
@@ -71,8 +71,8 @@ def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:
 
 def fill_in(text: str) -> str:
     """
-    :param text: of a notebook. Cells tagged ``solution`` hide a code block; it belongs to the cell tagged ``exercise`` before
-    :return: the notebook with each solution in its exercise's cell
+    :param text: a notebook, as JSON. A cell tagged ``solution`` has a code block that solves the preceding ``exercise`` cell
+    :return: the notebook with each solution in the cell of its exercise
     """
     notebook = json.loads(text)
     exercise: dict[str, Any] = {}

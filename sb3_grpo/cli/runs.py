@@ -1,4 +1,4 @@
-"""A run of ``train`` or ``text``: its folder, its training, how it ends, and how it goes on."""
+"""A run of ``train`` or ``text``: its folder, training, results, and how it is resumed."""
 
 import argparse
 import json
@@ -43,12 +43,12 @@ CHECKPOINTS, CONFIG, MODEL = "checkpoints", "config.json", "model.zip"
 
 class Outcome(NamedTuple):
     """
-    What came out of the training.
+    The outcome of training.
 
-    :param interrupted: Ctrl-C or SIGTERM ended it
-    :param seconds: how long it took
-    :param steps: how many steps the environments made
-    :param error: what else ended it
+    :param interrupted: whether Ctrl-C or SIGTERM ended it
+    :param seconds: duration of training in seconds
+    :param steps: number of environment steps
+    :param error: the exception that ended it, if any
     """
 
     interrupted: bool
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the training came to its end."""
+        """Whether training ran to its end."""
         return self.error is None and not self.interrupted
 
     @property
@@ -68,9 +68,9 @@ class Outcome(NamedTuple):
 
 def make_output(args: argparse.Namespace, name: str) -> Path:
     """
-    :param args: the arguments, among them ``algo`` and ``output``
-    :param name: what a folder of this run is called, if the user has not chosen one
-    :return: the folder for the results, without a model in it
+    :param args: the arguments, including ``algo`` and ``output``
+    :param name: name of the folder, without its number, if the user has not chosen one
+    :return: the folder for the results, which holds no model yet
     """
     folder = Path("runs") / args.algo
     try:
@@ -95,7 +95,7 @@ def _new_run(folder: Path, name: str) -> Path:
     while True:
         path = folder / f"{name}_{number}"
         try:
-            # Of runs that begin at the same moment each gets a folder of its own
+            # Fails if the folder exists, so that runs that start at the same moment get folders of their own
             path.mkdir()
             return path
         except FileExistsError:
@@ -104,6 +104,8 @@ def _new_run(folder: Path, name: str) -> Path:
 
 def add_saving(parser: argparse.ArgumentParser) -> None:
     """
+    Add ``--save-freq`` and ``--resume``.
+
     :param parser: where to add the options
     """
     add_save_freq(parser)
@@ -111,27 +113,29 @@ def add_saving(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="FOLDER",
-        help="go on with a run that was interrupted or killed, with all of its options: it ends as if it had not been. train "
-        "takes another --device",
+        help="resume an interrupted or killed run with all of its options; it ends as if it had never stopped. train also "
+        "accepts another --device",
     )
 
 
 def add_save_freq(parser: argparse.ArgumentParser) -> None:
     """
+    Add ``--save-freq``.
+
     :param parser: where to add the option
     """
     parser.add_argument(
         "--save-freq",
         type=positive,
         metavar="STEPS",
-        help="steps from one checkpoint to the next (default: one in a minute). They are removed when the run is complete",
+        help="steps between checkpoints (default: at most one per minute). They are removed when the run is complete",
     )
 
 
 def arguments_of(args: argparse.Namespace) -> argparse.Namespace:
     """
-    :param args: the arguments of a command that goes on with the run in ``args.resume``
-    :return: the arguments with which the run began. Another machine may have another device
+    :param args: the arguments of a command that resumes the run in ``args.resume``
+    :return: the arguments the run was started with, except for ``device`` if ``--device`` is given
     """
     folder, given = args.resume, [each for each in args.argv[1:] if each.startswith("--")]
     more = [each for each in given if not each.startswith(("--res", "--device"))]
@@ -154,9 +158,9 @@ def arguments_of(args: argparse.Namespace) -> argparse.Namespace:
 
 def resumed_model(args: argparse.Namespace, env: Any) -> GRPO:
     """
-    :param args: of a run that was interrupted
-    :param env: its environment, made anew
-    :return: its model, in the middle of its training
+    :param args: the arguments of an interrupted run
+    :param env: its environment, rebuilt
+    :return: its model, ready to resume training
     """
     try:
         return ALGORITHMS[args.algo].resume(args.output / CHECKPOINTS, env, device=args.device)
@@ -166,13 +170,14 @@ def resumed_model(args: argparse.Namespace, env: Any) -> GRPO:
 
 def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict[str, Stateful]) -> Outcome:
     """
-    Train and show the progress. Ctrl-C ends the training early, and what ends it is no reason not to save what was learned.
+    Train and show the progress. Ctrl-C and exceptions end training early; they are returned and not raised, so that what was
+    learned can be saved.
 
     :param model: the model
-    :param args: the arguments, among them ``timesteps``, ``output`` and ``save_freq``
-    :param curve: called at each step, before the progress is shown
-    :param also: what is saved with the checkpoints
-    :return: what came out of it
+    :param args: the arguments, including ``timesteps``, ``output`` and ``save_freq``
+    :param curve: callback that records the learning curve, called before the progress is shown
+    :param also: further objects to save with the checkpoints, by name
+    :return: the outcome of training
     """
     progress = ClampedProgressBarCallback() if Console().is_terminal else ProgressLines()
     checkpoint = TrainingCheckpoint(args.output / CHECKPOINTS, args.save_freq, also=also)
@@ -194,7 +199,7 @@ def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C in the ``with`` block."""
+    """Make SIGTERM act like Ctrl-C inside the ``with`` block."""
     with _handling(lambda number, frame: _interrupt(), signal.SIGTERM):
         yield
 
@@ -205,7 +210,7 @@ def _interrupt() -> None:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait for the end of the ``with`` block: results are being saved."""
+    """Delay Ctrl-C and SIGTERM until the end of the ``with`` block, while results are being saved."""
     waiting: list[int] = []
     with _handling(lambda number, frame: waiting.append(number), signal.SIGINT, signal.SIGTERM):
         yield
@@ -216,7 +221,7 @@ def signals_wait() -> Iterator[None]:
 @contextmanager
 def _handling(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # others cannot have handlers
+        yield  # only the main thread can set signal handlers
         return
     before = {number: signal.signal(number, handler) for number in signals}
     try:
@@ -228,12 +233,12 @@ def _handling(handler: Callable[[int, Any], None], *signals: signal.Signals) -> 
 
 def save_training(args: argparse.Namespace, model: GRPO, outcome: Outcome, *writes: Callable[[], Any]) -> None:
     """
-    Save the model and what else there is after the training, whose checkpoints are not needed any more if it is complete.
+    Save the model and the other results of training, then remove the checkpoints if training is complete.
 
     :param args: the arguments
     :param model: the model
-    :param outcome: of the training
-    :param writes: what saves other results
+    :param outcome: the outcome of training
+    :param writes: functions that save the other results
     """
     save_each(lambda: save_model(model, args.output / MODEL), *writes)
     if outcome.is_complete:
@@ -244,7 +249,8 @@ def save_each(*writes: Callable[[], Any]) -> None:
     """
     Save all results that can be saved.
 
-    :param writes: what saves one of them
+    :param writes: functions that save one result each
+    :raises UsageError: at the end, if some of them could not be saved
     """
     problems = []
     with signals_wait():
@@ -259,18 +265,18 @@ def save_each(*writes: Callable[[], Any]) -> None:
 
 def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> int:
     """
-    The end of a run whose results are saved.
+    Report on a run whose results are saved, and end it.
 
     :param args: the arguments
-    :param outcome: of the training
-    :param rows: labels, and what the command has to say of the trained model
-    :param unit: what the environments' steps are called
+    :param outcome: the outcome of training
+    :param rows: labels and texts about the trained model
+    :param unit: name of an environment step, in the plural
     :return: the exit code
     """
     report(args.output, outcome, rows, unit)
     if outcome.is_complete:
         return OK
-    say(f"To go on: python -m sb3_grpo {args.command} --resume {shlex.quote(str(args.output))}")
+    say(f"To resume: python -m sb3_grpo {args.command} --resume {shlex.quote(str(args.output))}")
     if outcome.error is not None:
         raise outcome.error
     return INTERRUPTED
@@ -278,17 +284,17 @@ def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str,
 
 def begin_config(path: Path, args: argparse.Namespace, settings: dict[str, Any], model: GRPO, **sections: Any) -> None:
     """
-    Write down what is going to be run, and on what.
+    Write the settings of a run, the package versions and the machine to a file.
 
     :param path: the file
     :param args: the arguments
-    :param settings: the hyperparameters that are not the defaults
+    :param settings: the hyperparameters that are set; the others have their defaults
     :param model: the model
-    :param sections: what else belongs to the command
+    :param sections: further sections, by name
     """
     arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
     used = {name: parameter.default for name, parameter in known_settings(type(model)).items()} | settings
-    # What "auto" has become
+    # The values that "auto" resolved to
     used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
     if model.default_policy_kwargs:
         used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
@@ -313,12 +319,12 @@ def begin_config(path: Path, args: argparse.Namespace, settings: dict[str, Any],
 
 def end_config(path: Path, outcome: Outcome, training: dict[str, Any], **sections: Any) -> None:
     """
-    Write down what came out.
+    Add the outcome of training to the file.
 
-    :param path: the file, as ``begin_config`` wrote it
-    :param outcome: of the training
-    :param training: what else the command measured while it trained
-    :param sections: what else belongs to the command
+    :param path: the file that ``begin_config`` wrote
+    :param outcome: the outcome of training
+    :param training: further measurements from training
+    :param sections: further sections, by name
     """
     ended = {} if outcome.error is None else {"error": str(outcome.error)}
     measured = {
@@ -339,12 +345,12 @@ def _write_config(path: Path, config: dict[str, Any]) -> None:
 
 def report(output: Path, outcome: Outcome, rows: Sequence[tuple[str, str]], unit: str = "steps") -> None:
     """
-    Print what came out.
+    Print the outcome of a run.
 
     :param output: the folder with the results
-    :param outcome: of the training
-    :param rows: labels, and what the command has to say of the trained model
-    :param unit: what the environments' steps are called
+    :param outcome: the outcome of training
+    :param rows: labels and texts about the trained model
+    :param unit: name of an environment step, in the plural
     """
     speed = f"{outcome.seconds:.1f} s, {outcome.steps_per_second:,.0f} {unit}/s"
     rows = [

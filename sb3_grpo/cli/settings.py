@@ -1,4 +1,4 @@
-"""``--set KEY=VALUE``: hyperparameters on the command line."""
+"""``--set KEY=VALUE``: set hyperparameters on the command line."""
 
 import argparse
 import importlib.util
@@ -22,13 +22,13 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and wins over --preset",
+        help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and overrides --preset",
     )
 
 
 def describe_settings() -> str:
     """
-    :return: all hyperparameters, and their defaults
+    :return: a list of all hyperparameters and their defaults, for ``--help``
     """
     known = {name: known_settings(algorithm) for name, algorithm in ALGORITHMS.items()}
     lines = []
@@ -36,14 +36,14 @@ def describe_settings() -> str:
         own = known["dapo"][key].default
         dapo = f" (dapo: {own!r})" if own != parameter.default else ""
         lines.append(f"  {key}={parameter.default!r}{dapo}")
-    return "hyperparameters for --set, and their defaults:\n" + "\n".join(lines)
+    return "hyperparameters for --set and their defaults:\n" + "\n".join(lines)
 
 
 def parse_settings(algorithm: type[GRPO], assignments: Sequence[str]) -> dict[str, Any]:
     """
     :param algorithm: the algorithm
-    :param assignments: strings ``key=value``
-    :return: keyword arguments for the algorithm
+    :param assignments: strings of the form ``key=value``
+    :return: keyword arguments for the constructor of the algorithm
     """
     known = known_settings(algorithm)
     settings = {}
@@ -68,7 +68,7 @@ def _parse_value(assignment: str, text: str, annotation: Any) -> Any:
     try:
         value = parse_value(text)
     except ValueError:
-        # Quotes would have to be protected from the shell: advantage=outcome is good enough
+        # Accept advantage=outcome: quotes would have to be escaped from the shell
         if str in classes and re.fullmatch(r"[\w./-]+", text):
             return text
         raise UsageError(f"--set {assignment}: {text} is not a Python value (True and False are written like this)") from None

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo text``: a small transformer learns to add from a verifier."""
+"""``python -m sb3_grpo text``: train a small transformer to add, with rewards from a verifier."""
 
 import argparse
 import json
@@ -44,7 +44,7 @@ from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
 from sb3_grpo.text.policies import TokenPolicy
 
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
-# Without overlong_filter: nothing would say that an answer without an end is wrong
+# No overlong_filter: with it, nothing would teach the policy that answers without an end are wrong
 SETTINGS: dict[str, Any] = {
     "max_sampling_rounds": 8,
     "batch_size": 512,
@@ -63,14 +63,15 @@ _N_POINTS = 50
 
 class Lesson(NamedTuple):
     """
-    What the sums of some number of digits take.
+    Settings for sums of numbers with a given number of digits.
 
-    :param timesteps: tokens to train
-    :param settings: of the algorithm, besides ``SETTINGS``
-    :param learning_rate: at the beginning; it falls to 0
-    :param examples: worked examples for the warm start
-    :param passes: how many times each of them is seen
-    :param n_test: prompts that are held out to test with; 0: there are so few that all are trained and tested
+    :param timesteps: number of tokens to train for
+    :param settings: hyperparameters of the algorithm, in addition to ``SETTINGS``
+    :param learning_rate: initial learning rate; it decays linearly to 0
+    :param examples: number of worked examples for the warm start
+    :param passes: number of epochs over these examples
+    :param n_test: number of prompts held out for testing. If 0, all prompts are used for both training and testing, because
+        there are so few
     """
 
     timesteps: int
@@ -82,19 +83,19 @@ class Lesson(NamedTuple):
 
 
 LESSONS = {
-    # Large groups: among 64 answers there is a right one where the policy is nearly certain of a wrong one, too. With groups
-    # of 16, such prompts are lost: all members agree, the group is dropped, and with it the entropy bonus
+    # Large groups: 64 answers include a right one even where the policy is nearly certain of a wrong one. With groups of 16,
+    # such prompts are lost: all members agree, so the group is dropped, and its entropy bonus with it
     1: Lesson(1_500_000, {"group_size": 64, "n_groups": 16, "ent_coef": 0.1}, 5e-4, 100, 20, 0),
-    # Many prompts: with fewer and larger groups, what is right for some is unlearned with others
+    # Many prompts: with fewer and larger groups, updates on some prompts undo what was learned on others
     2: Lesson(8_000_000, {"group_size": 16, "n_groups": 64, "ent_coef": 0.1}, 5e-4, 2000, 10, 500),
 }
 
 
 class Exam:
     """
-    Prompts, each of them answered with the most likely tokens.
+    Test of a policy on all prompts of a task, answered greedily (with the most likely tokens).
 
-    :param task: where they come from: all that it has
+    :param task: the task
     """
 
     def __init__(self, task: ArithmeticTask):
@@ -108,18 +109,18 @@ class Exam:
     def take(self, policy: TokenPolicy) -> tuple[list[str], list[bool]]:
         """
         :param policy: the policy
-        :return: its answers, and which of them are right
+        :return: its answers, and whether each is right
         """
         answers = policy.generate([item.prompt for item in self._items])
         return answers, [answer == item.answer for answer, item in zip(answers, self._items, strict=True)]
 
     def show(self, policy: TokenPolicy, when: str) -> float:
         """
-        Print some of the answers, always to the same prompts.
+        Print the share of right answers and some examples, always for the same prompts.
 
         :param policy: the policy
-        :param when: what has happened to it
-        :return: share of right answers among all
+        :param when: when the test takes place, printed first
+        :return: share of right answers over all prompts
         """
         answers, right = self.take(policy)
         share = float(np.mean(right))
@@ -134,10 +135,10 @@ class Exam:
 
 class AnswersCurve(BaseCallback):
     """
-    Keep the share of right answers now and then, while the policy rests between two updates.
+    Record the share of right answers at intervals, between two updates.
 
-    :param exam: the prompts
-    :param interval: tokens from one point to the next, at least
+    :param exam: the test to take
+    :param interval: minimum number of tokens between two points
     """
 
     def __init__(self, exam: Exam, interval: float):
@@ -148,18 +149,18 @@ class AnswersCurve(BaseCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The curve so far
+        :return: the curve so far
         """
         return {"curve": self.curve}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned
+        :param state: what ``state_dict`` returned
         """
         self.curve = list(state["curve"])
 
     def _on_rollout_start(self) -> None:
-        # A training that goes on has the point with which it was interrupted
+        # A resumed run already has the point of the step at which it was interrupted
         is_new = not self.curve or self.num_timesteps > self.curve[-1][0]
         if is_new and self.num_timesteps >= len(self.curve) * self.interval:
             assert isinstance(self.model.policy, TokenPolicy)
@@ -177,34 +178,34 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     one, two = LESSONS.values()
     parser = commands.add_parser(
         "text",
-        help="train a small transformer to add, from whether its answers are right",
-        description="Train a small transformer to add: a few worked examples for a warm start, and then nothing but whether "
-        "its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three minutes. "
-        "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
+        help="train a small transformer to add, rewarded for right answers",
+        description="Train a small transformer to add: after a warm start on a few worked examples, it learns only from "
+        "whether its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three "
+        "minutes. Ctrl-C and SIGTERM stop training early and save the model; --resume continues it.",
         epilog="python -m sb3_grpo train --help lists the hyperparameters for --set.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
-    add_preset(parser, "those that were chosen for this task")
+    add_preset(parser, "those chosen for this task")
     parser.add_argument(
         "--digits",
         type=int,
         default=1,
         choices=LESSONS,
-        help="of the numbers to be added (default: %(default)s). "
-        f"The policy is tested on all sums of one digit, and on {two.n_test} sums of two digits that are held out",
+        help="number of digits of the numbers to add (default: %(default)s). "
+        f"The policy is tested on all one-digit sums, or on {two.n_test} held-out two-digit sums",
     )
     parser.add_argument(
         "--timesteps",
         type=positive,
-        help=f"tokens to train (default: {one.timesteps:,} with one digit, {two.timesteps:,} with two)",
+        help=f"number of tokens to train for (default: {one.timesteps:,} with one digit, {two.timesteps:,} with two)",
     )
     parser.add_argument(
         "--examples",
         type=positive,
-        help=f"worked examples of the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
+        help=f"worked examples for the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
         f"{two.examples}, {two.passes} times each, with two)",
     )
-    parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
+    parser.add_argument("--seed", type=valid_seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/addition-DIGITS_NUMBER)")
     add_set(parser)
     add_saving(parser)
@@ -227,7 +228,7 @@ def _run(args: argparse.Namespace) -> int:
     numbers = {"digits": args.digits, "n_test": lesson.n_test}
     training = ArithmeticTask(**numbers, split="train" if lesson.n_test else "all")
     exam = Exam(ArithmeticTask(**numbers, split="test" if lesson.n_test else "all"))
-    # One token more than the longest answer and its end need, so that there is something to learn about the end, too
+    # One token more than the longest answer with its end token, so that the policy has to learn when to stop
     env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
     task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
     what = title(ALGORITHMS[args.algo], args.preset, "chosen for sums", task)
@@ -239,9 +240,9 @@ def _run(args: argparse.Namespace) -> int:
     outcome = learn(model, args, curve, {"curve": curve})
     env.close()
     config, points = args.output / CONFIG, {"right_answers": curve.curve}
-    # Before the answers are shown: a Ctrl-C loses nothing else
+    # Save before showing the answers: a later Ctrl-C loses only those
     save_training(args, model, outcome, lambda: end_config(config, outcome, points))
-    after = exam.show(policy, "After the training")
+    after = exam.show(policy, "After training")
     curve.curve.append((outcome.steps, after))
     evaluation = {**json.loads(config.read_text())["evaluation"], "right_after": after}
     save_each(
@@ -270,7 +271,7 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     try:
         model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        # Whose fault it is can only be said where there is one suspect
+        # Blame the preset only if nothing else was set
         suspect = f"--preset {args.preset}: " if args.preset and not args.set else ""
         raise UsageError(f"{suspect}{error}") from error
     policy = model.policy
@@ -304,7 +305,7 @@ def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]
         return {}
     preset = presets.preset(args.preset)
     if args.preset == "dr-grpo":
-        # The paper's is the longest that its answers can be
+        # In the paper, it is the maximum length of an answer
         preset["constant_length"] = float(env.rules.max_answer_tokens)
     return preset
 

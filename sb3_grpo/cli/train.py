@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo train``: any environment of Gymnasium."""
+"""``python -m sb3_grpo train``: train on any Gymnasium environment."""
 
 import argparse
 import functools
@@ -51,7 +51,7 @@ from sb3_grpo.text.tokens import TokenSpace
 
 
 class EpisodeReturns(BaseCallback):
-    """Keep the return of every training episode, as Monitor measures it."""
+    """Record the return of every training episode, as measured by Monitor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,19 +59,19 @@ class EpisodeReturns(BaseCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: The curve so far
+        :return: the curve so far
         """
         return {"curve": self.curve}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: What ``state_dict`` returned
+        :param state: what ``state_dict`` returned
         """
         self.curve = list(state["curve"])
 
     def _on_step(self) -> bool:
         for idx in np.flatnonzero(self.locals["dones"]):
-            # With Atari's life loss, an episode can be done for the agent and go on for Monitor
+            # With Atari's life loss, an episode can end for the agent but not for Monitor
             episode = self.locals["infos"][idx].get("episode")
             if episode is not None:
                 self.curve.append((self.num_timesteps, float(episode["r"])))
@@ -86,7 +86,7 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "train",
         help="train an agent, evaluate it, and save it with its learning curve",
         description="Train an agent, evaluate it on seeds it has not seen, and save it with its learning curve.\n"
-        "Ctrl-C and SIGTERM end the training early and keep the model; --resume goes on with it.",
+        "Ctrl-C and SIGTERM stop training early and save the model; --resume continues it.",
         epilog=describe_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -94,23 +94,23 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     add_preset(parser, "the defaults")
     parser.add_argument("--env", help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first")
     parser.add_argument(
-        "--timesteps", type=positive, default=100_000, help="environment steps to train (default: %(default)s)"
+        "--timesteps", type=positive, default=100_000, help="number of environment steps to train for (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=valid_seed, default=0, help="seed of everything random (default: %(default)s)")
-    parser.add_argument("--n-envs", type=positive, default=16, help="copies of the environment (default: %(default)s)")
+    parser.add_argument("--seed", type=valid_seed, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument("--n-envs", type=positive, default=16, help="number of environment copies (default: %(default)s)")
     parser.add_argument(
         "--device",
         default="auto",
-        help="cpu, cuda or auto: cuda if there is one (default: %(default)s). Policies without images use one CPU thread "
-        "on the cpu: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
+        help="cpu, cuda, or auto: cuda if available (default: %(default)s). On the CPU, policies without images use one "
+        "thread: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
     )
     parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/ENV_NUMBER)")
     parser.add_argument(
-        "--eval-episodes", type=positive, default=100, help="episodes in the evaluation at the end (default: %(default)s)"
+        "--eval-episodes", type=positive, default=100, help="episodes of the final evaluation (default: %(default)s)"
     )
     add_set(parser)
     parser.add_argument(
-        "--no-clip", action="store_true", help="leave no moving picture of the trained agent next to the untrained one"
+        "--no-clip", action="store_true", help="make no animation of the trained agent next to the untrained one"
     )
     add_saving(parser)
     parser.set_defaults(run=_train, command="train")
@@ -118,11 +118,11 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, seed: int) -> VecEnv:
     """
-    :param env_id: as on the command line
-    :param spec: what Gymnasium knows of the environment
+    :param env_id: id of the environment, as given on the command line
+    :param spec: its Gymnasium spec
     :param n_envs: number of copies
-    :param seed: of the first copy
-    :return: the vectorized environment, preprocessed as usual if it is an Atari game
+    :param seed: seed of the first copy
+    :return: the vectorized environment, with the usual preprocessing if it is an Atari game
     """
     try:
         return make_env_of(env_id, n_envs, seed)
@@ -131,7 +131,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
     except ValueError as error:
         if not is_own_error(error):
             raise
-        # More copies than there can be
+        # For example more copies than the environment allows
         raise UsageError(str(error)) from error
 
 
@@ -154,7 +154,7 @@ def _limit_threads(space: spaces.Space, device: str) -> None:
 
 def _check_device(device: str) -> None:
     if device.startswith("cuda") and not th.cuda.is_available():
-        # SB3 would take the CPU silently
+        # SB3 would silently fall back to the CPU
         raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
 
 
@@ -186,7 +186,7 @@ def _run(args: argparse.Namespace) -> int:
         model,
         outcome,
         lambda: _save_curve(args.output / "curve.png", what, returns.curve, spec.reward_threshold),
-        # Before the evaluation: a Ctrl-C loses nothing else
+        # Saved before the evaluation: a later Ctrl-C loses only that
         lambda: end_config(config, outcome, training, evaluation=None),
     )
     rows = []
@@ -194,10 +194,10 @@ def _run(args: argparse.Namespace) -> int:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
         rows = _summary(evaluation, spec.reward_threshold)
-        # A run that an earlier version began has no such option
+        # Runs started by an earlier version have no such option
         if not getattr(args, "no_clip", False):
             make_env = functools.partial(make_env_of, args.env, 1, None)
-            # Where the evaluation began
+            # Same seed as the evaluation
             rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
     return finish(args, outcome, rows)
 
@@ -221,7 +221,7 @@ def _go_on(args: argparse.Namespace, env: VecEnv) -> GRPO:
 
 
 def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:
-    # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random ones of the groups
+    # Far from the training seeds, which are args.seed, args.seed + 1, ... and the random seeds of the groups
     seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
     env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
     try:
@@ -257,5 +257,5 @@ def _summary(evaluation: dict[str, Any], threshold: float | None) -> list[tuple[
     rows = [("Evaluation", f"deterministic actions: {summary}")]
     if threshold is not None:
         verdict = "yes" if mean >= threshold else "no"
-        rows.append(("Solved", f"{verdict}, that takes a mean return of {threshold:g}"))
+        rows.append(("Solved", f"{verdict} (threshold: mean return of {threshold:g})"))
     return rows

@@ -1,7 +1,7 @@
 """
 GRPO and DAPO in RL Baselines3 Zoo (extra ``zoo``). Importing this package registers them.
 
-``python -m sb3_grpo.zoo train --algo dapo --env CartPole-v1`` is the RL Zoo's own command line.
+``python -m sb3_grpo.zoo train --algo dapo --env CartPole-v1`` runs the RL Zoo's own command line.
 """
 
 try:

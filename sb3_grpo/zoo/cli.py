@@ -37,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     Run the command line.
 
-    :param argv: the arguments, ``sys.argv[1:]`` if None
+    :param argv: the arguments; ``sys.argv[1:]`` if ``None``
     :return: the exit code
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     usage = f"usage: python -m {PROGRAM} {{{','.join(_COMMANDS)}}} [-h] ..."
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"{usage}\n\nThe RL Zoo's own commands, with the algorithms grpo and dapo. Each has a -h of its own.")
+        print(f"{usage}\n\nThe RL Zoo's own commands, with grpo and dapo added to the algorithms. Each has its own -h.")
         return OK if arguments else USAGE_ERROR
     name = arguments.pop(0)
     if name not in _COMMANDS:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     try:
         arguments = _name_models(arguments) if name == "train" else arguments
-        # An option that the RL Zoo does not have
+        # The RL Zoo does not have this option
         no_clip = name == "train" and "--no-clip" in arguments
         arguments = [argument for argument in arguments if not (no_clip and argument == "--no-clip")]
         with (
@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _mistake(error: Exception, arguments: list[str]) -> str | None:
     """
-    :param error: what the RL Zoo raised
-    :param arguments: of the command
-    :return: what to tell the user, if it is a common mistake, which needs no traceback
+    :param error: an exception from the RL Zoo
+    :param arguments: the arguments of the command
+    :return: a message for the user, if this is a common mistake that needs no traceback; otherwise ``None``
     """
     said = str(error)
     if is_own_error(error):
@@ -113,7 +113,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     algorithm = ALGOS.get(parser.parse_known_args(arguments)[0].algo)
     lineage = algorithm.__mro__ if algorithm is not None else ()
     if isinstance(error, TypeError) and unexpected and algorithm and unexpected[1] in [cls.__name__ for cls in lineage]:
-        # The class that takes them all: DAPO leaves to GRPO what it has no default of its own for
+        # The class with the full signature: DAPO passes the parameters without a default of its own on to GRPO
         takes_all = next(cls for cls in lineage if cls.__name__ == unexpected[1])
         known = [name for name in inspect.signature(takes_all).parameters if not name.startswith("_")]
         close = difflib.get_close_matches(unexpected[2], known, n=1)
@@ -128,10 +128,10 @@ def _comes_from(error: BaseException, function: Any) -> bool:
 
 def _import_modules(arguments: list[str]) -> list[str]:
     """
-    Import what registers the environment.
+    Import the modules that register the environment.
 
-    :param arguments: of the command
-    :return: the same with ``--env Id`` for ``--env module:Id``, which the RL Zoo does not understand
+    :param arguments: the arguments of the command
+    :return: the same arguments, with ``--env module:Id``, which the RL Zoo does not understand, replaced by ``--env Id``
     """
     done = []
     for previous, argument in zip(["", *arguments], arguments, strict=False):
@@ -150,8 +150,8 @@ def _import_modules(arguments: list[str]) -> list[str]:
 
 def _name_models(arguments: list[str]) -> list[str]:
     """
-    :param arguments: of ``train``
-    :return: the same with the model of the newest checkpoint for a folder of checkpoints
+    :param arguments: the arguments of ``train``
+    :return: the same arguments, with a folder of checkpoints replaced by the model of its newest checkpoint
     """
     done = []
     for previous, argument in zip(["", *arguments], arguments, strict=False):
@@ -182,23 +182,23 @@ def _program_arguments(arguments: list[str]) -> Any:
 
 def _script(module: str) -> None:
     """
-    Run a tool of the RL Zoo that is no function, and that calls others of its tools.
+    Run a tool of the RL Zoo that is a script, and that calls other tools of the RL Zoo.
 
-    :param module: its name
+    :param module: name of its module
     """
     zoo_call, zoo_trained_models = subprocess.call, rl_zoo3.utils.get_trained_models
     ours = {("python", "enjoy.py"): "enjoy", ("python", "-m", "rl_zoo3.record_video"): "record_video"}
 
     def call(command: Any, **kwargs: Any) -> int:
         for start, name in ours.items():
-            # In another process, which knows nothing of what was registered in this one
+            # This starts another process, where grpo and dapo would not be registered
             if isinstance(command, list) and tuple(command[: len(start)]) == start:
                 rest = [part.gym_id if isinstance(part, EnvironmentName) else part for part in command[len(start) :]]
                 command = [sys.executable, "-m", PROGRAM, name, *rest]
         return zoo_call(command, **kwargs)
 
     def trained_models(log_folder: str) -> dict[str, tuple[str, str]]:
-        # benchmark uses the id in file names, too, where it must not have a slash (ALE/Pong-v5)
+        # benchmark also uses the id in file names, where it must not contain a slash (ALE/Pong-v5)
         return {model: (algo, EnvironmentName(env)) for model, (algo, env) in zoo_trained_models(log_folder).items()}
 
     with (

@@ -1,4 +1,4 @@
-"""The RL Zoo's experiment, with what groups of episodes need and without some of its traps."""
+"""The RL Zoo's ``ExperimentManager``, with support for groups of episodes and without some of its pitfalls."""
 
 import functools
 import importlib.util
@@ -34,23 +34,23 @@ from sb3_grpo.zoo.hyperparams import config_path
 from sb3_grpo.zoo.search_space import needs_whole_groups
 from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 
-# What an impossible configuration raises, in the constructor or later: without memory, PyTorch raises RuntimeError
+# Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
-# Of the model. What else an entry has makes the environments
+# Arguments of the model. The other values of an entry are for the environments
 _ARGUMENTS = ARGUMENTS.keys() - {"n_envs"} | {"preset"}
-# Which may be written as text: lin_0.001
+# These may be written as text: lin_0.001
 _SCHEDULES = ("learning_rate", "clip_range", "clip_range_high", "clip_range_vf", "delta_std")
-# Where its episodes begin: far from the training's seeds
+# Seed of the clip's episodes, far from the training seeds
 CLIP_SEED = 2**31
 
 
 class WithinBudget(EventCallback):
     """
-    Another callback, up to a number of steps. A rollout of whole episodes may go on beyond the steps that were asked for:
-    one more evaluation there, for some of the seeds, would make their curves differ in length.
+    Call another callback up to a number of steps. A rollout of whole episodes may exceed the requested steps: an additional
+    evaluation there, for some of the seeds only, would make their curves differ in length.
 
     :param callback: the other callback
-    :param n_timesteps: until when it is called
+    :param n_timesteps: number of steps up to which it is called
     """
 
     def __init__(self, callback: BaseCallback, n_timesteps: int):
@@ -63,10 +63,10 @@ class WithinBudget(EventCallback):
 
 class StopAtBudget(BaseCallback):
     """
-    End the training in the middle of a rollout, so that a trial with large groups gets no more steps than the others.
-    If groups have taken all of the steps without an update, the untrained policy's score says nothing: an error.
+    Stop training even in the middle of a rollout, so that a trial with large groups gets no more steps than the others. If
+    all steps are used up without an update, raise an error: the score of the untrained policy would be meaningless.
 
-    :param n_timesteps: how many steps there are
+    :param n_timesteps: number of steps
     """
 
     def __init__(self, n_timesteps: int):
@@ -81,7 +81,7 @@ class StopAtBudget(BaseCallback):
         return self.num_timesteps < self.n_timesteps
 
     def _on_training_end(self) -> None:
-        # Another callback may have ended the training before
+        # Another callback may have stopped training earlier
         if not isinstance(self.model, OnGroupAlgorithm) or self.model._n_updates or self.num_timesteps < self.n_timesteps:
             return
         if self._n_rollouts:
@@ -97,7 +97,7 @@ class StopAtBudget(BaseCallback):
 
 class _Learner:
     """
-    A model that remembers whether Ctrl-C has ended its ``learn``, of which the RL Zoo says nothing.
+    A model that remembers whether Ctrl-C ended its ``learn``, which the RL Zoo does not report.
 
     :param model: the model
     """
@@ -111,8 +111,8 @@ class _Learner:
 
     def learn(self, *args: Any, **kwargs: Any) -> None:
         """
-        :param args: of the model's ``learn``
-        :param kwargs: of the model's ``learn``
+        :param args: arguments of the model's ``learn``
+        :param kwargs: keyword arguments of the model's ``learn``
         """
         try:
             self._model.learn(*args, **kwargs)
@@ -123,20 +123,20 @@ class _Learner:
 
 class GroupExperimentManager(ExperimentManager):
     """
-    The parameters are those of the RL Zoo's ``ExperimentManager``. What differs:
+    Takes the parameters of the RL Zoo's ``ExperimentManager``. The differences:
 
-    - hyperparameters come from ``zoo_configs``, unless ``config`` says otherwise;
-    - strings are read and not evaluated, and what is called is a wrapper or a callback;
-    - an entry may have a ``preset``; its other hyperparameters win over it;
-    - schedules may be written ``lin_0.28`` for ``clip_range_high``, too;
-    - the copies of an environment in other processes get a ``StartQueue``, if the algorithm needs it;
-    - evaluations and trials end with ``n_timesteps``;
+    - hyperparameters come from ``zoo_configs`` unless ``config`` is given;
+    - strings are parsed and not evaluated, and only wrappers and callbacks are called;
+    - an entry may have a ``preset``; its other hyperparameters override it;
+    - ``clip_range_high`` can also be a schedule, written ``lin_0.28``;
+    - environment copies in other processes get a ``StartQueue`` if the algorithm needs it;
+    - evaluations and trials end at ``n_timesteps``;
     - Atari games do not skip frames twice;
-    - ``env_kwargs`` of a configuration file hold for evaluation as well;
-    - trainings write checkpoints, and ``trained_agent`` may be the model of one;
+    - ``env_kwargs`` of a configuration file also apply to evaluation;
+    - training writes checkpoints, and ``trained_agent`` may be the model of a checkpoint;
     - trial 0 of a study can be loaded;
-    - a run that is complete leaves a moving picture of its agent next to an untrained one;
-    - a trial that cannot be run or makes no update is pruned, and one whose worker is dead is given up.
+    - a complete run writes an animation of its agent next to an untrained one;
+    - a trial that cannot run or makes no update is pruned, and a trial whose worker is dead is marked as failed.
 
     :param args: see the RL Zoo
     :param algo: see the RL Zoo
@@ -158,7 +158,7 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"--n-timesteps {self.n_timesteps} is less than one step; without it, the budget is the entry's")
         if self.optimize_hyperparameters and self.n_evaluations is not None and self.n_evaluations < 1:
             raise UsageError(f"--n-evaluations {self.n_evaluations}: the score of a trial needs one evaluation at least")
-        # The RL Zoo makes calls of it
+        # Kept in steps, because the RL Zoo converts save_freq to calls
         self._steps_between = self.save_freq if self.save_freq > 0 else None
         if self.optimize_hyperparameters and self.trained_agent:
             raise UsageError(f"-i {self.trained_agent} and --optimize exclude each other: the trials of a search begin anew")
@@ -177,7 +177,7 @@ class GroupExperimentManager(ExperimentManager):
                 f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out -params, "
                 "--conf-file and --trial-id, or go on with a model that is in no checkpoint (rl_model_..._steps.zip)"
             )
-        # A run that something else began: its environments are made by -params, but not the model
+        # A run that the RL Zoo did not start: -params may set its environments, but not the model
         ignored = sorted(_ARGUMENTS & (self.custom_hyperparams or {}).keys()) if self._checkpoint is not None else []
         if ignored:
             raise UsageError(
@@ -186,12 +186,12 @@ class GroupExperimentManager(ExperimentManager):
             )
         self._interrupted = False
         self._reasons: Counter[str] = Counter()
-        # With several jobs, a thread each
+        # With several jobs, each has its own thread
         self._trial = threading.local()
 
     def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """
-        :return: the hyperparameters as they are written, twice
+        :return: the hyperparameters as written in the entry, twice: one copy is processed further, the other is saved
         """
         if self.trial_id is not None:
             if not (self.storage and self.study_name):
@@ -204,14 +204,14 @@ class GroupExperimentManager(ExperimentManager):
                 ) from error
             except (FileNotFoundError, SQLAlchemyError) as error:
                 raise UsageError(f"--storage {self.storage}: {error}") from error
-            # Not left to the RL Zoo, for which trial 0 is no trial
+            # Not left to the RL Zoo, which ignores trial 0
             self.custom_hyperparams = of_trial | (self.custom_hyperparams or {})
             self.trial_id = None
         if self.n_timesteps > 0:
-            # Or the saved configuration, and the table that benchmark makes of it, would have the file's
+            # Otherwise the saved configuration, and benchmark's table made from it, would show the value in the file
             self.custom_hyperparams = (self.custom_hyperparams or {}) | {"n_timesteps": self.n_timesteps}
         if "preset" in (custom := self.custom_hyperparams or {}):
-            # In place of the entry's, if it has one
+            # It replaces the preset of the entry, if any
             self.custom_hyperparams = {**self._with_preset(custom), "preset": None}
         if self._entry is None:
             self._check_configuration()
@@ -222,7 +222,7 @@ class GroupExperimentManager(ExperimentManager):
             if name not in hyperparams:
                 raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id} in {self.config} has no {name}")
         try:
-            # YAML takes 1e5 for a text
+            # YAML reads 1e5 as a string
             Number(1).check("n_timesteps", hyperparams["n_timesteps"])
             Whole().check("n_envs", hyperparams.get("n_envs", 1))
             Keywords().check("env_kwargs", hyperparams.get("env_kwargs"))
@@ -230,17 +230,17 @@ class GroupExperimentManager(ExperimentManager):
             raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id}: {error}") from error
         env_kwargs = {**(hyperparams.get("env_kwargs") or self.env_kwargs)}
         if self._is_atari and "AtariWrapper" in str(hyperparams.get("env_wrapper")):
-            # It skips frames, and so does ALE/*-v5 by itself: 16 frames for each action
+            # The wrapper skips frames, and ALE/*-v5 does too: together, 16 frames per action
             env_kwargs = {"frameskip": 1, **env_kwargs}
         if env_kwargs:
             hyperparams["env_kwargs"] = saved["env_kwargs"] = env_kwargs
-            # record_video reads nothing else
+            # The only place where record_video looks
             self.args.env_kwargs = env_kwargs
         return hyperparams, saved
 
     def _check_configuration(self) -> None:
         """
-        :raises UsageError: if the file is YAML without an entry that can be read
+        :raises UsageError: if the file is YAML whose entries cannot be read
         """
         if not self.config.endswith((".yml", ".yaml")):
             return
@@ -254,8 +254,8 @@ class GroupExperimentManager(ExperimentManager):
 
     def _with_preset(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """
-        :param hyperparams: as they are written
-        :return: the same with the preset that they name in its place
+        :param hyperparams: hyperparameters as written in an entry
+        :return: the same hyperparameters, with ``preset`` replaced by the settings of that preset
         """
         own = {key: value for key, value in hyperparams.items() if key != "preset"}
         if hyperparams.get("preset") is None:
@@ -289,13 +289,13 @@ class GroupExperimentManager(ExperimentManager):
 
     def _preprocess_hyperparams(self, hyperparams: dict[str, Any]) -> tuple[dict[str, Any], Any, list[BaseCallback], Any]:
         try:
-            # Without strings, the RL Zoo has nothing to evaluate
+            # Parse the strings first, so that the RL Zoo has nothing to eval()
             hyperparams = read_entry(hyperparams)
         except ValueError as error:
             raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id}: {error}") from error
         hyperparams, env_wrapper, callbacks, vec_env_wrapper = super()._preprocess_hyperparams(hyperparams)
         if not self._eval_env_kwargs_args:
-            # Those of the configuration file, too: evaluation is to be on the same task
+            # Include those of the configuration file: evaluation must use the same task
             self.eval_env_kwargs = self.env_kwargs
         if issubclass(ALGOS[self.algo], OnGroupAlgorithm):
             env_wrapper = functools.partial(_with_start_queue, env_wrapper=env_wrapper)
@@ -309,9 +309,9 @@ class GroupExperimentManager(ExperimentManager):
         model.verbose, model.tensorboard_log = self.verbose, self.tensorboard_log
         best = best_model_of(self._checkpoint)
         if self._entry is not None and best.is_file():
-            # Until there is a better one: scores go on as well
+            # Keep it until there is a better one: the best score is restored as well
             shutil.copy(best, self.save_path)
-        print(f"Going on after {model.num_timesteps} steps, from {self._checkpoint.path}")
+        print(f"Resuming after {model.num_timesteps} steps, from {self._checkpoint.path}")
         return model
 
     def learn(self, model: BaseAlgorithm) -> None:
@@ -327,13 +327,13 @@ class GroupExperimentManager(ExperimentManager):
 
     def save_trained_model(self, model: BaseAlgorithm) -> None:
         """
-        :param model: what was trained
+        :param model: the trained model
         """
         super().save_trained_model(model)
         if isinstance(model, OnGroupAlgorithm):
             if self._interrupted:
                 folder = shlex.quote(str(self._checkpoints))
-                say(f"To go on: the same command with -i {folder}, without -params and --conf-file")
+                say(f"To resume: run the same command with -i {folder}, without -params and --conf-file")
             else:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
         if self.leaves_clip and not self._interrupted:
@@ -347,8 +347,8 @@ class GroupExperimentManager(ExperimentManager):
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
         """
         :param n_envs: number of copies
-        :param eval_env: whether it is for evaluation
-        :param no_log: whether to log nothing
+        :param eval_env: whether the environment is for evaluation
+        :param no_log: whether to disable logging
         :return: the vectorized environment, with its wrappers
         """
         env = super().create_envs(n_envs, eval_env, no_log)
@@ -358,8 +358,8 @@ class GroupExperimentManager(ExperimentManager):
 
     def drawn_env(self, render_mode: str | None) -> VecEnv:
         """
-        :param render_mode: how it is drawn, if it is
-        :return: one copy for evaluation, in this process
+        :param render_mode: the render mode, ``None`` for no rendering
+        :return: a single copy for evaluation, in this process
         """
         before = self.vec_env_class, self.eval_env_kwargs
         self.vec_env_class = DummyVecEnv
@@ -374,9 +374,9 @@ class GroupExperimentManager(ExperimentManager):
         """
         :param trial: the trial
         :return: its score
-        :raises optuna.TrialPruned: if it is not worth going on, or cannot be run at all
+        :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        # For the search space; and for others, to see whether this worker is still alive
+        # For the search space; the worker, so that other workers can see whether this one is still alive
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
         trial.set_user_attr("horizon", self._hyperparams.get("horizon"))
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
@@ -395,7 +395,7 @@ class GroupExperimentManager(ExperimentManager):
             self._note_reason(trial, error)
             raise optuna.TrialPruned(str(error)) from error
         finally:
-            # Before this worker counts whether there are trials enough
+            # Before this worker counts whether there are enough trials
             give_up_orphans(trial.study)
 
     def _note_reason(self, trial: optuna.Trial, error: BaseException) -> None:
@@ -405,7 +405,7 @@ class GroupExperimentManager(ExperimentManager):
         say(f"Trial {trial.number} was pruned. {reason}")
 
     def hyperparameters_optimization(self) -> None:
-        """Search for good hyperparameters, and write a report."""
+        """Search for good hyperparameters and write a report."""
         stop = {f"{__name__}.StopAtBudget": {"n_timesteps": self.n_timesteps}}
         self.specified_callbacks = [*_as_list(self.specified_callbacks), stop]
         try:
@@ -413,10 +413,10 @@ class GroupExperimentManager(ExperimentManager):
                 make_tables(self.storage)
             super().hyperparameters_optimization()
         except ImportError as error:
-            # optunahub
+            # For example optunahub is missing
             raise UsageError(f"--storage {self.storage}, --sampler {self.sampler}: {error}") from error
         except ValueError as error:
-            # What study.best_trial says
+            # Raised by study.best_trial
             if "No trials are completed yet" not in str(error):
                 raise
             reasons = "; ".join(f"{count} x {reason}" for reason, count in self._reasons.most_common(3))
@@ -424,7 +424,7 @@ class GroupExperimentManager(ExperimentManager):
 
 
 def _with_start_queue(env: gym.Env, env_wrapper: Callable[[gym.Env], gym.Env] | None) -> gym.Env:
-    # Around the other wrappers. A model can do so itself only where the copies are in its own process
+    # Outside the other wrappers. A model can only add it itself if the copies are in its own process
     env = env if env_wrapper is None else env_wrapper(env)
     return env if isinstance(env, StartQueue) else StartQueue(env)
 

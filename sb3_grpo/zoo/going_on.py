@@ -1,4 +1,4 @@
-"""Trainings of the RL Zoo that go on from a checkpoint."""
+"""Resuming RL Zoo runs from a checkpoint."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,8 +21,8 @@ _FOUND = ("evaluations_timesteps", "evaluations_results", "evaluations_length", 
 
 def as_model(path: str) -> str:
     """
-    :param path: what ``-i`` names
-    :return: the model of the newest checkpoint if it is a folder: the RL Zoo takes no folders
+    :param path: the argument of ``-i``
+    :return: the model of the newest checkpoint if it is a folder, which the RL Zoo does not accept; otherwise the path itself
     :raises UsageError: if it is a folder without checkpoints
     """
     return str(_newest(Path(path)).path / MODEL) if Path(path).is_dir() else path
@@ -40,8 +40,8 @@ def _newest(path: Path) -> Checkpoint:
 
 def checkpoint_of(model: str) -> Checkpoint | None:
     """
-    :param model: what ``-i`` names
-    :return: the checkpoint that it is part of, if it is
+    :param model: the argument of ``-i``
+    :return: the checkpoint that this model is part of, if any
     """
     path = Path(model)
     return _newest(path.parent) if path.name == MODEL and (path.parent / MANIFEST).is_file() else None
@@ -49,27 +49,27 @@ def checkpoint_of(model: str) -> Checkpoint | None:
 
 def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:
     """
-    :param checkpoint: of a run
-    :param env_name: its environment, as in file names
-    :return: the hyperparameters that the RL Zoo has written down for the run; ``None`` if it is no run of the RL Zoo
+    :param checkpoint: a checkpoint of the run
+    :param env_name: name of the environment, as in file names
+    :return: the hyperparameters that the RL Zoo saved for the run; ``None`` if this is not an RL Zoo run
     """
     path = checkpoint.path.resolve().parents[1] / env_name / "config.yml"
-    # As the RL Zoo reads it. A checkpoint is pickled, too
+    # Unsafe, as in the RL Zoo: checkpoints are pickled anyway
     return dict(yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)) if path.is_file() else None
 
 
 def best_model_of(checkpoint: Checkpoint) -> Path:
     """
-    :param checkpoint: of a run of the RL Zoo
-    :return: where the run has kept the model that did best in an evaluation, if there was one
+    :param checkpoint: a checkpoint of an RL Zoo run
+    :return: where the run saves its best model so far, if it has been evaluated
     """
     return checkpoint.path.resolve().parents[1] / "best_model.zip"
 
 
 def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
     """
-    :param callbacks: of a training
-    :return: what a checkpoint keeps of them
+    :param callbacks: the callbacks of a run
+    :return: their states to save in checkpoints, by name
     """
     seen: Counter[str] = Counter()
     states: dict[str, Stateful] = {}
@@ -77,7 +77,7 @@ def callback_states(callbacks: Iterable[BaseCallback]) -> dict[str, Stateful]:
         for each in _and_inside(callback):
             name = type(each).__name__
             seen[name] += 1
-            # Not by their places: an option such as -P, given now and not then, puts another before them
+            # Not by position: an option such as -P that was not given before would shift them
             states[f"{name} {seen[name]}"] = CallbackState(each)
     return states
 
@@ -90,7 +90,7 @@ def _and_inside(callback: BaseCallback) -> Iterator[BaseCallback]:
 
 class CallbackState:
     """
-    What a callback of SB3 has counted and found, so that it goes on with both.
+    The counters and results of an SB3 callback, so that it can resume with them.
 
     :param callback: the callback
     """
@@ -100,7 +100,7 @@ class CallbackState:
 
     def state_dict(self) -> dict[str, Any]:
         """
-        :return: for a checkpoint
+        :return: the state for a checkpoint
         """
         generators = None
         if isinstance(self.callback, EvalCallback) and self.callback.last_mean_reward > -np.inf:
@@ -109,11 +109,11 @@ class CallbackState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
-        :param state: of a checkpoint
+        :param state: the state from a checkpoint
         """
         vars(self.callback).update(state["kept"])
         if state["generators"] is not None and isinstance(self.callback, EvalCallback):
-            # With the seed that it was made with, which it would take later otherwise
+            # Uses up the seed set when it was built: the next reset would otherwise apply it
             self.callback.eval_env.reset()
             for i, generator in enumerate(state["generators"]):
                 self.callback.eval_env.set_attr("np_random", generator, indices=i)

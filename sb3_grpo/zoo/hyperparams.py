@@ -1,4 +1,4 @@
-"""Where the hyperparameters of an algorithm are written down, and how they were found."""
+"""Where the hyperparameters of an algorithm are defined, and how they were chosen."""
 
 import importlib.util
 from contextlib import suppress
@@ -28,7 +28,7 @@ def config_path(algo: str) -> Path:
 def _folders(package: str) -> list[Path]:
     """
     :param package: name of a package
-    :return: where its files lie, nowhere if it is not installed
+    :return: the folders of its files; empty if it is not installed
     """
     spec = importlib.util.find_spec(package)
     return [Path(path) for path in (spec and spec.submodule_search_locations) or []]
@@ -36,17 +36,17 @@ def _folders(package: str) -> list[Path]:
 
 def entry_name(entries: dict[str, Any], env_id: str) -> str:
     """
-    Find the entry that the RL Zoo takes for an environment.
+    Find the entry that the RL Zoo uses for an environment.
 
-    :param entries: of a configuration file
-    :param env_id: id of an environment, ``module:`` before it is ignored
-    :return: the environment's own, ``"atari"`` or ``"default"``
-    :raises ValueError: if there is none
+    :param entries: the entries of a configuration file
+    :param env_id: id of an environment; a ``module:`` prefix is ignored
+    :return: name of the entry: the environment's own id, ``"atari"`` or ``"default"``
+    :raises ValueError: if there is no such entry
     """
     env_id = env_id.rpartition(":")[2]
     if env_id in entries:
         return env_id
-    # Importing it registers the games
+    # Importing ale_py registers the games
     with suppress(ImportError):
         import ale_py  # noqa: F401
     spec = gym.envs.registration.registry.get(env_id)
@@ -60,7 +60,7 @@ def provenance(algo: str, env_id: str) -> str:
     """
     :param algo: name of the algorithm, as in ``--algo``
     :param env_id: id of an environment
-    :return: what the comment directly above the entry that applies says of how its values were found
+    :return: how the values of the entry were found, from the comment directly above it
     """
     text = config_path(algo).read_text(encoding="utf-8")
     name = entry_name(yaml.safe_load(text), env_id)

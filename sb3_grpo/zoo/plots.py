@@ -1,4 +1,4 @@
-"""The RL Zoo's plots, which say here what they leave out, and can be saved."""
+"""The RL Zoo's plots, which here report what they leave out and can be saved."""
 
 import argparse
 import itertools
@@ -21,10 +21,12 @@ def plot() -> None:
         add_help=False,
         allow_abbrev=False,
         description="The RL Zoo's plots. all_plots collects evaluations and prints a table, plot_from_file draws what "
-        "all_plots has saved, plot_train draws training returns. Each has a -h of its own.",
+        "all_plots has saved, plot_train draws training returns. Each has its own -h.",
     )
     parser.add_argument("tool", choices=_TOOLS)
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="save the figures there as PNG, instead of showing them")
+    parser.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="save the figures as PNG in FOLDER instead of showing them"
+    )
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         parser.print_help()
         return
@@ -34,7 +36,7 @@ def plot() -> None:
         arguments = _check_evaluations(arguments)
     sys.argv = [f"{sys.argv[0]} {options.tool}", *arguments]
     try:
-        # Not before it is needed: with other versions of arch or pandas than the extra's, importing rliable fails
+        # Only imported when needed: rliable fails with versions of arch or pandas other than those of the extra
         import rl_zoo3.plots
     except (ImportError, TypeError) as error:
         raise UsageError(
@@ -55,8 +57,8 @@ def plot() -> None:
 
 def _as_in_file_names(arguments: list[str]) -> list[str]:
     """
-    :param arguments: of a plot tool
-    :return: the same with ids of environments as folders are called: ``MinAtar-Breakout-v1``
+    :param arguments: the arguments of a plot tool
+    :return: the same arguments, with environment ids written as in folder names: ``MinAtar-Breakout-v1``
     """
     done, is_env = [], False
     for argument in arguments:
@@ -79,10 +81,10 @@ def _save_figures(folder: Path) -> None:
 
 def _check_evaluations(arguments: list[str]) -> list[str]:
     """
-    Say which runs all_plots will leave out: those with fewer evaluations than the longest of the same algorithm.
+    Report which runs ``all_plots`` leaves out: those with fewer evaluations than the longest run of the same algorithm.
 
-    :param arguments: of all_plots
-    :return: the same, cut nowhere by default, and with the number of runs behind each result
+    :param arguments: the arguments of ``all_plots``
+    :return: the same arguments; by default, curves are not cut, and the number of runs is printed with each result
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-a", "--algos", nargs="+", default=[])
@@ -110,7 +112,7 @@ def _check_evaluations(arguments: list[str]) -> list[str]:
     if missing:
         say(f"Warning: without any evaluation, so 0.0 in the table: {missing}", stderr=True)
     if options.max_timesteps is None:
-        # The RL Zoo's default cuts at 2 million
+        # By default, the RL Zoo cuts at 2 million steps
         arguments = [*arguments, "--max-timesteps", str(longest)]
     return arguments if options.print_n_trials else [*arguments, "--print-n-trials"]
 
@@ -119,9 +121,9 @@ def _check_runs(log_path: Path, env: str, max_timesteps: int | None, min_timeste
     """
     :param log_path: folder with the runs of an algorithm
     :param env: part of the runs' names
-    :param max_timesteps: where the curves are cut, if anywhere
-    :param min_timesteps: what a run needs in order to count; above 0, curves of different lengths are made alike
-    :return: until when the longest of them was evaluated
+    :param max_timesteps: step at which curves are cut, ``None`` for no cut
+    :param min_timesteps: minimum length of a run; above 0, curves of different lengths are made equally long
+    :return: step of the last evaluation of all runs, 0 if there is none
     """
     steps: dict[str, np.ndarray] = {}
     for path in sorted(log_path.glob(f"*{env}*")):
@@ -130,7 +132,7 @@ def _check_runs(log_path: Path, env: str, max_timesteps: int | None, min_timeste
                 evaluated = log["timesteps"]
             steps[path.name] = evaluated if max_timesteps is None else evaluated[evaluated <= max_timesteps]
         elif path.is_dir():
-            say(f"{path}: no evaluations, so it is left out", stderr=True)
+            say(f"{path}: no evaluations, left out", stderr=True)
     most = max((len(evaluated) for evaluated in steps.values()), default=0)
     short = {name: evaluated[-1] if len(evaluated) else 0 for name, evaluated in steps.items() if len(evaluated) < most}
     if short and min_timesteps <= 0:

@@ -1,4 +1,4 @@
-"""What the RL Zoo has to be told."""
+"""Registration of the algorithms in the RL Zoo."""
 
 import rl_zoo3
 import rl_zoo3.enjoy
@@ -16,13 +16,12 @@ from sb3_grpo.zoo.search_space import convert_params, sample_dapo_params, sample
 
 def register() -> None:
     """
-    Make ``grpo`` and ``dapo`` algorithms of the RL Zoo, for those who use it from Python as well.
-    Doing it twice changes nothing.
+    Register ``grpo`` and ``dapo`` in the RL Zoo, also when it is used from Python. Calling this again has no effect.
     """
     rl_zoo3.ALGOS.update({"grpo": GRPO, "dapo": DAPO})
     rl_zoo3.hyperparams_opt.HYPERPARAMS_SAMPLER.update({"grpo": sample_grpo_params, "dapo": sample_dapo_params})
     rl_zoo3.hyperparams_opt.HYPERPARAMS_CONVERTER.update(dict.fromkeys(("grpo", "dapo"), convert_params))
-    # Modules of the RL Zoo hold names of their own
+    # These modules of the RL Zoo have imported the names
     for module in (rl_zoo3.exp_manager, rl_zoo3.train):
         module.ExperimentManager = GroupExperimentManager  # type: ignore[attr-defined]
     for module in (rl_zoo3.utils, rl_zoo3.enjoy):

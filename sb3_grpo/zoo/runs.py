@@ -1,4 +1,4 @@
-"""Which of the runs in a log folder is meant."""
+"""Finding a run in a log folder."""
 
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,16 @@ def get_model_path(
     exp_id: int, folder: str, algo: str, env_name: EnvironmentName, *args: Any, **kwargs: Any
 ) -> tuple[str, str, str]:
     """
-    The RL Zoo's function, but "the latest" is the latest run that has the model:
-    one that failed or is still going on leaves a folder as well.
+    The RL Zoo's function, except that "the latest" is the latest run that has the model: failed and unfinished runs have
+    folders, too.
 
-    :param exp_id: number of the run, 0 for the latest, -1 for a model without a folder of its own
+    :param exp_id: number of the run, 0 for the latest, -1 for a model without its own folder
     :param folder: the log folder
     :param algo: name of the algorithm
     :param env_name: name of the environment
     :param args: see the RL Zoo
     :param kwargs: see the RL Zoo
-    :return: a prefix for file names, the path of the model, the folder of the run
+    :return: a prefix for file names, the path of the model and the folder of the run
     """
     latest = get_latest_run_id(f"{folder}/{algo}", env_name) if exp_id == 0 else 0
     for candidate in range(latest, 0, -1):
@@ -33,7 +33,7 @@ def get_model_path(
             continue
         later = (Path(folder, algo, f"{env_name}_{number}") for number in range(candidate + 1, latest + 1))
         skipped = [path.name for path in later if path.is_dir()]
-        note = f" ({', '.join(skipped)}: without this model, failed or not finished)" if skipped else ""
+        note = f" ({', '.join(skipped)}: without this model, failed or unfinished)" if skipped else ""
         print(f"Loading latest experiment, id={candidate}{note}")
         return found
     return _zoo_model_path(exp_id, folder, algo, env_name, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What ``--optimize-hyperparameters`` tries for GRPO and DAPO, and how a trial becomes keyword arguments."""
+"""Search spaces of ``--optimize-hyperparameters`` for GRPO and DAPO, and conversion of trials to keyword arguments."""
 
 import inspect
 from types import SimpleNamespace
@@ -12,20 +12,20 @@ from sb3_grpo import GRPO
 from sb3_grpo.common.arguments import judges_whole_episodes
 
 _POWERS_OF_TWO = ("group_size", "n_steps", "n_groups", "batch_size")
-# What an update is sized in
+# Units of the size of an update
 _UNITS = ("n_steps", "n_groups")
 _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
-# Policies that bring a network of their own
+# Policies with their own network
 _TEXT_POLICIES = ("TokenPolicy", "CausalLMPolicy")
-# What updates of n_steps take, in place of the entry's
+# Required by updates of n_steps; overrides the entry
 _PER_STEP = {"loss_average": "step", "overlong_filter": False}
 
 
 def needs_whole_groups(entry: dict[str, Any]) -> bool:
     """
     :param entry: hyperparameters that are not searched
-    :return: whether they go with ``n_groups`` only, such as ``horizon``
+    :return: whether one of them, such as ``horizon``, works only with ``n_groups``
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(GRPO).parameters.items()}
     return judges_whole_episodes(SimpleNamespace(**(defaults | entry | _PER_STEP | {"advantage": "gae"}))) is not None
@@ -33,9 +33,11 @@ def needs_whole_groups(entry: dict[str, Any]) -> bool:
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     """
-    :param trial: the trial; of its user attributes, ``policy`` is the name of the policy, and ``whole_groups`` says whether
-        the entry needs these
-    :return: what was drawn for both algorithms, as Optuna keeps it
+    Sample the hyperparameters that both algorithms share.
+
+    :param trial: the trial; its user attribute ``policy`` is the name of the policy, ``whole_groups`` whether the entry needs
+        updates of whole groups
+    :return: the sampled parameters, as Optuna stores them
     """
     drawn = {
         "group_size_pow": trial.suggest_int("group_size_pow", 1, 5),
@@ -50,7 +52,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
         "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
     }
-    # Not "process": it is zero wherever all rewards are the same
+    # Not "process": it is zero where all rewards are equal
     advantages = ["return_to_go", "outcome"]
     if trial.user_attrs.get("policy") not in _TEXT_POLICIES:
         advantages = ["gae", *advantages]
@@ -72,7 +74,7 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
 def _takes_steps(drawn: dict[str, Any]) -> bool:
     """
     :param drawn: the parameters of a trial
-    :return: whether its updates do not wait for the end of episodes
+    :return: whether its updates are sized in ``n_steps`` and do not wait for episodes to end
     """
     return drawn.get("unit") == "n_steps"
 
@@ -80,12 +82,12 @@ def _takes_steps(drawn: dict[str, Any]) -> bool:
 def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     """
     :param sampled_params: the parameters of an Optuna trial of GRPO or DAPO
-    :return: hyperparameters as in a configuration file
+    :return: hyperparameters as written in a configuration file
     """
     kwargs = sampled_params.copy()
-    kwargs.pop("unit", None)  # studies may be older than this choice
+    kwargs.pop("unit", None)  # older studies do not have it
     for name in _POWERS_OF_TWO:
-        # None: not what the entry says, if it is in the other unit
+        # None overrides the value of an entry that uses the other unit
         power = kwargs.pop(f"{name}_pow", None)
         kwargs[name] = None if power is None else 2**power
     if kwargs["n_steps"] is not None:
@@ -100,7 +102,7 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         kwargs["policy_kwargs"] = {
             "net_arch": _NET_ARCH[kwargs.pop("net_arch")],
             "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
-            # Studies may be older than this choice
+            # Older studies do not have it
             "normalize_observations": kwargs.pop("normalize_observations", False),
         }
     return kwargs
@@ -108,9 +110,9 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
 
 def _with_schedule(trial: optuna.Trial, kwargs: dict[str, Any]) -> dict[str, Any]:
     """
-    :param trial: gets the values in readable form, in addition to what Optuna draws
-    :param kwargs: as in a configuration file
-    :return: for the constructor, which takes no schedules written as text
+    :param trial: the trial; the values are also stored in its user attributes, in readable form
+    :param kwargs: hyperparameters as written in a configuration file
+    :return: keyword arguments for the constructor, which does not accept schedules as strings
     """
     for name in (*_POWERS_OF_TWO, "gamma", "gae_lambda", "clip_range_high"):
         if name in kwargs:
@@ -144,7 +146,7 @@ def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :return: keyword arguments of DAPO
     """
     drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}
-    # Pieces of episodes are not cut off by a time limit
+    # Updates of n_steps and horizons use pieces of episodes, which no time limit truncates
     if not _takes_steps(drawn) and trial.user_attrs.get("horizon") is None:
         drawn["overlong_filter"] = trial.suggest_categorical("overlong_filter", [False, True])
     return _with_schedule(trial, convert_params(drawn))

@@ -1,4 +1,4 @@
-"""Studies of Optuna, on which several workers may be at work."""
+"""Optuna studies that several workers may share."""
 
 import os
 import random
@@ -18,8 +18,8 @@ from sb3_grpo.console import UsageError
 
 def make_tables(storage: str) -> None:
     """
-    Make the tables of a new database. Workers that begin at the same moment get into each other's way there,
-    and all but one of them would end with an error.
+    Create the tables of a new database, and retry on errors: of several workers that start at the same moment, all but one
+    would otherwise fail.
 
     :param storage: URL of the database
     """
@@ -30,7 +30,7 @@ def make_tables(storage: str) -> None:
             if last:
                 raise UsageError(f"--storage {storage}: {error}") from error
         except ImportError as error:
-            # Optuna's words do not say which
+            # Optuna's message does not name the driver
             message = f"--storage {storage}: its driver is not installed ({error.__cause__ or error})"
             if storage.startswith("postgresql"):
                 message += '. Write postgresql+psycopg://user@host/name, and pip install "psycopg[binary]"'
@@ -42,20 +42,20 @@ def make_tables(storage: str) -> None:
 
 def this_worker() -> dict[str, Any]:
     """
-    :return: what tells this process from all others that may work on a study
+    :return: identifies this process among all that may work on a study
     """
-    # Containers may share a name, but what a number stands for is another process in each of them
+    # Containers may share a host name, but the same process id stands for a different process in each of them
     namespace = os.readlink("/proc/self/ns/pid") if sys.platform == "linux" else ""
     return {"host": socket.gethostname(), "namespace": namespace, "pid": os.getpid(), "started": _start_time(os.getpid())}
 
 
 def _start_time(pid: int) -> float:
     """
-    :param pid: number of a process
-    :return: when it began, in seconds
+    :param pid: id of a process
+    :return: its start time in seconds
     """
     if sys.platform == "linux":
-        # What psutil says changes when the clock is set: it adds the time at which the machine was booted
+        # psutil adds the boot time, so its value changes when the clock is set
         stat = Path(f"/proc/{pid}/stat").read_text()
         return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return psutil.Process(pid).create_time()
@@ -64,11 +64,11 @@ def _start_time(pid: int) -> float:
 def _has_ended(worker: dict[str, Any]) -> bool:
     """
     :param worker: see :func:`this_worker`
-    :return: whether this process of this machine has ended
+    :return: whether this process, on this machine, has ended
     """
     try:
-        # Another one may have its number by now: where a container is started again, it often has. And one that was killed
-        # keeps its own until the process that began it asks for its end
+        # Another process may have the same id by now, often so after a container restarts. And a killed process keeps its id
+        # until its parent has waited for it
         another = abs(_start_time(worker["pid"]) - worker["started"]) > 1.0
         return another or psutil.Process(worker["pid"]).status() == psutil.STATUS_ZOMBIE
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
@@ -79,14 +79,14 @@ def _has_ended(worker: dict[str, Any]) -> bool:
 
 def give_up_orphans(study: optuna.Study) -> None:
     """
-    Trials whose worker on this machine was killed would otherwise be running forever, and count as such.
+    Mark trials as failed whose worker on this machine was killed. Otherwise they would count as running forever.
 
     :param study: the study
     """
     here = this_worker()
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         worker = trial.user_attrs.get("worker")
-        # Not text, as it was in older studies
+        # In older studies, it is a string
         if not isinstance(worker, dict) or any(worker[key] != here[key] for key in ("host", "namespace")):
             continue
         if _has_ended(worker):

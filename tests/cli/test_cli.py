@@ -99,7 +99,7 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
     assert config["evaluation"]["episodes"] == 3 and config["evaluation"]["mean_return"] > 5
     assert config["arguments"]["seed"] == 0 and config["machine"]["torch_threads"] == 1
     printed = capsys.readouterr().out
-    assert "no, that takes a mean return of 475" in printed
+    assert "no (threshold: mean return of 475)" in printed
     assert f"{config['evaluation']['mean_return']:.2f}" in printed
 
 
@@ -215,7 +215,7 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert Path("an out/curve.png").exists()
     printed = capsys.readouterr().out
     assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
-    assert "To go on: python -m sb3_grpo train --resume 'an out'" in printed
+    assert "To resume: python -m sb3_grpo train --resume 'an out'" in printed
 
 
 def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.Capt
     lines._on_training_start()
     lines.num_timesteps = 700
     lines._on_step()
-    assert re.match(r"700 of 200 steps after \d+ s, until the last groups are complete", capsys.readouterr().out)
+    assert re.match(r"700 of 200 steps after \d+ s, completing the last groups", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

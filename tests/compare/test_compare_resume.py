@@ -310,7 +310,7 @@ def test_a_killed_comparison_goes_on(
             process.wait()
     capfd.readouterr()
     assert main([*command, str(cut)]) == 0
-    assert "1 runs, 1 under way" in capfd.readouterr().out
+    assert "1 runs, 1 in progress" in capfd.readouterr().out
     assert "Goes on after" in (cut / DAPO_RUN / "log.txt").read_text()
     # Both have a log here
     (tmp_path / "whole" / DAPO_RUN / "log.txt").unlink()
@@ -352,6 +352,6 @@ def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
     pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
     wait_for(pool.take_ended)
     assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
-    assert is_under_way(tmp_path / "run"), "the same command goes on with it"
+    assert is_under_way(tmp_path / "run"), "the same command continues it"
     # And what is only shown is worth no run
     note_progress(tmp_path / "run" / "error.txt", recorder.Progress(1, 1.0, 1.0))

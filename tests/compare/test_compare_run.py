@@ -163,7 +163,7 @@ def test_another_seed_is_added_and_nothing_repeated(
     before = results(finished)
     assert compare(finished, "--seeds", "3") == 0
     printed = capfd.readouterr().out
-    assert "4 of them finished before" in printed
+    assert "4 of them already finished" in printed
     assert "CartPole-v1 dapo seed 2: final return" in printed, "lines, where there is no terminal"
     after = results(finished)
     assert len(after) == 6 and {run: after[run] for run in before} == before
@@ -431,7 +431,7 @@ def test_the_same_command_makes_the_clips_that_are_missing(
     assert not any((run / "clip.json").exists() for run in runs)
     capsys.readouterr()
     assert compare(tmp_path, **changes) == 0
-    assert "Making the clips of 2 finished runs" in capsys.readouterr().out
+    assert "Making the missing clips of 2 finished runs" in capsys.readouterr().out
     assert [contents(run) for run in runs] == before and results(tmp_path) == made
     assert compare(tmp_path, **changes) == 0
     assert "Making" not in capsys.readouterr().out

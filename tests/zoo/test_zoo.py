@@ -131,7 +131,7 @@ def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pyte
     arguments = ["enjoy", "--algo", "dapo", *CARTPOLE, "-f", str(trained), "--no-render", "-n", "300"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "id=2 (CartPole-v1_3: without this model, failed or not finished)" in printed
+    assert "id=2 (CartPole-v1_3: without this model, failed or unfinished)" in printed
     assert "Mean reward" in printed
     assert main([*arguments, "--load-best", "--exp-id", "1"]) == 0
     assert "CartPole-v1_1/best_model.zip" in capsys.readouterr().out

@@ -123,14 +123,14 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     end_at(monkeypatch, 700, KeyboardInterrupt)
     assert main([*COMMAND, *BEGIN]) == 0
     printed = capsys.readouterr().out.replace("\n", "")
-    assert f"To go on: the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
+    assert f"To resume: run the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
     assert "Clip" not in printed and not (RUN / "clip.webp").exists()
     # To a larger budget, and from within the folder
     logs = Path("logs").absolute()
     monkeypatch.chdir(CHECKPOINTS)
     assert main([*COMMAND, "-n", "2000", "-f", str(logs), "-i", "."]) == 0
     monkeypatch.chdir(logs.parent)
-    assert "Going on after" in capsys.readouterr().out
+    assert "Resuming after" in capsys.readouterr().out
     assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
 
 
