@@ -13,7 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.tables import equal_time_table, long_table, pairs_at_the_end, short_table, stability_table
+from benchmarks.tables import equal_time_table, label, long_table, pairs_at_the_end, short_table, stability_table
 from benchmarks.unseen.tasks import LISTS
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.figures import Style, styles
@@ -81,8 +81,7 @@ def _draw_curve(axes: plt.Axes, results: Results, env: str, name: str, style: St
     if not curves.size:
         return
     band, x = iqm_curve(curves), results.grid(env, mode) / 1000
-    label = name.upper() if name in ("ppo", "grpo", "dapo", "trpo") else name
-    axes.plot(x, band.value, color=style.colour, linestyle=style.linestyle, label=label, linewidth=1.5)
+    axes.plot(x, band.value, color=style.colour, linestyle=style.linestyle, label=label(name), linewidth=1.5)
     axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.15, linewidth=0)
 
 

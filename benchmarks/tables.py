@@ -19,6 +19,14 @@ from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, 
 from sb3_grpo.compare.tables import median
 
 
+def label(name: str) -> str:
+    """
+    :param name: Of a variant
+    :return: The same; algorithms in capitals
+    """
+    return name.upper() if name in ("ppo", "trpo", "a2c", "grpo", "dapo") else name
+
+
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     :param columns: column titles
@@ -54,7 +62,7 @@ def long_table(results: Results) -> str:
             rows.append(
                 [
                     env,
-                    name.upper(),
+                    label(name),
                     f"{scores.mean():.1f}",
                     interval_text(iqm_interval([scores])),
                     interval_text(iqm_interval([over_training])),
@@ -72,7 +80,7 @@ def short_table(results: Results) -> str:
     """
     budgets = results.experiment["timesteps"]
     rows = [
-        [name.upper(), *(_iqm_text(results.final_scores(env, name, results.main_mode(env))) for env in results.envs)]
+        [label(name), *(_iqm_text(results.final_scores(env, name, results.main_mode(env))) for env in results.envs)]
         for name in results.variants
     ]
     return markdown(["", *(f"{env}, {steps_text(budgets[env])}" for env in results.envs)], rows)
@@ -98,7 +106,7 @@ def equal_time_table(results: Results) -> str:
         seconds = results.shortest_time(env)
         returns = [results.returns_after(env, name, results.main_mode(env), seconds) for name in results.variants]
         rows.append([env, f"{seconds:.0f}", *map(_iqm_text, returns)])
-    return markdown(["task", "seconds", *(name.upper() for name in results.variants)], rows)
+    return markdown(["task", "seconds", *(label(name) for name in results.variants)], rows)
 
 
 def _iqm_text(scores: np.ndarray) -> str:
@@ -163,14 +171,14 @@ def _overall(what: str, comparisons: Sequence[Results], parts: Sequence[tuple[li
     found = find_overall(pooled)
     rows = [
         [
-            f"{pair.first.upper()} against {pair.second.upper()}",
+            f"{label(pair.first)} against {label(pair.second)}",
             *(interval_text(interval, 1.0) for interval in (pair.difference, pair.improvement)),
             f"{p_value:.2g}",
         ]
         for pair, p_value in zip(found, holm([pair.p_value for pair in found]), strict=True)
     ]
     title = f"{what}, {' and '.join(together)}"
-    iqms = markdown([title, "IQM"], [[name.upper(), interval_text(iqm_interval(pooled[name]), 1.0)] for name in names])
+    iqms = markdown([title, "IQM"], [[label(name), interval_text(iqm_interval(pooled[name]), 1.0)] for name in names])
     return f"{iqms}\n\n{markdown([title, 'difference of the IQMs', 'probability of improvement', 'p (Holm)'], rows)}"
 
 
@@ -194,7 +202,7 @@ def stability_table(results: Results) -> str:
             cells = [_begin_and_end(runs.get(key, [])) for key in ("entropy", "std")]
             cells += [_middle_and_largest(runs.get(key, [])) for key in moved]
             if "approx_kl" in runs:  # TRPO logs none of these
-                rows.append([env, name.upper(), *cells])
+                rows.append([env, label(name), *cells])
     return markdown(columns, rows)
 
 
