@@ -75,21 +75,29 @@ class VerifierProcess:
                     with contextlib.suppress(OSError):
                         self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
                     while n_done < len(calls) and self._process is not None:
-                        left = end - time.monotonic()
-                        result = self._receive(min(time_limit, max(left, 0.0)))
+                        left = max(end - time.monotonic(), 0.0)
+                        if left < time_limit:
+                            result = self._receive(left, f"the {step_limit:g} s that a step has for its answers")
+                        else:
+                            result = self._receive(time_limit, f"{time_limit:g} s")
                         n_done += 1
                         yield result
-                        if left <= 0.0:
+                        if left == 0.0:
                             self._stop()  # it is still busy with the next ones
             finally:
                 if n_done < len(calls):
                     self._stop()
 
-    def _receive(self, time_limit: float) -> tuple[Any, str | None]:
+    def _receive(self, seconds: float, limit: str) -> tuple[Any, str | None]:
+        """
+        :param seconds: How long to wait
+        :param limit: What that is, for the error
+        :return: The result and None, or None and the error
+        """
         assert self._process is not None
-        if not self._connection.poll(time_limit):
+        if not self._connection.poll(seconds):
             self._stop()
-            return None, f"it did not finish within {time_limit:g} s and was stopped"
+            return None, f"it did not finish within {limit} and was stopped"
         try:
             return self._connection.recv()
         except (EOFError, OSError):
@@ -120,7 +128,7 @@ class VerifierProcess:
         self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
         with contextlib.suppress(OSError):
             self._connection.send((os.getpid(), sys.path, self._functions, self._n_bytes))
-        _, error = self._receive(_START_SECONDS)
+        _, error = self._receive(_START_SECONDS, f"{_START_SECONDS:g} s")
         if error is not None:
             self._stop()
             raise VerifierStartError(error)

@@ -83,7 +83,7 @@ def test_the_answers_of_a_step_have_a_limit_together() -> None:
     runner = VerifierRunner(misbehaving(), trusted=False, time_limit=30.0, on_error="zero", step_limit=1.0)
     checks = [Check(text, "7", "3+4=") for text in ("7", "hang", "7", "7")]
     began = time.monotonic()
-    with pytest.warns(UserWarning, match="did not finish within"):
+    with pytest.warns(UserWarning, match="did not finish within the 1 s that a step has for its answers"):
         verdicts = runner.score(checks)
     assert time.monotonic() - began < 15.0
     assert [verdict.score for verdict in verdicts] == [1.0, 0.0, 0.0, 0.0]
