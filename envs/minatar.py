@@ -47,6 +47,8 @@ class MinAtarEnv(gym.Env):
         **kwargs: Any,
     ):
         self.game = minatar.Environment(game, **kwargs)
+        # One generator, as after a reset with a seed
+        self.game.env.random = self.game.random
         self.render_mode = render_mode
         self.display_time = display_time
         self.actions = self.game.minimal_action_set() if use_minimal_action_set else range(self.game.num_actions())

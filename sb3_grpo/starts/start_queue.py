@@ -274,10 +274,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return observation, info
 
     def reset_if_new(self) -> None:
-        """Call this before restoring a state: some environments create their generators in ``reset``."""
+        """Call this before restoring a state: some environments create their generators in ``reset``, or only with a seed."""
         if self._is_new:
             self._is_new = False
-            self.env.reset()
+            self.env.reset(seed=0)
 
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
         if isinstance(queued.start, SnapshotStart):

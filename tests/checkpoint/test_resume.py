@@ -78,6 +78,22 @@ def late_generator() -> VecEnv:
     return make_group_env(LateGenerator, n_envs=3, seed=0, env_kwargs={"length": None})
 
 
+class SeededGenerator(Sampling):
+    """It makes its generator in a ``reset`` with a seed."""
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        if seed is not None:
+            self.rng = np.random.RandomState(seed)
+        return super().reset(seed=seed, **kwargs)
+
+    def observe(self) -> Any:
+        return np.array([self.start, self.rng.normal() if hasattr(self, "rng") else 0.0])
+
+
+def seeded_generator() -> VecEnv:
+    return make_group_env(SeededGenerator, n_envs=3, seed=0, env_kwargs={"length": None})
+
+
 def plain() -> VecEnv:
     return DummyVecEnv([ToyEnv] * 2)
 
@@ -108,6 +124,7 @@ def test_in_new_processes() -> None:
         (unknown, STEPS),
         (sampling, STEPS),
         (late_generator, STEPS),
+        (seeded_generator, STEPS),
         (lambda: VecNormalize(pendulum()), STEPS),
     ],
     ids=[
@@ -121,6 +138,7 @@ def test_in_new_processes() -> None:
         "unknown",
         "spaces",
         "late generator",
+        "seeded generator",
         "VecNormalize",
     ],
 )

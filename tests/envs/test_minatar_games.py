@@ -7,13 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 pytest.importorskip("minatar")
 
 from gymnasium.utils.env_checker import check_env
 
-from sb3_grpo import DAPO, GRPO, make_group_env
+from benchmarks.resume import digest
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.cli.main import main
 from sb3_grpo.console import UsageError, find_env
 
@@ -85,6 +86,21 @@ def test_members_of_a_group_begin_alike_and_differ_by_their_actions() -> None:
     model.learn(1)
     assert all(np.array_equal(each, starts[0][0]) for each in starts[0])
     assert model.num_timesteps >= 20
+
+
+def test_a_training_is_resumed_in_the_middle_of_episodes(tmp_path: Path) -> None:
+    def make_env() -> VecEnv:
+        return make_group_env(BREAKOUT, n_envs=2, seed=0)
+
+    model = GRPO("MlpPolicy", make_env(), group_size=2, n_steps=16, seed=0, device="cpu")
+    model.learn(200, callback=TrainingCheckpoint(tmp_path, save_freq=1))
+    resumed = GRPO.resume(tmp_path, make_env(), device="cpu").learn()
+    assert digest(resumed) == digest(model)
+
+
+def test_one_generator_before_and_after_a_seed() -> None:
+    game = make(BREAKOUT).unwrapped.game  # type: ignore[attr-defined]
+    assert game.env.random is game.random
 
 
 @pytest.mark.slow
