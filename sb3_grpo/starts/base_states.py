@@ -101,6 +101,14 @@ class MujocoState(BaseState):
         sys.modules["mujoco"].mj_copyData(base.data, base.model, data)
 
 
+class OldMujocoState(BaseState):
+    """Gymnasium's MuJoCo environments with MuJoCo before 3.5: the actions are replayed, because nothing restores ``MjData``."""
+
+    skipped = MujocoState.skipped
+    only = RNG_ATTRIBUTES
+    replayed = True
+
+
 class AtariState(BaseState):
     """
     ALE: the emulator's own state with its random generators.
@@ -168,6 +176,7 @@ _BY_MODULE: dict[str, BaseState] = {
     "minigrid": BaseState(),
 }
 _OWN = OwnState()
+_OLD_MUJOCO = OldMujocoState()
 
 
 def base_state(base: gym.Env) -> BaseState | None:
@@ -176,10 +185,10 @@ def base_state(base: gym.Env) -> BaseState | None:
     :return: how to handle its state, None if nothing is known about it
     """
     by_class = _known_ancestor(type(base))
-    # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
-    if not isinstance(by_class, MujocoState) and has_own_protocol(base):
-        return _OWN
-    return by_class
+    if isinstance(by_class, MujocoState):
+        # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
+        return by_class if hasattr(sys.modules["mujoco"], "mj_copyData") else _OLD_MUJOCO
+    return _OWN if has_own_protocol(base) else by_class
 
 
 def has_own_protocol(layer: gym.Env) -> bool:

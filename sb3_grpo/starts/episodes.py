@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from sb3_grpo.starts.base_states import base_state
 from sb3_grpo.starts.holdings import DESCRIPTIVE, layers_of
-from sb3_grpo.starts.snapshots import play_replay, restore
+from sb3_grpo.starts.snapshots import begin, play_replay, restore
 from sb3_grpo.starts.starts import Replay, ReplayPiece, SeedStart, SnapshotStart, StartNotSupportedError
 from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
 
@@ -96,7 +96,12 @@ def load_episode(env: "StartQueue", state: EpisodeState, info: dict[str, Any]) -
     if isinstance(state.reached, Replay):
         play_replay(env.env, state.reached, state.observation)
     else:
-        env.reset_if_new()
+        origin = state.attributes["_origin"]
+        if isinstance(origin, SeedStart):
+            # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
+            begin(env.env, origin)
+        else:
+            env.reset_if_new()
         restore(env.env, state.reached, compare=True)
     vars(env).update(state.attributes)
     if env._recorded:

@@ -94,6 +94,19 @@ def seeded_generator() -> VecEnv:
     return make_group_env(SeededGenerator, n_envs=3, seed=0, env_kwargs={"length": None})
 
 
+def changed_model() -> VecEnv:
+    """Each reset changes the simulator's model, as in Adroit: no snapshot of another copy can be restored."""
+    pytest.importorskip("mujoco")
+    from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
+
+    class ChangedModel(InvertedPendulumEnv):
+        def reset_model(self) -> Any:
+            self.model.body_mass[-1] = self.np_random.uniform(1.0, 5.0)
+            return super().reset_model()
+
+    return make_group_env(ChangedModel, n_envs=3, seed=0)
+
+
 def plain() -> VecEnv:
     return DummyVecEnv([ToyEnv] * 2)
 
@@ -125,6 +138,7 @@ def test_in_new_processes() -> None:
         (sampling, STEPS),
         (late_generator, STEPS),
         (seeded_generator, STEPS),
+        (changed_model, STEPS),
         (lambda: VecNormalize(pendulum()), STEPS),
     ],
     ids=[
@@ -139,6 +153,7 @@ def test_in_new_processes() -> None:
         "spaces",
         "late generator",
         "seeded generator",
+        "changed model",
         "VecNormalize",
     ],
 )

@@ -237,6 +237,19 @@ def test_changed_mujoco_model_is_refused() -> None:
         begin_from(other, snapshot)
 
 
+def test_mujoco_before_it_could_restore_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.delattr(mujoco, "mj_copyData")
+    env, other = make("HalfCheetah-v5"), make("HalfCheetah-v5")
+    begin_from(env, SeedStart(1))
+    roll(env, actions_for(env, 5))
+    snapshot, actions = env.capture_start(), actions_for(env, 5)
+    expected = roll(env, actions)
+    other.reset(seed=2)
+    assert same(begin_from(other, snapshot), snapshot.observation)
+    assert same(roll(other, actions), expected)
+
+
 class ZooTimeLimit(gym.wrappers.TimeLimit):
     """rl_zoo3 replaces Gymnasium's with such a class as soon as it is imported."""
 
