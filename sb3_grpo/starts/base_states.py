@@ -102,7 +102,7 @@ class MujocoState(BaseState):
 
 
 class OldMujocoState(BaseState):
-    """Gymnasium's MuJoCo environments with MuJoCo before 3.5: the actions are replayed, because nothing restores ``MjData``."""
+    """Environments with MuJoCo before 3.5, which cannot restore ``MjData``: the actions are replayed."""
 
     skipped = MujocoState.skipped
     only = RNG_ATTRIBUTES
