@@ -614,9 +614,12 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if total_timesteps is None:
             resumed = self.resumption
             total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
+        has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException as error:
+            if has_resumed_episodes and self.resumption is not None:
+                raise  # before the first step: the next learn() resumes the training
             # The error may have come in the middle of a step: the next learn() begins with new episodes
             self._last_obs = None
             fault = None if self._collector is None else self._collector.fault_of(error)
@@ -628,9 +631,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 raise fault from error
             raise
         finally:
-            self.resumption = None
             if self._collector is not None:
                 self._collector.watchdog.stop()
+        self.resumption = None
         self.collector.clear()
         return self
 

@@ -173,7 +173,7 @@ def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor]
             array = function(array)  # type: ignore[misc]
         return array
 
-    return forward, small_forward, _MAX_NUMPY_WORK // work if possible else 0
+    return forward, small_forward, _MAX_NUMPY_WORK // max(work, 1) if possible else 0
 
 
 def _actor_layers(policy: "ActorPolicy") -> list[Callable[[Any], th.Tensor]]:

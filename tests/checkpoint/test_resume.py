@@ -184,6 +184,30 @@ def test_budget_is_that_of_the_interrupted_training(tmp_path: Path) -> None:
     assert longer.learn(100).num_timesteps == 144
 
 
+class Fails(BaseCallback):
+    """It fails before the first step."""
+
+    def _on_training_start(self) -> None:
+        raise OSError("no such folder")
+
+    def _on_step(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("make_env", [cart_pole, plain], ids=["episodes go on", "episodes begin anew"])
+def test_an_error_before_the_first_step_costs_no_resumption(make_env: Any, tmp_path: Path) -> None:
+    train(tmp_path, make_env)
+    path = checkpoints_in(tmp_path)[1]
+    expected = GRPO.resume(path, make_env(), device="cpu").learn()
+    model = GRPO.resume(path, make_env(), device="cpu")
+    with pytest.raises(OSError, match="no such folder"):
+        model.learn(callback=Fails())
+    model.learn()
+    assert model.num_timesteps == expected.num_timesteps
+    if make_env is cart_pole:
+        assert digest(model) == digest(expected)
+
+
 def test_a_second_training_of_a_model(tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", cart_pole(), **STEPS).learn(100)
     model.learn(200, reset_num_timesteps=False, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
