@@ -590,7 +590,9 @@ def test_lecture_table_has_words_for_settings_that_differ(tmp_path):
         "yes: mean over each episode first, a step of a long episode weighs less (CartPole-v1); "
         "none: mean over all steps (Pendulum-v1)"
     ]
-    assert table["Dead groups"][0][1].text == "kept, with advantage zero (CartPole-v1); dropped and replaced (Pendulum-v1)"
+    assert table["Dead groups"][0][1].text == (
+        "kept, with advantage zero (CartPole-v1); kept, but the update takes more steps instead of theirs (Pendulum-v1)"
+    )
 
 
 def test_three_seeds_are_said_once_run_by_run_and_how_many_it_takes(tmp_path):

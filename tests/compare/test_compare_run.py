@@ -600,6 +600,12 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
 
 
+def test_an_update_of_n_steps_drops_nothing(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": [{"algo": "dapo", "hyperparams": {"n_envs": 4, "n_steps": 50}}]}, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
+    assert json.loads((tmp_path / "result.json").read_text())["discarded_fraction"] is None
+
+
 def test_networks_and_parameters() -> None:
     normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
     cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
