@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("rliable")
 
 import pandas as pd
-from compare_data import curve_to, turn_round_sampled, write_experiment, write_run
+from compare_data import BUDGET, curve_to, turn_round_sampled, write_experiment, write_run
 
 from sb3_grpo import presets
 from sb3_grpo.clips.stored import save_played
@@ -531,6 +531,25 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rliable.library", None)
     with pytest.raises(UsageError, match=r'rliable.*pip install "sb3-grpo\[compare\]"'):
         make_report(tmp_path)
+
+
+def test_finished_runs_with_other_settings_are_named(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=4)
+    planned = json.loads((tmp_path / "experiment.json").read_text())["hyperparams"][ENV]["dapo"]
+    changes = {
+        0: {"timesteps": BUDGET},
+        1: {"timesteps": 400},
+        2: {"timesteps": 400},
+        3: {"hyperparameters": planned | {"gamma": "0.5"}},
+    }
+    for seed, change in changes.items():
+        path = tmp_path / "runs" / ENV / "dapo" / str(seed) / "config.json"
+        path.write_text(json.dumps({"algo": "dapo", "hyperparameters": planned} | json.loads(path.read_text()) | change))
+    said = "Finished runs made with other settings than experiment.json says: "
+    assert collect(tmp_path).notes == [
+        f"{said}2 of {ENV}, dapo: timesteps 400 instead of {BUDGET}.",
+        f"{said}1 of {ENV}, dapo: gamma '0.5' instead of '{planned['gamma']}'.",
+    ]
 
 
 def test_lecture_table_is_measured_where_it_can_be(tmp_path):
