@@ -21,7 +21,8 @@ from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.figures import styles
-from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
+from sb3_grpo.compare.findings import find_in, interval_text, judge, normalised_scores, number, scale
+from sb3_grpo.compare.headline import few_seeds
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
@@ -641,6 +642,17 @@ def test_a_variant_with_few_seeds_takes_no_claim_from_the_others(tmp_path):
     text = text_of(make_report(tmp_path))
     assert "On CartPole-v1, grpo ended higher than ppo; for 2 of 3 pairs the seeds are too few." in text
     assert "With 1 seed of a variant nothing is claimed of 2 of 3 pairs on single environments: chance alone" in text
+
+
+def test_seeds_that_chance_rarely_separates_are_not_said_to_be_few_because_of_it(tmp_path):
+    # 2 / C(12, 2) is 3%, but two seeds give no interval
+    write_experiment(tmp_path, two_levels(100.0, 400.0), seeds=10)
+    for seed in range(2, 10):
+        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
+    results = collect(tmp_path)
+    said, why = few_seeds(results, judge([(ENV, comparison) for comparison in find_in(results, ENV)]))
+    assert said.startswith("With 2 seeds of a variant nothing is claimed. A claim takes at least 4 seeds")
+    assert why.startswith("Fewer than 3 seeds of dapo")
 
 
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
