@@ -655,6 +655,12 @@ def test_seeds_that_chance_rarely_separates_are_not_said_to_be_few_because_of_it
     assert why.startswith("Fewer than 3 seeds of dapo")
 
 
+def test_pairs_whose_names_contain_and_have_a_row_each(tmp_path):
+    variants = {"a": "ppo", "b and c": "ppo", "a and b": "ppo", "c": "ppo"}
+    write_experiment(tmp_path, two_levels(1.0, 2.0), variants=variants, seeds=1)
+    assert make_report(tmp_path).read_text().count('<tr><th scope="row">a and b and c</th>') == 2
+
+
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     other = "Pendulum-v1"
     write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
