@@ -1,6 +1,7 @@
 """Read the folder of an experiment into tidy tables."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from sb3_grpo.compare.results import Results, import_extra
 from sb3_grpo.compare.runs import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, RUN_COLUMNS, run_folder, run_row
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.files import replace_text
+from sb3_grpo.utils.parameters import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,6 +145,7 @@ def _notes(results: Results) -> list[str]:
                 f"{env}, {variant}: with its last rollout a run made {steps:,} steps, {steps / budget - 1.0:.0%} more than "
                 "the budget, before its final evaluation."
             )
+    notes += _unlike_planned(results)
     machines = {json.dumps(config["machine"], sort_keys=True) for config in results.configs.values() if "machine" in config}
     if len(machines) > 1:
         notes.append(f"The runs were made on {len(machines)} different machines: their seconds and speeds do not compare.")
@@ -155,3 +158,23 @@ def _notes(results: Results) -> list[str]:
     for extra in sorted({path.parent for path in (results.folder / "runs").rglob("config.json")} - planned_runs):
         notes.append(f"{extra.relative_to(results.folder)} is not part of experiment.json and not in this report.")
     return notes
+
+
+def _unlike_planned(results: Results) -> list[str]:
+    """Describe finished runs made with other settings than those of the experiment, such as runs from another folder."""
+    counts: Counter[str] = Counter()
+    for run in results.runs[results.runs.status == "done"].itertuples():
+        config = results.configs.get((run.env, run.variant, run.seed), {})
+        entry = config.get("hyperparameters")
+        made = {"timesteps": config.get("timesteps"), "algo": config.get("algo")} | (entry if isinstance(entry, dict) else {})
+        planned = {"timesteps": results.experiment["timesteps"][run.env], "algo": run.algo}
+        planned |= results.hyperparams(run.env, run.variant)
+        # Other versions may know other parameters
+        unlike = [key for key in planned if made.get(key) not in (None, planned[key])]
+        listed = ", ".join(f"{key} {short_repr(made[key])} instead of {short_repr(planned[key])}" for key in unlike)
+        counts[f"{run.env}, {run.variant}: {listed}"] += bool(unlike)
+    return [
+        f"Finished runs made with other settings than experiment.json says: {count} of {unlike}."
+        for unlike, count in counts.items()
+        if count
+    ]

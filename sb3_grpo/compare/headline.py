@@ -157,10 +157,15 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
         where = " on a single environment" if n_few == total else f" of {_pairs(n_few, total)} on single environments"
         where = "" if len(few) == len(findings) else where
         claim = "A claim" if total == 1 else f"A claim on any of the {total} pairs on single environments"
+        # Two seeds against ten are too few for an interval, although chance rarely separates them
+        often = (
+            f": chance alone would put every run of one above every run of the other in {chance:.0%} of such experiments"
+            if chance > 1.0 - CONFIDENCE
+            else ""
+        )
         said.append(
             f"With {least} seed{'s' if least > 1 else ''} of {'each' if len(counts) == 1 else 'a'} variant nothing is claimed"
-            f"{where}: chance alone would put every run of one above every run of the other in {chance:.0%} of such "
-            f"experiments. {claim} takes at least {seeds_needed(total)} seeds of each variant where their runs do not "
+            f"{where}{often}. {claim} takes at least {seeds_needed(total)} seeds of each variant where their runs do not "
             "overlap, and more where they do."
         )
     names = [name for name in results.variants if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs)]

@@ -75,13 +75,17 @@ class _Described:
 
     def setting(self, name: str, words: Mapping[str, str] | None = None) -> str:
         """Value of a hyperparameter in the models, "None" if they lack it, with the environments if values differ."""
-        by_value: dict[str, list[str]] = {}
+        values = {env: self.results.hyperparams(env, self.name).get(name, "None") for env in self.envs}
+        return self.in_each(lambda env: (words or {}).get(values[env], values[env]), "; " if words else ", ")
+
+    def in_each(self, text_of: Callable[[str], str], separator: str) -> str:
+        """A text for each environment, with the environments if texts differ."""
+        by_text: dict[str, list[str]] = {}
         for env in self.envs:
-            value = self.results.hyperparams(env, self.name).get(name, "None")
-            by_value.setdefault((words or {}).get(value, value), []).append(env)
-        if len(by_value) == 1:
-            return next(iter(by_value))
-        return ("; " if words else ", ").join(f"{value} ({', '.join(envs)})" for value, envs in by_value.items())
+            by_text.setdefault(text_of(env), []).append(env)
+        if len(by_text) == 1:
+            return next(iter(by_text))
+        return separator.join(f"{text} ({', '.join(envs)})" for text, envs in by_text.items())
 
 
 def _spread(values: Iterable[float], form: Callable[[float], str] = number) -> str:
@@ -180,12 +184,19 @@ def _clipping(variant: _Described) -> list[Fact]:
 def _dead_groups(variant: _Described) -> list[Fact]:
     if not variant.grouped:
         return [Fact("has no groups", False)] if variant.described else []
-    words = {"True": "dropped and replaced", "False": "kept, with advantage zero"}
-    facts = [Fact(variant.setting("dynamic_sampling", words), False)]
+    discarded = variant.medians("discarded_fraction")
+
+    def rule(env: str) -> str:
+        if variant.results.hyperparams(env, variant.name).get("dynamic_sampling") != "True":
+            return "kept, with advantage zero"
+        # Nothing is dropped from an update that takes n_steps
+        return "dropped and replaced" if env in discarded else "kept, but the update takes more steps instead of theirs"
+
+    facts = [Fact(variant.in_each(rule, "; "), False)]
     if dead := variant.log_means("group/dead_fraction"):
         share = _spread(dead.values(), _percent)
         facts.insert(0, Fact(f"{share} of the groups drawn for an update, mean over the updates", True))
-    if discarded := variant.medians("discarded_fraction"):
+    if discarded:
         share = _spread(discarded.values(), _percent)
         facts.append(Fact(f"{share} of all steps were dropped with them (some updates draw groups several times)", True))
     return facts

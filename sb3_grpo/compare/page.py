@@ -212,11 +212,12 @@ def _verdict_grid(page: Page) -> tuple[list[str], list[tuple[str, list[tuple[str
         together += " together"
         columns.append(together)
         findings += page.overall.findings
-    pairs: dict[str, dict[str, tuple[str, str]]] = {}
+    # Names may contain "and"
+    pairs: dict[tuple[str, ...], dict[str, tuple[str, str]]] = {}
     for finding in findings:
-        row = pairs.setdefault(f"{finding.comparison.first} and {finding.comparison.second}", {})
+        row = pairs.setdefault(finding.comparison[:2], {})
         row[finding.env or together] = (_short_verdict(finding), finding.verdict.name.lower())
-    return columns, [(pair, [row.get(column, ("-", "")) for column in columns]) for pair, row in pairs.items()]
+    return columns, [(" and ".join(pair), [row.get(column, ("-", "")) for column in columns]) for pair, row in pairs.items()]
 
 
 def _short_verdict(finding: Finding) -> str:

@@ -24,7 +24,7 @@ from sb3_grpo.clips.stored import save_played
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
-from sb3_grpo.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder
+from sb3_grpo.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder, drops_groups
 from sb3_grpo.compare.runs import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
 from sb3_grpo.compare.worker import CHECKPOINTS, CONFIG, RESULT
 from sb3_grpo.console import save_model
@@ -67,7 +67,7 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         recorder = Recorder(evaluator, *numbers, report, checkpoint)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
-        dropped = DroppedSteps() if getattr(model, "dynamic_sampling", False) else None
+        dropped = DroppedSteps() if drops_groups(model) else None
         callbacks: list[BaseCallback] = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
         if checkpoint is not None:
             checkpoint.also = {"recorder": recorder, "diagnostics": diagnostics, **({"dropped": dropped} if dropped else {})}

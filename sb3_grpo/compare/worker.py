@@ -202,5 +202,6 @@ def _run(settings: dict[str, Any], folder: Path, save_freq: int | None) -> None:
         # is not the fault of the run
         if no_room(error) is None:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        (folder / ERROR).write_text(traceback.format_exc())
+        # The message may quote text that cannot be encoded, such as a file name
+        (folder / ERROR).write_text(traceback.format_exc(), "utf-8", errors="backslashreplace")
         sys.exit(1)

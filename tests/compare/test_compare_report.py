@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("rliable")
 
 import pandas as pd
-from compare_data import curve_to, turn_round_sampled, write_experiment, write_run
+from compare_data import BUDGET, curve_to, turn_round_sampled, write_experiment, write_run
 
 from sb3_grpo import presets
 from sb3_grpo.clips.stored import save_played
@@ -21,7 +21,8 @@ from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.experiment import Experiment
 from sb3_grpo.compare.figures import styles
-from sb3_grpo.compare.findings import interval_text, judge, normalised_scores, number, scale
+from sb3_grpo.compare.findings import find_in, interval_text, judge, normalised_scores, number, scale
+from sb3_grpo.compare.headline import few_seeds
 from sb3_grpo.compare.lecture import lecture_table
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
@@ -533,6 +534,25 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
         make_report(tmp_path)
 
 
+def test_finished_runs_with_other_settings_are_named(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=4)
+    planned = json.loads((tmp_path / "experiment.json").read_text())["hyperparams"][ENV]["dapo"]
+    changes = {
+        0: {"timesteps": BUDGET},
+        1: {"timesteps": 400},
+        2: {"timesteps": 400},
+        3: {"hyperparameters": planned | {"gamma": "0.5"}},
+    }
+    for seed, change in changes.items():
+        path = tmp_path / "runs" / ENV / "dapo" / str(seed) / "config.json"
+        path.write_text(json.dumps({"algo": "dapo", "hyperparameters": planned} | json.loads(path.read_text()) | change))
+    said = "Finished runs made with other settings than experiment.json says: "
+    assert collect(tmp_path).notes == [
+        f"{said}2 of {ENV}, dapo: timesteps 400 instead of {BUDGET}.",
+        f"{said}1 of {ENV}, dapo: gamma '0.5' instead of '{planned['gamma']}'.",
+    ]
+
+
 def test_lecture_table_is_measured_where_it_can_be(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), variants={"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}, seeds=3)
     names, rows = lecture_table(collect(tmp_path))
@@ -590,7 +610,9 @@ def test_lecture_table_has_words_for_settings_that_differ(tmp_path):
         "yes: mean over each episode first, a step of a long episode weighs less (CartPole-v1); "
         "none: mean over all steps (Pendulum-v1)"
     ]
-    assert table["Dead groups"][0][1].text == "kept, with advantage zero (CartPole-v1); dropped and replaced (Pendulum-v1)"
+    assert table["Dead groups"][0][1].text == (
+        "kept, with advantage zero (CartPole-v1); kept, but the update takes more steps instead of theirs (Pendulum-v1)"
+    )
 
 
 def test_three_seeds_are_said_once_run_by_run_and_how_many_it_takes(tmp_path):
@@ -620,6 +642,23 @@ def test_a_variant_with_few_seeds_takes_no_claim_from_the_others(tmp_path):
     text = text_of(make_report(tmp_path))
     assert "On CartPole-v1, grpo ended higher than ppo; for 2 of 3 pairs the seeds are too few." in text
     assert "With 1 seed of a variant nothing is claimed of 2 of 3 pairs on single environments: chance alone" in text
+
+
+def test_seeds_that_chance_rarely_separates_are_not_said_to_be_few_because_of_it(tmp_path):
+    # 2 / C(12, 2) is 3%, but two seeds give no interval
+    write_experiment(tmp_path, two_levels(100.0, 400.0), seeds=10)
+    for seed in range(2, 10):
+        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
+    results = collect(tmp_path)
+    said, why = few_seeds(results, judge([(ENV, comparison) for comparison in find_in(results, ENV)]))
+    assert said.startswith("With 2 seeds of a variant nothing is claimed. A claim takes at least 4 seeds")
+    assert why.startswith("Fewer than 3 seeds of dapo")
+
+
+def test_pairs_whose_names_contain_and_have_a_row_each(tmp_path):
+    variants = {"a": "ppo", "b and c": "ppo", "a and b": "ppo", "c": "ppo"}
+    write_experiment(tmp_path, two_levels(1.0, 2.0), variants=variants, seeds=1)
+    assert make_report(tmp_path).read_text().count('<tr><th scope="row">a and b and c</th>') == 2
 
 
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):

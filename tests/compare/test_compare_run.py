@@ -32,7 +32,7 @@ from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import _make_parser, main
 from sb3_grpo.clips.recording import Pair
 from sb3_grpo.clips.stored import load_played
-from sb3_grpo.compare import recorder, training
+from sb3_grpo.compare import recorder, training, worker
 from sb3_grpo.compare.build import build, count_parameters, describe_network
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.definition import make_experiment
@@ -40,6 +40,7 @@ from sb3_grpo.compare.evaluation import Evaluator
 from sb3_grpo.compare.experiment import Experiment, merge
 from sb3_grpo.compare.pools import LocalPool
 from sb3_grpo.compare.ready import ready_path
+from sb3_grpo.compare.runs import run_row
 from sb3_grpo.compare.schedule import Board, run_jobs
 from sb3_grpo.console import UsageError
 
@@ -355,6 +356,21 @@ def test_run_without_a_word_and_interrupt(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "CartPole-v1" / "ppo" / "1").exists()
 
 
+def test_an_error_that_cannot_be_encoded_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("no such file: caf\udce9.xml")
+
+    monkeypatch.setattr(training, "train", fail)
+    # The test is not a process of its own
+    for name in ("setsid", "dup2"):
+        monkeypatch.setattr(worker.os, name, lambda *arguments: None)
+    monkeypatch.setattr(worker, "_end_with_parent", lambda: None)
+    (tmp_path / "log.txt").touch()
+    with pytest.raises(SystemExit):
+        worker._run({}, tmp_path, None)
+    assert run_row(tmp_path) == {"status": "failed", "error": "OSError: no such file: caf\\udce9.xml"}
+
+
 def test_a_full_disk_ends_no_other_run(tmp_path: Path) -> None:
     """It has no room for a traceback, either."""
     experiment = make_experiment(TINY | {"seeds": 1}, "test")
@@ -598,6 +614,12 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
     result = json.loads((tmp_path / "result.json").read_text())
     assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
+
+
+def test_an_update_of_n_steps_drops_nothing(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": [{"algo": "dapo", "hyperparams": {"n_envs": 4, "n_steps": 50}}]}, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda progress: None)
+    assert json.loads((tmp_path / "result.json").read_text())["discarded_fraction"] is None
 
 
 def test_networks_and_parameters() -> None:
