@@ -190,7 +190,7 @@ def _dead_groups(variant: _Described) -> list[Fact]:
         if variant.results.hyperparams(env, variant.name).get("dynamic_sampling") != "True":
             return "kept, with advantage zero"
         # Nothing is dropped from an update that takes n_steps
-        return "dropped and replaced" if env in discarded else "kept, but the update takes more steps instead of theirs"
+        return "dropped and replaced" if env in discarded else "kept, but their steps do not count: the rollout is extended"
 
     facts = [Fact(variant.in_each(rule, "; "), False)]
     if dead := variant.log_means("group/dead_fraction"):

@@ -611,7 +611,7 @@ def test_lecture_table_has_words_for_settings_that_differ(tmp_path):
         "none: mean over all steps (Pendulum-v1)"
     ]
     assert table["Dead groups"][0][1].text == (
-        "kept, with advantage zero (CartPole-v1); kept, but the update takes more steps instead of theirs (Pendulum-v1)"
+        "kept, with advantage zero (CartPole-v1); kept, but their steps do not count: the rollout is extended (Pendulum-v1)"
     )
 
 
