@@ -63,6 +63,8 @@ def number(value: float, like: Sequence[float] = ()) -> str:
     if math.isnan(value):
         return "-"
     size = max(abs(x) for x in (value, *like))
+    if size >= 1e12:
+        return f"{value:.3g}"
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else _digits_of_small(size)
     # With several numbers, nonzero ones must not look like zero: readers need to see whether an interval ends below or at it
     while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):

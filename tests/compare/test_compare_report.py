@@ -252,6 +252,7 @@ def test_number():
     assert [number(x) for x in numbers] == ["0", "0", "0.25", "12.3", "-133", "4,545", "0.0123", "-0.000023"]
     assert number(2e-5, (1e-5, 3e-5)) == "0.000020"
     assert number(float("nan")) == "-"
+    assert number(-1e30) == "-1e+30" and number(2e10) == "20,000,000,000"
     # As many digits as the numbers beside it
     assert number(3.2, (120.0,)) == "3"
     # An interval that includes 0 and one that does not shall not look alike
