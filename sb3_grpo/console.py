@@ -202,6 +202,8 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
     except gym.error.Error as error:
         close = close_matches(name, gym.registry)
         known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
+        if not module:
+            known += f"\nAn environment of another package needs the module that registers it: MODULE:{env_id}"
         raise UsageError(f"{error}\n{known}") from error
 
 

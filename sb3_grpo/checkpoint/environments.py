@@ -9,6 +9,8 @@ import cloudpickle
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from sb3_grpo.starts.starts import StartMismatchError
+
 # Attributes of a VecEnvWrapper that are not training state: references, metadata, files and clocks
 _NOT_STATE = frozenset(
     {
@@ -27,20 +29,20 @@ class NotSavedError(Exception):
     """The environments cannot be saved in their current state. The message says why."""
 
 
-def save_env(env: VecEnv) -> dict[str, Any]:
+def save_wrappers(env: VecEnv) -> dict[str, Any]:
     """
     :param env: The training environment
-    :return: Its state, which can be pickled
+    :return: The state of its wrappers, which can be pickled
     :raises NotSavedError: if a part of it cannot be saved
     """
     wrappers = [(type(layer).__name__, _wrapper_state(layer)) for layer in _wrappers(env)]
-    return {"class": type(env.unwrapped).__name__, "wrappers": wrappers, "copies": _save_copies(env.unwrapped)}
+    return {"class": type(env.unwrapped).__name__, "wrappers": wrappers}
 
 
-def load_env(env: VecEnv, state: dict[str, Any]) -> None:
+def load_wrappers(env: VecEnv, state: dict[str, Any]) -> None:
     """
     :param env: A training environment built like the saved one
-    :param state: What ``save_env`` returned
+    :param state: What ``save_wrappers`` returned
     :raises ValueError: if its class or its wrappers differ from those saved
     """
     layers = list(_wrappers(env))
@@ -51,7 +53,6 @@ def load_env(env: VecEnv, state: dict[str, Any]) -> None:
             f"The checkpoint was written with {' around '.join(expected)}, and the environment is {' around '.join(present)}: "
             "give resume() an environment that is made in the same way."
         )
-    _load_copies(env.unwrapped, state["copies"])
     for layer, (_, attributes) in zip(layers, state["wrappers"], strict=True):
         vars(layer).update(attributes)
 
@@ -87,7 +88,12 @@ def _wrapper_state(layer: VecEnvWrapper) -> dict[str, Any]:
     return state
 
 
-def _save_copies(copies: VecEnv) -> Any:
+def save_copies(copies: VecEnv) -> Any:
+    """
+    :param copies: The training environment without its wrappers
+    :return: Its episodes in progress, which can be pickled
+    :raises NotSavedError: if one of them cannot be saved
+    """
     if hasattr(copies, "state_dict"):
         return copies.state_dict()
     if not copies.has_attr("save_episode"):
@@ -110,11 +116,24 @@ def _save_copies(copies: VecEnv) -> Any:
     return state
 
 
-def _load_copies(copies: VecEnv, state: Any) -> None:
+def load_copies(copies: VecEnv, state: Any) -> str | None:
+    """
+    :param copies: The training environment without its wrappers
+    :param state: What ``save_copies`` returned
+    :return: Why the episodes cannot be continued, None if they can
+    :raises StartMismatchError: if the copies differ from those saved
+    """
     if hasattr(copies, "load_state_dict"):
         copies.load_state_dict(state)
-        return
+        return None
+    problem = None
     for idx, (episode, info) in enumerate(state):
-        copies.env_method("load_episode", episode, info, indices=idx)
+        (error,) = copies.env_method("load_episode", episode, info, indices=idx)
+        if isinstance(error, StartMismatchError):
+            raise error
+        if error is not None:
+            problem = f"Environment copy {idx}: {error}"
+            break
     # This resets into the episodes just loaded
     copies.reset()
+    return problem

@@ -14,7 +14,7 @@ import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.logger import Logger
 
-from sb3_grpo.checkpoint.environments import NotSavedError, load_env, save_env
+from sb3_grpo.checkpoint.environments import NotSavedError, load_copies, load_wrappers, save_copies, save_wrappers
 from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
@@ -71,13 +71,15 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     :param also: Further objects to save, by name
     :return: Folder of the new checkpoint
     """
-    episodes, differs = None, None
+    wrappers, episodes, differs = None, None, None
     try:
+        wrappers = save_wrappers(model.env)
         collected = {"collector": model.collector.state_dict(), "buffer": model.rollout_buffer.state_dict()}
-        episodes = {"env": save_env(model.env), **collected}
+        episodes = {"copies": save_copies(model.env.unwrapped), **collected}
     except NotSavedError as error:
         differs = str(error)
     state = {
+        "wrappers": wrappers,
         "episodes": episodes,
         "parts": {name: part.state_dict() for name, part in model.training_parts().items()},
         "begun_at": model._num_timesteps_at_start,
@@ -143,20 +145,27 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
     with (checkpoint.path / STATE).open("rb") as file:
         state = pickle.load(file)
-    episodes = state.pop("episodes")
-    if episodes is None:
-        warn_user(f"{checkpoint.manifest['differs']} So the training goes on with new episodes.")
+    wrappers, episodes = state.pop("wrappers"), state.pop("episodes")
+    if wrappers is not None:
+        load_wrappers(model.env, wrappers)
+    problem = checkpoint.manifest["differs"] if episodes is None else _load_episodes(model, episodes)
+    if problem is not None:
+        warn_user(f"{problem} So the training goes on with new episodes.")
         model._last_obs = None
-    else:
-        model.begin_groups()
-        load_env(model.env, episodes["env"])
-        # This fills the queues of the copies
-        model.collector.load_state_dict(episodes["collector"])
-        model.rollout_buffer.load_state_dict(episodes["buffer"])
     for name, part in model.training_parts().items():
         part.load_state_dict(state["parts"][name])
     del state["parts"]
     model.resumption = Resumption(checkpoint.path, **state)
+
+
+def _load_episodes(model: Any, episodes: dict[str, Any]) -> str | None:
+    model.begin_groups()
+    problem = load_copies(model.env.unwrapped, episodes["copies"])
+    if problem is None:
+        # This fills the queues of the copies
+        model.collector.load_state_dict(episodes["collector"])
+        model.rollout_buffer.load_state_dict(episodes["buffer"])
+    return problem
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from sb3_grpo.groups.faults import (
     describe_late,
     ended_processes,
     misshapen_copy,
+    not_a_number,
     not_finite,
 )
 from sb3_grpo.groups.feeder import make_feeder
@@ -107,7 +108,7 @@ class GroupCollector:
             return None
         copy = copy_of(error, inner)
         if copy is not None:
-            return EnvironmentFault(f"{self.where(copy)}: {type(error).__name__}: {error}")
+            return EnvironmentFault(f"{self.where(copy)}: {not_a_number(error) or f'{type(error).__name__}: {error}'}")
         if not isinstance(inner, SubprocVecEnv) or inner.closed:
             return None
         copy = misshapen_copy(error, inner)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 # Default limit for copies in subprocesses, in seconds
@@ -149,6 +150,23 @@ def copy_of(error: BaseException, env: VecEnv) -> int | None:
             return variables["env_idx"]
         trace = trace.tb_next
     return None
+
+
+def not_a_number(error: BaseException) -> str | None:
+    """
+    :param error: The error that was raised
+    :return: A message that ``Monitor`` was given a reward that is not a number, ``None`` if that was not the cause
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code is not Monitor.step.__code__ or not isinstance(error, TypeError | ValueError):
+        return None
+    reward = trace.tb_frame.f_locals.get("reward", 0.0)
+    if isinstance(reward, float | int | np.number):
+        return None
+    what = f"an array of shape {np.shape(reward)}" if isinstance(reward, np.ndarray) else f"of type {type(reward).__name__}"
+    return f"the reward is {what} and must be one number. Correct the environment, or combine several rewards in a wrapper."
 
 
 def misshapen_copy(error: BaseException, env: SubprocVecEnv) -> int | None:

@@ -8,8 +8,16 @@ import gymnasium as gym
 
 from sb3_grpo.starts.base_states import base_state
 from sb3_grpo.starts.holdings import DESCRIPTIVE, layers_of
-from sb3_grpo.starts.snapshots import begin, play_replay, restore
-from sb3_grpo.starts.starts import Replay, ReplayPiece, SeedStart, SnapshotStart, StartNotSupportedError
+from sb3_grpo.starts.snapshots import begin, check_identity, identity, play_replay, restore
+from sb3_grpo.starts.starts import (
+    Replay,
+    ReplayPiece,
+    SeedStart,
+    SnapshotStart,
+    StartMismatchError,
+    StartNotSupportedError,
+    UnequalStartError,
+)
 from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ class EpisodeState:
     """
     An episode in progress of one copy.
 
+    :param identity: description of the copy's environment and wrappers
     :param observation: the last observation
     :param reached: the state of the environment, or how to reach it again if it cannot be captured
     :param attributes: attributes of the ``StartQueue``
@@ -31,6 +40,7 @@ class EpisodeState:
     :param process: the states of the global generators in the copy's process; ``None`` if it is the process of the model
     """
 
+    identity: tuple[str, ...]
     observation: Any = field(repr=False)
     reached: SnapshotStart | Replay = field(repr=False)
     attributes: dict[str, Any] = field(repr=False)
@@ -77,6 +87,7 @@ def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     if isinstance(reached, str):
         return reached
     return EpisodeState(
+        identity=identity(env.env),
         observation=env._last[0],
         reached=reached,
         attributes={name: value for name, value in vars(env).items() if name not in _NOT_OF_THE_EPISODE},
@@ -85,14 +96,39 @@ def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     )
 
 
-def load_episode(env: "StartQueue", state: EpisodeState, info: dict[str, Any]) -> None:
+def load_episode(
+    env: "StartQueue", state: EpisodeState, info: dict[str, Any]
+) -> StartMismatchError | UnequalStartError | None:
     """
     Put a copy into a saved episode. Its next ``reset`` only returns the last observation and the info.
 
     :param env: a copy with the same wrappers
     :param state: the result of ``save_episode``
     :param info: info dict of the reset with which the episode began
+    :return: a mismatch if it is the episode of another environment, another error if the state is not reached, None if it is.
+        It is not raised, because that would end the process of a copy
     """
+    try:
+        check_identity(env.env, state.identity)
+    except StartMismatchError as error:
+        return error
+    try:
+        _reach(env, state)
+    except (StartMismatchError, UnequalStartError) as error:
+        return UnequalStartError(str(error))
+    vars(env).update(state.attributes)
+    if env._recorded:
+        env.step = env._step_and_record  # type: ignore[method-assign]
+    env._last = (state.observation, 0.0, False, False, info)
+    env._continued = True
+    for space, states in zip(_spaces_of(env), state.spaces, strict=True):
+        set_space_states(space, states)
+    if state.process is not None:
+        set_process_state(state.process)
+    return None
+
+
+def _reach(env: "StartQueue", state: EpisodeState) -> None:
     if isinstance(state.reached, Replay):
         play_replay(env.env, state.reached, state.observation)
     else:
@@ -103,15 +139,6 @@ def load_episode(env: "StartQueue", state: EpisodeState, info: dict[str, Any]) -
         else:
             env.reset_if_new()
         restore(env.env, state.reached, compare=True)
-    vars(env).update(state.attributes)
-    if env._recorded:
-        env.step = env._step_and_record  # type: ignore[method-assign]
-    env._last = (state.observation, 0.0, False, False, info)
-    env._continued = True
-    for space, states in zip(_spaces_of(env), state.spaces, strict=True):
-        set_space_states(space, states)
-    if state.process is not None:
-        set_process_state(state.process)
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:

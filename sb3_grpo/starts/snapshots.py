@@ -127,12 +127,8 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
     """
     base = env.unwrapped
     state = base_state(base)
-    layers = identity(env)
-    if state is None or layers != snapshot.identity:
-        raise StartMismatchError(
-            "The snapshot was taken in another environment or wrapper stack.\n"
-            f"Snapshot:    {' > '.join(snapshot.identity)}\nEnvironment: {' > '.join(layers)}"
-        )
+    check_identity(env, snapshot.identity)
+    assert state is not None
     if isinstance(snapshot.native, Replay):
         play_replay(env, snapshot.native, snapshot.observation)
     else:
@@ -269,6 +265,20 @@ def identity(env: gym.Env) -> tuple[str, ...]:
         ]
         names.append(f"{name}({', '.join(simple)})" if simple else name)
     return tuple(names)
+
+
+def check_identity(env: gym.Env, expected: tuple[str, ...]) -> None:
+    """
+    :param env: an environment with its wrappers
+    :param expected: the ``identity`` of the environment that a start was taken in
+    :raises StartMismatchError: if the environment is another one
+    """
+    layers = identity(env)
+    if layers != expected:
+        raise StartMismatchError(
+            "The snapshot was taken in another environment or wrapper stack.\n"
+            f"Snapshot:    {' > '.join(expected)}\nEnvironment: {' > '.join(layers)}"
+        )
 
 
 def _wrapper_name(wrapper: type[gym.Wrapper]) -> str:

@@ -17,7 +17,16 @@ from sb3_grpo.starts.generators import is_known
 from sb3_grpo.starts.holdings import env_name
 from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
 from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
-from sb3_grpo.starts.starts import OrdinaryReset, Replay, ReplayPiece, SnapshotStart, Start, StartNotSupportedError
+from sb3_grpo.starts.starts import (
+    OrdinaryReset,
+    Replay,
+    ReplayPiece,
+    SnapshotStart,
+    Start,
+    StartMismatchError,
+    StartNotSupportedError,
+    UnequalStartError,
+)
 from sb3_grpo.utils.parameters import Whole
 
 # More copies than any machine can step
@@ -328,9 +337,9 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """See ``sb3_grpo.starts.episodes.save_episode``."""
         return save_episode(self, process_id)
 
-    def load_episode(self, state: EpisodeState, info: dict[str, Any]) -> None:
+    def load_episode(self, state: EpisodeState, info: dict[str, Any]) -> StartMismatchError | UnequalStartError | None:
         """See ``sb3_grpo.starts.episodes.load_episode``."""
-        load_episode(self, state, info)
+        return load_episode(self, state, info)
 
 
 def _separate_spaces(base: gym.Env) -> None:

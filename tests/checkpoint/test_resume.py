@@ -15,7 +15,7 @@ import pytest
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
 from benchmarks.resume import digest, try_settings
@@ -337,6 +337,42 @@ def test_environments_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"no StartQueue.* goes on with new episodes"):
         model = GRPO.resume(tmp_path, plain())
     assert model.learn().num_timesteps == 320
+
+
+def test_statistics_go_on_without_episodes(tmp_path: Path) -> None:
+    def make_env() -> VecEnv:
+        return VecNormalize(plain())
+
+    model = train(tmp_path, make_env, steps=100, unrelated_starts=True)
+    paths = checkpoints_in(tmp_path)
+    with pytest.warns(UserWarning, match="goes on with new episodes"):
+        first, last = (GRPO.resume(path, make_env()).get_vec_normalize_env() for path in (paths[1], paths[-1]))
+    trained = model.get_vec_normalize_env()
+    assert first is not None and last is not None and trained is not None
+    assert 30 < first.obs_rms.count < last.obs_rms.count < trained.obs_rms.count
+    assert np.all(last.obs_rms.mean != 0.0)
+
+
+class GlobalNoise(ToyEnv):
+    """Its state cannot be captured, and a replay of its actions meets other noise."""
+
+    def observe(self) -> Any:
+        return np.array([self.start, np.random.normal() if self.t else 0.0])
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
+def test_episodes_that_replays_do_not_reach_begin_anew(vec_env_cls: type[VecEnv], tmp_path: Path) -> None:
+    def make_env() -> VecEnv:
+        return make_group_env(GlobalNoise, n_envs=2, seed=0, env_kwargs={"length": None}, vec_env_cls=vec_env_cls)
+
+    env = make_env()
+    model = train(tmp_path, lambda: env, steps=100)
+    env.close()
+    env = make_env()
+    with pytest.warns(UserWarning, match=r"copy 0: GlobalNoise: replaying .* actions .* goes on with new episodes"):
+        resumed = GRPO.resume(checkpoints_in(tmp_path)[1], env)
+    assert resumed.learn().num_timesteps == model.num_timesteps
+    env.close()
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path: Path) -> None:

@@ -257,6 +257,7 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
         ("LunarLander-v2", "Please use `LunarLander-v3`"),
         ("PongNoFrameSkip-v4", "PongNoFrameskip-v4"),
         ("qqqqqqq", "Known are: CartPole-v0, CartPole-v1, MountainCar-v0"),
+        ("qqqqqqq", "MODULE:qqqqqqq"),
         ("no_such_module:CartPole-v1", "cannot import no_such_module"),
         (".here:CartPole-v1", "cannot import .here"),
     ],

@@ -3,10 +3,12 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from toy_envs import ToyEnv
 
 from benchmarks.environment_faults import make_copies
 from sb3_grpo import GRPO, make_group_env
@@ -41,6 +43,26 @@ def test_a_fault_in_this_process_names_the_copy(how: str, error: type[Exception]
     assert th.isfinite(model.policy.action_net.weight).all()
     # The environment fails once: training goes on
     model.learn(200)
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(np.ones(2), r"the reward is an array of shape \(2,\) and must be"), (None, "the reward is of type NoneType")],
+)
+def test_a_reward_that_is_not_a_number(reward: Any, said: str) -> None:
+    class Rewarding(ToyEnv):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, reward, *rest
+
+    with pytest.raises(EnvironmentFault, match=said):
+        GRPO("MlpPolicy", make_group_env(Rewarding, n_envs=2, seed=0), **SMALL).learn(32)
+
+
+def test_another_error_at_a_reward_keeps_its_message() -> None:
+    env = make_group_env(ToyEnv, n_envs=2, seed=0, monitor_kwargs={"info_keywords": ("score",)})
+    with pytest.raises(EnvironmentFault, match="KeyError: 'score'"):
+        GRPO("MlpPolicy", env, **SMALL).learn(32)
 
 
 @pytest.mark.parametrize(
