@@ -108,6 +108,9 @@ class OldMujocoState(BaseState):
     only = RNG_ATTRIBUTES
     replayed = True
 
+    def restore(self, base: Any, native: Any) -> None:
+        raise StartMismatchError("The snapshot was taken with MuJoCo 3.5 or later, and this version cannot restore it.")
+
 
 class AtariState(BaseState):
     """

@@ -128,7 +128,8 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
     base = env.unwrapped
     state = base_state(base)
     check_identity(env, snapshot.identity)
-    assert state is not None
+    if state is None:
+        raise explain_unsupported(base)
     if isinstance(snapshot.native, Replay):
         play_replay(env, snapshot.native, snapshot.observation)
     else:

@@ -239,8 +239,13 @@ def test_changed_mujoco_model_is_refused() -> None:
 
 def test_mujoco_before_it_could_restore_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
     mujoco = pytest.importorskip("mujoco")
+    env = make("HalfCheetah-v5")
+    env.reset(seed=1)
+    newer = env.capture_start()
     monkeypatch.delattr(mujoco, "mj_copyData")
     env, other = make("HalfCheetah-v5"), make("HalfCheetah-v5")
+    with pytest.raises(StartMismatchError, match=r"MuJoCo 3\.5 or later"):
+        begin_from(other, newer)
     begin_from(env, SeedStart(1))
     roll(env, actions_for(env, 5))
     snapshot, actions = env.capture_start(), actions_for(env, 5)
