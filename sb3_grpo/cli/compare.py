@@ -42,7 +42,9 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--env", nargs="+", help="ids of Gymnasium environments")
     parser.add_argument("--algo", nargs="+", help="algorithms of the RL Zoo, including grpo and dapo")
     parser.add_argument(
-        "--seeds", type=positive, help=f"runs per algorithm and environment: seeds 0, 1, ... (default: {_SEEDS})"
+        "--seeds",
+        type=_seeds,
+        help=f"runs per algorithm and environment: a number for seeds 0, 1, ... (default: {_SEEDS}), or a range such as 10-19",
     )
     parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
     parser.add_argument(
@@ -66,10 +68,31 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     report = reports.add_parser("report", help="regenerate the report of a comparison")
     report.add_argument("folder", type=Path, help="folder of the comparison")
     report.set_defaults(run=_report)
-    pack = reports.add_parser("pack", help="pack all results of a comparison into a few small files, for reports elsewhere")
-    pack.add_argument("folder", type=Path, help="folder of the comparison")
+    pack = reports.add_parser(
+        "pack",
+        help="pack all results of a comparison into a few small files, or those of several folders into one comparison",
+        description="Pack all results of a comparison into a few small files, for reports elsewhere.\n"
+        "Several folders become one comparison: the seeds, environments and algorithms that different machines have run.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    pack.add_argument("folders", metavar="folder", nargs="+", type=Path, help="folder of a comparison, packed or not")
     pack.add_argument("target", type=Path, help="folder to write to")
     pack.set_defaults(run=_pack)
+
+
+def _seeds(text: str) -> int | range:
+    """
+    Parse a command-line argument.
+
+    :param text: the argument
+    :return: a number of seeds, or a range of them
+    """
+    first, is_range, last = text.partition("-")
+    if not is_range:
+        return positive(text)
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"must be a number of seeds, or a range such as 10-19, not {text!r}")
+    return range(int(first), int(last) + 1)
 
 
 def _check_extra() -> None:
@@ -91,10 +114,11 @@ def _pack(args: argparse.Namespace) -> int:
     _check_extra()
     from sb3_grpo.compare.clips import pack_clips
     from sb3_grpo.compare.collect import collect
+    from sb3_grpo.compare.combine import combine
     from sb3_grpo.compare.packed import pack
 
     with _no_room_is_said(args.target):
-        results = collect(args.folder)
+        results = combine([collect(folder) for folder in args.folders])
         pack(results, args.target)
         pack_clips(results, args.target)
     size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
@@ -265,9 +289,10 @@ def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
         before = Experiment.load(folder)
         algorithms = known_algorithms()
         defaults = {variant.name: default_settings(algorithms[variant.algo]) for variant in experiment.variants}
-        found = differences(before, experiment, folder, defaults)
+        done = {(job.env, job.variant.name) for job in before.jobs() if job.is_done(folder)}
+        found = differences(before, experiment, done, defaults)
         if found:
-            listed = "\n".join(f"- {difference}" for difference in found)
+            listed = "\n".join(f"- {what}: {old} before, {new} now" for what, old, new in found)
             raise UsageError(
                 f"{folder} has finished runs of another experiment:\n{listed}\n"
                 "Choose another folder with --name or --output, or go on with the same settings."

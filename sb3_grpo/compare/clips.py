@@ -71,7 +71,7 @@ def median_seeds(results: Results, env: str) -> dict[str, int]:
             found = [
                 (score, int(seed))
                 for score, seed in sorted(zip(scores, done, strict=True))
-                if (_folder(results.folder, env, name, seed) / DESCRIPTION).is_file()
+                if (_source(results, env, name, seed) / DESCRIPTION).is_file()
             ]
             if found:
                 seeds[name] = found[(len(found) - 1) // 2][1]
@@ -83,11 +83,15 @@ def _folder(root: Path, env: str, variant: str, seed: int) -> Path:
     return root / "clips" / run.relative_to(root / "runs") if is_packed(root) else run
 
 
+def _source(results: Results, env: str, name: str, seed: int) -> Path:
+    return _folder(results.roots.get((env, name, seed), results.folder), env, name, seed)
+
+
 def _load(results: Results, env: str) -> dict[str, tuple[int, Pair | Exchanges | str]]:
     found = {}
     for name, seed in median_seeds(results, env).items():
         try:
-            played = load_played(_folder(results.folder, env, name, seed))
+            played = load_played(_source(results, env, name, seed))
         except ValueError as error:
             warn_user(f"{error}. This clip is left out.")
             continue
@@ -110,7 +114,7 @@ def pack_clips(results: Results, target: Path) -> None:
         for name, (seed, _) in _load(results, env).items():
             folder = _folder(target, env, name, seed)
             folder.mkdir(parents=True, exist_ok=True)
-            source = _folder(results.folder, env, name, seed)
+            source = _source(results, env, name, seed)
             # Only these files
             for path in (source / file for file in (SHEET, DESCRIPTION)):
                 if path.is_file():

@@ -314,7 +314,9 @@ def _wrong_value(value: Any, where: str, expected: str) -> UsageError:
 
 
 def _seeds(value: Any, source: str) -> list[int]:
-    if not isinstance(value, list):
+    if isinstance(value, range):
+        _whole_number(len(value), f"{source}: the number of seeds", MAX_RUNS)
+    elif not isinstance(value, list):
         return list(range(_whole_number(value, f"{source}: seeds", MAX_RUNS)))
     for seed in value:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:

@@ -1,7 +1,7 @@
 """Runs of a comparison: environments x variants of algorithms x seeds."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,56 +145,59 @@ class Experiment:
             ) from error
 
 
-def differences(before: Experiment, now: Experiment, folder: Path, defaults: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def differences(
+    before: Experiment, now: Experiment, done: Collection[tuple[str, str]], defaults: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[str, Any, Any]]:
     """
     Find differences that prevent comparing the runs of two experiments. Additional environments, variants or seeds do not,
     nor do changes that no finished run depends on, nor parameters added by a later version with their default value.
 
-    :param before: the experiment with existing results
-    :param now: the experiment to continue with
-    :param folder: folder of the results
+    :param before: an experiment with results
+    :param now: another experiment
+    :param done: environment and variant of the finished runs of the first
     :param defaults: default parameters of each variant's algorithm
-    :return: descriptions of the differences
+    :return: for each difference, what it is about, and its value in the first and in the second
     """
-    done = {(job.env, job.variant.name) for job in before.jobs() if job.is_done(folder)}
-    found = []
+    found: list[tuple[str, Any, Any]] = []
     for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes", "device"):
         if done and getattr(before, key) != getattr(now, key):
-            found.append(f"{key} was {getattr(before, key)} and is {getattr(now, key)} now")
+            found.append((key, getattr(before, key), getattr(now, key)))
     for env in now.envs:
         if any(env == other for other, _ in done) and before.timesteps[env] != now.timesteps[env]:
-            found.append(f"timesteps of {env} were {before.timesteps[env]:,} and are {now.timesteps[env]:,} now")
+            found.append((f"timesteps of {env}", f"{before.timesteps[env]:,}", f"{now.timesteps[env]:,}"))
     former = {variant.name: variant for variant in before.variants}
     for variant in now.variants:
         envs = [env for env, name in done if name == variant.name]
         if not envs:
             continue
         if (algo := former[variant.name].algo) != variant.algo:
-            found.append(f"variant {variant.name!r} was {algo} and is {variant.algo} now")
+            found.append((f"algorithm of {variant.name!r}", algo, variant.algo))
             continue
-        changes = []
+        changes: list[tuple[str, Any, Any]] = []
         for env in now.envs:
             if env in envs:
-                old, new = before.hyperparams[env][variant.name], now.hyperparams[env][variant.name]
+                old, new = (each.hyperparams.get(env, {}).get(variant.name) for each in (before, now))
+                if old is None or new is None:  # Written by an early version
+                    continue
                 # All parameters were recorded: one that was not did not exist
                 old = {key: str(value) for key, value in defaults[variant.name].items() if key in new} | old
                 changes += [
-                    f"{key} of {variant.name!r} on {env} was {old.get(key, 'not set')} and is {new.get(key, 'not set')} now"
+                    (f"{key} of {variant.name!r} on {env}", old.get(key, "not set"), new.get(key, "not set"))
                     # The budget has been compared above
                     for key in sorted({*old, *new} - {"n_timesteps"})
                     if old.get(key) != new.get(key)
                 ]
         if not changes and (hyperparams := former[variant.name].hyperparams) != variant.hyperparams:
             # The finished runs are on other environments, but a name must stand for the same variant everywhere
-            changes.append(f"hyperparams of variant {variant.name!r} were {hyperparams} and are {variant.hyperparams} now")
+            changes.append((f"hyperparams of {variant.name!r}", hyperparams, variant.hyperparams))
         found += changes
     return found
 
 
 def merge(before: Experiment, now: Experiment) -> Experiment:
     """
-    :param before: the experiment with existing results
-    :param now: the experiment to continue with, without ``differences``
+    :param before: an experiment with results
+    :param now: another experiment, without ``differences`` from it
     :return: the combined experiment
     """
     variants = {variant.name: variant for variant in [*before.variants, *now.variants]}

@@ -2,13 +2,13 @@
 
 import json
 import lzma
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.compare.reading import read_configs, read_table
 from sb3_grpo.console import UsageError
+from sb3_grpo.utils.files import replace_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,15 +40,16 @@ def pack(results: "Results", target: Path) -> None:
     """
     if (target / "runs").is_dir():
         raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
-    if target.resolve() == results.folder.resolve():
+    if target.resolve() in {root.resolve() for root in (results.folder, *results.roots.values())}:
         raise UsageError(f"{target} is what is to be packed: choose another folder")
     lost = _finished(target) - _finished_of(results.runs)
     if lost:
         raise UsageError(
-            f"{target} holds packed results, {len(lost)} runs of which are not in {results.folder}: choose another folder"
+            f"{target} holds packed results, {len(lost)} runs of which are not in {results.folder}: choose another folder, "
+            f"or pack {results.folder} and {target} together into another folder"
         )
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(results.folder / "experiment.json", target / "experiment.json")
+    replace_text(target / "experiment.json", json.dumps(results.experiment, indent=2) + "\n")
     for name, file in _TABLES.items():
         getattr(results, name).to_csv(target / file, index=False)
     configs = [

@@ -38,6 +38,7 @@ class Results:
     :param evaluations: one row per evaluation
     :param diagnostics: one row per logged value
     :param notes: what a reader has to know about the data
+    :param roots: for each (environment, variant, seed) of combined results, the folder that its run comes from
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class Results:
     evaluations: "pd.DataFrame"
     diagnostics: "pd.DataFrame"
     notes: list[str] = field(default_factory=list)
+    roots: dict[tuple[str, str, int], Path] = field(default_factory=dict)
     _grids: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
 
     @property

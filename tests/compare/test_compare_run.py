@@ -182,20 +182,20 @@ def test_another_seed_is_added_and_nothing_repeated(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"timesteps": 500}, "timesteps of CartPole-v1 were 400 and are 500 now"),
-        ({"n_eval_episodes": 3}, "n_eval_episodes was 2 and is 3 now"),
+        ({"timesteps": 500}, "timesteps of CartPole-v1: 400 before, 500 now"),
+        ({"n_eval_episodes": 3}, "n_eval_episodes: 2 before, 3 now"),
         (
             {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"gamma": 0.5}}]},
-            "gamma of 'dapo' on CartPole-v1 was 0.99 and is 0.5 now",
+            "gamma of 'dapo' on CartPole-v1: 0.99 before, 0.5 now",
         ),
-        ({"variants": [{"name": "dapo", "algo": "grpo"}]}, "variant 'dapo' was dapo and is grpo now"),
+        ({"variants": [{"name": "dapo", "algo": "grpo"}]}, "algorithm of 'dapo': dapo before, grpo now"),
         (
             {"envs": ["Acrobot-v1"], "variants": [{"name": "dapo", "algo": "grpo"}]},
-            "variant 'dapo' was dapo and is grpo now",
+            "algorithm of 'dapo': dapo before, grpo now",
         ),
         (
             {"envs": ["Acrobot-v1"], "variants": [{"algo": "ppo", "hyperparams": {"gamma": 0.5}}]},
-            "hyperparams of variant 'ppo' were {} and are {'gamma': 0.5} now",
+            "hyperparams of 'ppo': {} before, {'gamma': 0.5} now",
         ),
     ],
 )
@@ -220,7 +220,7 @@ def test_parameter_that_an_earlier_version_did_not_have(
     before = results(finished)
     changed = [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"vine_share": 0.5}}]
     assert compare(finished, variants=changed) == 2
-    assert "vine_share of 'dapo' on CartPole-v1 was 0.0 and is 0.5 now" in capfd.readouterr().err
+    assert "vine_share of 'dapo' on CartPole-v1: 0.0 before, 0.5 now" in capfd.readouterr().err
     assert compare(finished) == 0 and results(finished) == before
 
 
@@ -724,6 +724,12 @@ def test_factors_make_variants() -> None:
     assert len(experiment.jobs()) == 12
 
 
+@pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("0-1", [0, 1]), ("7-9", [7, 8, 9]), ("5-5", [5])])
+def test_seeds_of_the_command_line(text: str, seeds: list[int]) -> None:
+    args = _make_parser().parse_args(["compare", "--env", "CartPole-v1", "--algo", "ppo", "--seeds", text])
+    assert cli_compare._experiment(args).seeds == seeds
+
+
 def test_small_budgets_have_fewer_evaluations_and_each_experiment_one_number() -> None:
     content = {key: value for key, value in TINY.items() if not key.startswith("n_")}
 
@@ -829,6 +835,20 @@ def test_command_line_without_a_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("9-7", "must be a number of seeds, or a range such as 10-19, not '9-7'"),
+        ("1-2-3", "must be a number of seeds, or a range such as 10-19, not '1-2-3'"),
+        ("0", "must be a whole number above 0, not '0'"),
+    ],
+)
+def test_seeds_that_are_none(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "--env", "CartPole-v1", "--algo", "ppo", "--seeds", text])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("name", "package", "n_runs", "variants"),
     [
         ("class", "minatar", 24, ["ppo", "GRPO as in the paper", "grpo", "dapo"]),
@@ -865,6 +885,8 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
         (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
         (["--config", "no.yml"], "Cannot read no.yml"),
         (["--config", "no.yml", "--algo", "ppo"], "--algo and --config exclude each other"),
+        (["--preset", "homework", "--seeds", "0-999999999999"], "the number of seeds must be a whole number above 0, and not"),
+        (["--preset", "homework", "--seeds", "9999999999-9999999999"], "each of the seeds must be a whole number from 0 to"),
         (["report", "nowhere"], "nowhere"),
     ],
 )

@@ -1,0 +1,106 @@
+"""One comparison from several folders: the runs that different machines have made, such as those of the members of a class."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import reduce
+from itertools import product
+from typing import Literal
+
+from sb3_grpo.compare.definition import default_settings, known_algorithms
+from sb3_grpo.compare.experiment import Experiment, differences, merge
+from sb3_grpo.compare.results import Results
+from sb3_grpo.console import UsageError
+
+Run = tuple[str, str, int]
+# If a run is in several folders, the one that got furthest counts
+_PROGRESS = {"missing": 0, "failed": 1, "done": 2}
+
+
+def combine(parts: Sequence[Results]) -> Results:
+    """
+    :param parts: results from one or more folders
+    :return: all of them in one
+    :raises UsageError: if their runs do not compare, or two folders have different results of the same run
+    """
+    if len(parts) == 1:
+        return parts[0]
+    import pandas as pd
+
+    experiment = reduce(merge, _comparable(parts))
+    owners = _owners(parts)
+    algos = {variant.name: variant.algo for variant in experiment.variants}
+    keys = ["env", "variant", "seed", "part"]
+    planned = pd.DataFrame(
+        [(*run, owners.get(run, -1)) for run in product(experiment.envs, algos, experiment.seeds)], columns=keys
+    )
+
+    def joined(name: str, how: Literal["left", "inner"]) -> "pd.DataFrame":
+        """The rows of each run, in the order of the plan, from the part that it is taken from."""
+        tables = [getattr(part, name) for part in parts]
+        # As objects: pandas warns if a column without values has another type than those of the others
+        rows = pd.concat([table.astype(object).assign(part=index) for index, table in enumerate(tables)]).infer_objects()
+        return planned.merge(rows, on=keys, how=how)[tables[0].columns]
+
+    runs = joined("runs", "left")
+    return Results(
+        parts[0].folder,
+        asdict(experiment) | {"variants": [variant._asdict() for variant in experiment.variants]},
+        {run: parts[part].configs[run] for run, part in owners.items() if run in parts[part].configs},
+        runs.assign(status=runs.status.fillna("missing"), algo=runs.variant.map(algos)),
+        joined("evaluations", "inner"),
+        joined("diagnostics", "inner"),
+        roots={run: parts[part].folder for run, part in owners.items()},
+    )
+
+
+def _comparable(parts: Sequence[Results]) -> list[Experiment]:
+    """
+    :param parts: results from several folders
+    :return: their experiments
+    :raises UsageError: if two of them differ in a way that prevents comparing their runs
+    """
+    experiments = [Experiment.load(part.folder) for part in parts]
+    algorithms = known_algorithms()
+    for index, (now, part) in enumerate(zip(experiments, parts, strict=True)):
+        # An algorithm of a package that is not installed has no known defaults
+        defaults = {
+            variant.name: default_settings(algorithms[variant.algo]) if variant.algo in algorithms else {}
+            for variant in now.variants
+        }
+        for before, other in zip(experiments[:index], parts[:index], strict=True):
+            finished = other.runs[other.runs.status == "done"]
+            found = differences(before, now, {*zip(finished.env, finished.variant, strict=True)}, defaults)
+            if found:
+                listed = "\n".join(f"- {what}: {old} and {new}" for what, old, new in found)
+                raise UsageError(
+                    f"{other.folder} and {part.folder} have runs that do not compare, made with different settings:\n{listed}"
+                )
+    return experiments
+
+
+def _owners(parts: Sequence[Results]) -> dict[Run, int]:
+    """
+    :param parts: results from several folders
+    :return: for each run, which of them it is taken from
+    :raises UsageError: if a run has finished in two of them, with different returns
+    """
+    owners: dict[Run, int] = {}
+    progress: dict[Run, int] = {}
+    for index, part in enumerate(parts):
+        for row in part.runs.itertuples():
+            run = (row.env, row.variant, row.seed)
+            now = _PROGRESS.get(row.status, 0)
+            if now > progress.get(run, -1):
+                owners[run], progress[run] = index, now
+            elif now == _PROGRESS["done"] and _returns(part, run) != _returns(parts[owners[run]], run):
+                raise UsageError(
+                    f"{parts[owners[run]].folder} and {part.folder} have different results of the same run "
+                    f"({run[0]}, {run[1]}, seed {run[2]}): give the runs of one other seeds, or leave it out"
+                )
+    return owners
+
+
+def _returns(part: Results, run: Run) -> list[float]:
+    rows = part.evaluations
+    rows = rows[(rows.env == run[0]) & (rows.variant == run[1]) & (rows.seed == run[2])]
+    return rows.sort_values(["mode", "target_steps", "final"]).return_mean.tolist()

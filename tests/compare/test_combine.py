@@ -1,0 +1,183 @@
+"""One comparison from the folders of several machines."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rliable")
+
+import pandas as pd
+from compare_data import BUDGET, curve_to, write_experiment, write_run
+
+from sb3_grpo.cli.main import main
+from sb3_grpo.clips.episodes import Reply
+from sb3_grpo.clips.recording import Exchanges
+from sb3_grpo.clips.stored import save_played
+from sb3_grpo.compare.clips import median_seeds
+from sb3_grpo.compare.collect import collect
+from sb3_grpo.compare.combine import combine
+from sb3_grpo.compare.packed import pack
+from sb3_grpo.compare.results import Results
+from sb3_grpo.console import UsageError
+
+ENVS = ("CartPole-v1", "Acrobot-v1")
+TABLES = ("runs", "evaluations", "diagnostics")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path / "whole", lambda env, variant, seed: curve_to(100.0 + seed / 3), envs=ENVS, seeds=4)
+
+
+def part_of(whole: Path, name: str, **changes: Any) -> Path:
+    """The folder of a machine that made only the runs which ``changes`` of ``experiment.json`` leave."""
+    folder = whole.parent / name
+    shutil.copytree(whole, folder)
+    experiment = json.loads((folder / "experiment.json").read_text()) | changes
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    names = [variant["name"] for variant in experiment["variants"]]
+    for run in folder.glob("runs/*/*/*"):
+        env, variant, seed = run.parts[-3:]
+        if env not in experiment["envs"] or variant not in names or int(seed) not in experiment["seeds"]:
+            shutil.rmtree(run)
+    return folder
+
+
+def assert_same(ours: Results, theirs: Results) -> None:
+    for table in TABLES:
+        pd.testing.assert_frame_equal(getattr(ours, table), getattr(theirs, table), check_dtype=False, rtol=0, atol=0)
+    assert ours.configs == theirs.configs
+
+
+def split(whole: Path, what: str) -> list[Path]:
+    variants = json.loads((whole / "experiment.json").read_text())["variants"]
+    changes: Sequence[dict[str, Any]] = {
+        "seeds": [{"seeds": [1, 3]}, {"seeds": [0]}, {"seeds": [2]}],
+        "variants": [{"variants": variants[:1]}, {"variants": variants[1:]}],
+        "envs": [{"envs": ENVS[:1]}, {"envs": ENVS[1:]}],
+    }[what]
+    return [part_of(whole, f"part {index}", **each) for index, each in enumerate(changes)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("what", ["seeds", "variants", "envs"])
+def test_parts_make_the_whole(what: str, packed: bool, whole: Path, tmp_path: Path) -> None:
+    folders = split(whole, what)
+    if packed:
+        pack(collect(folders[0]), tmp_path / "packed")
+        folders[0] = tmp_path / "packed"
+    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
+    found = collect(tmp_path / "all")
+    assert found.notes == []
+    pack(collect(whole), tmp_path / "expected")
+    assert_same(found, collect(tmp_path / "expected"))
+    ours, expected = (json.loads((tmp_path / each / "experiment.json").read_text()) for each in ("all", "whole"))
+    assert {key: ours[key] for key in expected} == expected
+
+
+def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
+    variants = json.loads((whole / "experiment.json").read_text())["variants"]
+    folders = [part_of(whole, "a", variants=variants[:1], seeds=[0, 1]), part_of(whole, "b", variants=variants[1:], seeds=[2])]
+    results = combine([collect(folder) for folder in folders])
+    status = results.runs.set_index(["env", "variant", "seed"]).status.sort_index()
+    assert status["CartPole-v1", "ppo"].tolist() == ["done", "done", "missing"]
+    assert status["CartPole-v1", "dapo"].tolist() == ["missing", "missing", "done"]
+    assert set(results.runs.algo) == {"ppo", "dapo"}
+    pack(results, tmp_path / "all")
+    assert collect(tmp_path / "all").final_scores("CartPole-v1", "ppo", "deterministic").round(3).tolist() == [100.0, 100.333]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"timesteps": dict.fromkeys(ENVS, 5)}, "timesteps of CartPole-v1: 10,000 and 5"),
+        ({"n_eval_episodes": 3}, "n_eval_episodes: 10 and 3"),
+        ({"variants": [{"name": "dapo", "algo": "grpo", "hyperparams": {}}]}, "algorithm of 'dapo': dapo and grpo"),
+        ({"hyperparams": {env: {"dapo": {"gamma": "0.5"}} for env in ENVS}}, "gamma of 'dapo' on CartPole-v1: 0.99 and 0.5"),
+    ],
+)
+def test_runs_that_do_not_compare(changes: dict[str, Any], message: str, whole: Path, tmp_path: Path) -> None:
+    ada, grace = part_of(whole, "ada", seeds=[0, 1]), part_of(whole, "grace", seeds=[2, 3])
+    experiment = json.loads((grace / "experiment.json").read_text()) | changes
+    (grace / "experiment.json").write_text(json.dumps(experiment))
+    for folders in ([ada, grace], [part_of(whole, "first", seeds=[0]), part_of(whole, "second", seeds=[1]), grace]):
+        with pytest.raises(UsageError, match=r"have runs that do not compare, made with different settings") as error:
+            combine([collect(folder) for folder in folders])
+        assert message in str(error.value)
+        assert str(grace) in str(error.value) and str(folders[0]) in str(error.value)
+
+
+def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ada, grace = part_of(whole, "ada", seeds=[0, 1, 2]), part_of(whole, "grace", seeds=[2, 3])
+    assert_same(combine([collect(ada), collect(grace)]), collect(whole))
+    # As on another processor
+    path = grace / "runs" / "Acrobot-v1" / "dapo" / "2" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    rows.loc[3, "return_mean"] += 0.001
+    rows.to_csv(path, index=False)
+    assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "have different results of the same run (Acrobot-v1, dapo, seed 2): give the runs of one other seeds" in message
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize("failed_first", [False, True])
+def test_a_run_that_failed_elsewhere(failed_first: bool, whole: Path) -> None:
+    failed, finished = part_of(whole, "failed", seeds=[0, 1]), part_of(whole, "finished", seeds=[1, 2, 3])
+    run = failed / "runs" / "CartPole-v1" / "ppo" / "1"
+    shutil.rmtree(run)
+    run.mkdir()
+    (run / "error.txt").write_text("MemoryError")
+    folders = [failed, finished] if failed_first else [finished, failed]
+    assert_same(combine([collect(folder) for folder in folders]), collect(whole))
+
+
+def test_the_clip_of_the_run_in_the_middle(whole: Path, tmp_path: Path) -> None:
+    """Of all runs, whichever folder it comes from, and no other is packed."""
+    folders = split(whole, "seeds")
+    for run in (run for folder in folders for run in folder.glob("runs/CartPole-v1/*/*")):
+        save_played(Exchanges([Reply("1+1=", "7", 0.0)], [Reply("1+1=", run.name, 1.0)]), run)
+    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
+    assert median_seeds(collect(tmp_path / "all"), "CartPole-v1") == {"ppo": 1, "dapo": 1}
+    assert {path.parent.name for path in (tmp_path / "all").rglob("clip.json")} == {"1"}
+    assert main(["compare", "pack", str(tmp_path / "all"), *map(str, folders[1:]), str(tmp_path / "again")]) == 0
+    assert {path.parent.name for path in (tmp_path / "again").rglob("clip.json")} == {"1"}
+
+
+def test_a_part_is_not_overwritten(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ada, grace = part_of(whole, "ada", seeds=[0, 1]), part_of(whole, "grace", seeds=[2, 3])
+    pack(collect(grace), tmp_path / "packed")
+    assert main(["compare", "pack", str(ada), str(tmp_path / "packed"), str(tmp_path / "packed")]) == 2
+    assert "is what is to be packed: choose another folder" in " ".join(capsys.readouterr().err.split())
+    assert collect(tmp_path / "packed").experiment["seeds"] == [2, 3]
+
+
+def test_how_all_of_it_came_about(whole: Path, tmp_path: Path) -> None:
+    """Every machine's command, and a note that its seconds are not those of another."""
+    ada, grace = (
+        part_of(whole, "ada", seeds=[0, 1], command="compare --seeds 0-1"),
+        part_of(whole, "grace", seeds=[2, 3], command="compare --seeds 2-3"),
+    )
+    for path in grace.rglob("config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": {"platform": "macOS"}}))
+    assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 0
+    results = collect(tmp_path / "all")
+    assert results.experiment["command"] == "compare --seeds 0-1\ncompare --seeds 2-3"
+    assert results.notes == ["The runs were made on 2 different machines: their seconds and speeds do not compare."]
+
+
+def test_runs_of_the_same_seed_with_another_budget_do_not_slip_in(whole: Path) -> None:
+    """Even where ``experiment.json`` does not say so."""
+    grace = part_of(whole, "grace", seeds=[3])
+    shutil.rmtree(grace / "runs")
+    for env in ENVS:
+        for name in ("ppo", "dapo"):
+            run = write_run(grace, env, name, name, 3, curve_to(1.0), BUDGET)
+            (run / "config.json").write_text(json.dumps({"algo": name, "timesteps": 77, "machine": {"platform": "Linux"}}))
+    results = combine([collect(part_of(whole, "ada", seeds=[0])), collect(grace)])
+    pack(results, whole.parent / "all")
+    assert any("timesteps 77 instead of 10000" in note for note in collect(whole.parent / "all").notes)
