@@ -58,6 +58,15 @@ def _define_adapter() -> Any:
     return _adapter_class
 
 
+def _cache_argument(causal_lm: Any) -> str:
+    """
+    :param causal_lm: A ``PreTrainedModel`` with a head
+    :return: What the argument for the cache is called by the model below the head
+    """
+    # cache is the name since transformers 5.24
+    return "cache" if "cache" in inspect.signature(causal_lm.base_model.forward).parameters else "past_key_values"
+
+
 class CausalLMNetwork(nn.Module):
     """
     A language model as a :class:`SequenceModel`.
@@ -70,6 +79,7 @@ class CausalLMNetwork(nn.Module):
         super().__init__()
         self.language_model = language_model
         self.gradient_checkpointing = gradient_checkpointing
+        self.cache_argument = _cache_argument(self.causal_lm)
 
     @property
     def causal_lm(self) -> Any:
@@ -94,8 +104,8 @@ class CausalLMNetwork(nn.Module):
             input_ids=tokens,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=None if bare else adapter(cache),
             use_cache=cache is not None,
+            **{self.cache_argument: None if bare else adapter(cache)},
         ).last_hidden_state
 
 
@@ -261,12 +271,12 @@ class CausalLMPolicy(TokenPolicy):
             raise ValueError(f"All weights of the {name} are frozen: call model.requires_grad_(True), or use lora=dict(...).")
         output = model.get_output_embeddings()
         taken = {} if model.base_model is model else inspect.signature(model.base_model.forward).parameters
-        missing = {"input_ids", "position_ids", "attention_mask", "past_key_values"} - {*taken}
+        missing = {"input_ids", "position_ids", "attention_mask", _cache_argument(model)} - {*taken}
         if output is None or missing:
             raise ValueError(
                 f"CausalLMPolicy cannot use {name}: it needs a model with a language modelling head, such as "
                 "transformers.AutoModelForCausalLM gives, around one whose forward() takes input_ids, position_ids, "
-                "attention_mask and past_key_values."
+                "attention_mask and cache (past_key_values before transformers 5.24)."
             )
         vocab_size = self.observation_space.tokenizer.vocab_size
         n_rows = min(output.weight.shape[0], model.get_input_embeddings().weight.shape[0])

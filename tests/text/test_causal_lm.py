@@ -1,4 +1,6 @@
+import inspect
 import zipfile
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -324,21 +326,19 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
 class Forgetful(transformers.LlamaModel):
     """A model that knows the present tokens only."""
 
-    def forward(  # type: ignore[override]
-        self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, past_key_values: Any = None, **kwargs: Any
-    ) -> Any:
+    @wraps(transformers.LlamaModel.forward)
+    def forward(self, input_ids: Any, **kwargs: Any) -> Any:
         return super().forward(input_ids, use_cache=False)
 
 
 class AllAtTheEnd(transformers.LlamaModel):
     """A model that believes that what is read now are the last tokens of all texts."""
 
-    def forward(  # type: ignore[override]
-        self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, past_key_values: Any = None, **kwargs: Any
-    ) -> Any:
+    @wraps(transformers.LlamaModel.forward)
+    def forward(self, attention_mask: Any = None, **kwargs: Any) -> Any:
         if attention_mask is not None:
             attention_mask = th.ones_like(attention_mask).tril(attention_mask.shape[3] - attention_mask.shape[2])
-        return super().forward(input_ids, attention_mask, position_ids, past_key_values, **kwargs)
+        return super().forward(attention_mask=attention_mask, **kwargs)
 
 
 @pytest.mark.parametrize("model_class", [Forgetful, AllAtTheEnd])
@@ -347,3 +347,26 @@ def test_a_model_that_does_not_take_the_cache_as_it_is_is_refused(model_class: A
     model.model = model_class(model.config)
     with pytest.raises(ValueError, match=r"read token by token are not those of the model itself \(on average"):
         make_policy(model)
+
+
+NAMES_OF_THE_CACHE = ("cache", "past_key_values")
+
+
+@pytest.mark.parametrize("name", NAMES_OF_THE_CACHE)
+def test_either_name_of_the_cache(name: str) -> None:
+    """It is called ``cache`` since transformers 5.24; code from the hub may keep the former name."""
+    parameters = inspect.signature(transformers.LlamaModel.forward).parameters
+    own = next(each for each in NAMES_OF_THE_CACHE if each in parameters)
+
+    class Renamed(transformers.LlamaModel):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **{own if key == name else key: value for key, value in kwargs.items()})
+
+        forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each.replace(name=name) if each.name == own else each for each in parameters.values()]
+        )
+
+    model = make_language_model()
+    model.model = Renamed(model.config)
+    # Compares what is read token by token, from the cache, with what is read at once
+    make_policy(model)
