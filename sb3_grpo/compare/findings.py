@@ -210,9 +210,10 @@ def seen(comparison: Comparison) -> str:
     if share == 0.5:
         return f"{first} and {second} level"
     pairs = math.prod((comparison.n_first[0], comparison.n_second[0])) if len(comparison.n_first) == 1 else 0
-    # Ties count half
+    n_above = share * pairs
+    ties = "" if n_above.is_integer() else " (ties count half)"
     return f"{first} ended above {second} in " + (
-        f"{number(share * pairs)} of {pairs} pairs of runs" if pairs else f"{share:.0%}"
+        f"{number(n_above)} of {pairs} pairs of runs{ties}" if pairs else f"{share:.0%}"
     )
 
 

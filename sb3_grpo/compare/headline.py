@@ -168,9 +168,17 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
             f"{where}{often}. {claim} takes at least {seeds_needed(total)} seeds of each variant where their runs do not "
             "overlap, and more where they do."
         )
-    names = [name for name in results.variants if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs)]
-    if names:
-        said.append(f"Fewer than {MIN_SEEDS} seeds of {', '.join(names)}: an interval would not be meaningful, none is given.")
+    # Environments with the same variants in one clause
+    by_names: dict[tuple[str, ...], list[str]] = {}
+    for env in results.envs:
+        names = tuple(name for name in results.variants if 0 < len(results.done(env, name)) < MIN_SEEDS)
+        by_names.setdefault(names, []).append(env)
+    n_envs = len(results.envs)
+    clauses = [
+        _listed(names) + (f" on {_listed(envs)}" if len(envs) < n_envs else "") for names, envs in by_names.items() if names
+    ]
+    if clauses:
+        said.append(f"Fewer than {MIN_SEEDS} seeds of {', and of '.join(clauses)}: no interval is given, it would mean nothing.")
     return said
 
 

@@ -217,7 +217,7 @@ def test_sentence_of_too_few_seeds():
     assert finding.sentence == seen
     # Of 4 pairs, 1 is the other way round, and 1 is level
     (finding,) = judge([(ENV, compare("ppo", "dapo", [np.array([1.0, 4.0])], [np.array([0.0, 4.0])]))])
-    assert "ppo ended above dapo in 2.5 of 4 pairs of runs" in finding.sentence
+    assert "ppo ended above dapo in 2.5 of 4 pairs of runs (ties count half)" in finding.sentence
 
 
 @pytest.mark.parametrize("level", [0.1, 0.7, 0.955])
@@ -502,7 +502,7 @@ def test_one_variant_one_environment_one_seed(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
     text = text_of(make_report(tmp_path))
     assert "There is one variant only" in text
-    assert "Fewer than 3 seeds of dapo: an interval would not be meaningful" in text
+    assert "Fewer than 3 seeds of dapo: no interval is given" in text
 
 
 def test_runs_of_two_variants_that_share_no_environment(tmp_path):
@@ -653,7 +653,20 @@ def test_seeds_that_chance_rarely_separates_are_not_said_to_be_few_because_of_it
     results = collect(tmp_path)
     said, why = few_seeds(results, judge([(ENV, comparison) for comparison in find_in(results, ENV)]))
     assert said.startswith("With 2 seeds of a variant nothing is claimed. A claim takes at least 4 seeds")
-    assert why.startswith("Fewer than 3 seeds of dapo")
+    assert why.startswith("Fewer than 3 seeds of dapo:")
+
+
+def test_where_there_are_few_seeds(tmp_path):
+    envs = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
+    write_experiment(tmp_path, two_levels(100.0, 400.0), envs=envs, seeds=5)
+    for env, name in (("Acrobot-v1", "dapo"), ("Pendulum-v1", "ppo"), ("Pendulum-v1", "dapo")):
+        for seed in range(2, 5):
+            shutil.rmtree(tmp_path / "runs" / env / name / str(seed))
+    said = few_seeds(collect(tmp_path), [])
+    assert said == [
+        "Fewer than 3 seeds of dapo on Acrobot-v1, and of ppo and dapo on Pendulum-v1: no interval is given, it would mean "
+        "nothing."
+    ]
 
 
 def test_pairs_whose_names_contain_and_have_a_row_each(tmp_path):
