@@ -21,6 +21,7 @@ from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.combine import combine
 from sb3_grpo.compare.packed import pack
+from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import Results
 from sb3_grpo.console import UsageError
 
@@ -79,6 +80,18 @@ def test_parts_make_the_whole(what: str, packed: bool, whole: Path, tmp_path: Pa
     assert_same(found, collect(tmp_path / "expected"))
     ours, expected = (json.loads((tmp_path / each / "experiment.json").read_text()) for each in ("all", "whole"))
     assert {key: ours[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("modes", [{}, {"main_modes": {"CartPole-v1": "deterministic"}}])
+def test_the_report_is_that_of_the_whole(modes: dict[str, Any], tmp_path: Path) -> None:
+    whole = write_experiment(tmp_path / "whole", lambda env, variant, seed: curve_to(100.0 + seed), seeds=2)
+    path = whole / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | modes))
+    folders = [part_of(whole, name, seeds=[seed]) for seed, name in enumerate(("ada", "grace"))]
+    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
+    ours, expected = (make_report(each).read_text().replace(str(each), "FOLDER") for each in (tmp_path / "all", whole))
+    assert ours == expected
+    assert ("The rule: sampled actions in Atari games" in ours) == bool(modes)
 
 
 def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
