@@ -38,6 +38,7 @@ def collect(folder: Path) -> Results:
         configs, tables = unpack(
             folder, {"runs": RUN_COLUMNS, "evaluations": EVALUATION_COLUMNS, "diagnostics": DIAGNOSTIC_COLUMNS}
         )
+        _require_planned(folder, experiment, tables["runs"])
         _require_final_returns(folder, tables)
     else:
         configs, tables = _read_runs(folder, experiment)
@@ -47,6 +48,21 @@ def collect(folder: Path) -> Results:
     _require_finished(results)
     results.notes += _notes(results)
     return results
+
+
+def _require_planned(folder: Path, experiment: dict[str, Any], runs: "pd.DataFrame") -> None:
+    """
+    :param folder: folder with packed results
+    :param experiment: content of its ``experiment.json``
+    :param runs: its table of runs
+    :raises UsageError: if the table does not have one row for each planned run
+    """
+    planned = Counter((env, variant["name"], seed) for env, variant, seed in _planned_runs(experiment))
+    if Counter(zip(runs.env, runs.variant, runs.seed, strict=True)) != planned:
+        raise UsageError(
+            f"{folder} is damaged: its runs.csv does not have one row for each run of experiment.json. "
+            "Pack the comparison again"
+        )
 
 
 def _require_final_returns(folder: Path, tables: "dict[str, pd.DataFrame]") -> None:

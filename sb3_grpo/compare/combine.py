@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import reduce
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from sb3_grpo.compare.definition import default_settings, known_algorithms
 from sb3_grpo.compare.experiment import Experiment, differences, merge
+from sb3_grpo.compare.reading import check_size
 from sb3_grpo.compare.results import Results
 from sb3_grpo.console import UsageError
 
@@ -26,7 +29,9 @@ def combine(parts: Sequence[Results]) -> Results:
         return parts[0]
     import pandas as pd
 
-    experiment = reduce(merge, _comparable(parts))
+    experiments = _comparable(parts)
+    experiment = reduce(merge, experiments)
+    check_size(experiment.envs, experiment.variants, experiment.seeds, "all folders together")
     owners = _owners(parts)
     algos = {variant.name: variant.algo for variant in experiment.variants}
     keys = ["env", "variant", "seed", "part"]
@@ -44,13 +49,22 @@ def combine(parts: Sequence[Results]) -> Results:
     runs = joined("runs", "left")
     return Results(
         parts[0].folder,
-        asdict(experiment) | {"variants": [variant._asdict() for variant in experiment.variants]},
+        asdict(experiment)
+        | {
+            "variants": [variant._asdict() for variant in experiment.variants],
+            "machine": _common([each.machine for each in experiments]),
+            "versions": _common([each.versions for each in experiments]),
+        },
         {run: parts[part].configs[run] for run, part in owners.items() if run in parts[part].configs},
         runs.assign(status=runs.status.fillna("missing"), algo=runs.variant.map(algos)),
         joined("evaluations", "inner"),
         joined("diagnostics", "inner"),
         roots={run: parts[part].folder for run, part in owners.items()},
     )
+
+
+def _common(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in contents[0].items() if all(each.get(key) == value for each in contents)}
 
 
 def _comparable(parts: Sequence[Results]) -> list[Experiment]:
@@ -70,10 +84,17 @@ def _comparable(parts: Sequence[Results]) -> list[Experiment]:
         for before, other in zip(experiments[:index], parts[:index], strict=True):
             finished = other.runs[other.runs.status == "done"]
             found = differences(before, now, {*zip(finished.env, finished.variant, strict=True)}, defaults)
+            # Otherwise, the order of the folders would decide how runs are scored
+            found += [
+                (f"main_modes of {env}", other.main_mode(env), part.main_mode(env))
+                for env in part.envs
+                if env in other.envs and other.main_mode(env) != part.main_mode(env)
+            ]
             if found:
                 listed = "\n".join(f"- {what}: {old} and {new}" for what, old, new in found)
                 raise UsageError(
-                    f"{other.folder} and {part.folder} have runs that do not compare, made with different settings:\n{listed}"
+                    f"{other.folder} and {part.folder} have runs that do not compare, made with different settings:\n"
+                    f"{listed}\nLeave one of the two out."
                 )
     return experiments
 
@@ -92,15 +113,17 @@ def _owners(parts: Sequence[Results]) -> dict[Run, int]:
             now = _PROGRESS.get(row.status, 0)
             if now > progress.get(run, -1):
                 owners[run], progress[run] = index, now
-            elif now == _PROGRESS["done"] and _returns(part, run) != _returns(parts[owners[run]], run):
+            elif now == _PROGRESS["done"] and not np.array_equal(
+                _returns(part, run), _returns(parts[owners[run]], run), equal_nan=True
+            ):
                 raise UsageError(
                     f"{parts[owners[run]].folder} and {part.folder} have different results of the same run "
-                    f"({run[0]}, {run[1]}, seed {run[2]}): give the runs of one other seeds, or leave it out"
+                    f"({run[0]}, {run[1]}, seed {run[2]}): leave one of the two out, or run it again with other --seeds"
                 )
     return owners
 
 
-def _returns(part: Results, run: Run) -> list[float]:
+def _returns(part: Results, run: Run) -> np.ndarray:
     rows = part.evaluations
     rows = rows[(rows.env == run[0]) & (rows.variant == run[1]) & (rows.seed == run[2])]
-    return rows.sort_values(["mode", "target_steps", "final"]).return_mean.tolist()
+    return rows.sort_values(["mode", "target_steps", "final"]).return_mean.to_numpy(float)

@@ -315,7 +315,7 @@ def _wrong_value(value: Any, where: str, expected: str) -> UsageError:
 
 def _seeds(value: Any, source: str) -> list[int]:
     if isinstance(value, range):
-        _whole_number(len(value), f"{source}: the number of seeds", MAX_RUNS)
+        _whole_number(value.stop - value.start, f"{source}: the number of seeds", MAX_RUNS)
     elif not isinstance(value, list):
         return list(range(_whole_number(value, f"{source}: seeds", MAX_RUNS)))
     for seed in value:

@@ -140,8 +140,8 @@ class Experiment:
         except TypeError as error:
             path = folder / "experiment.json"
             raise UsageError(
-                f"{path} cannot be gone on with ({error}): it is damaged, or a newer version of this package has written it. "
-                "Choose another folder with --output"
+                f"{path} cannot be used ({error}): it is damaged, or a newer version of this package has written it. "
+                "Update this package, or choose another folder"
             ) from error
 
 
@@ -180,7 +180,8 @@ def differences(
                 if old is None or new is None:  # Written by an early version
                     continue
                 # All parameters were recorded: one that was not did not exist
-                old = {key: str(value) for key, value in defaults[variant.name].items() if key in new} | old
+                known = {key: str(value) for key, value in defaults[variant.name].items() if key in {*old, *new}}
+                old, new = known | old, known | new
                 changes += [
                     (f"{key} of {variant.name!r} on {env}", old.get(key, "not set"), new.get(key, "not set"))
                     # The budget has been compared above
@@ -202,10 +203,11 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
     """
     variants = {variant.name: variant for variant in [*before.variants, *now.variants]}
     hyperparams = {env: before.hyperparams.get(env, {}) | now.hyperparams.get(env, {}) for env in [*before.envs, *now.envs]}
+    commands = now.command.splitlines()
     return replace(
         now,
         name=before.name,
-        command="\n".join([*(line for line in before.command.splitlines() if line != now.command), now.command]),
+        command="\n".join([*(line for line in before.command.splitlines() if line not in commands), *commands]),
         envs=list(dict.fromkeys([*before.envs, *now.envs])),
         variants=list(variants.values()),
         seeds=sorted({*before.seeds, *now.seeds}),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sb3_grpo.compare.reading import read_configs, read_table
 from sb3_grpo.console import UsageError
-from sb3_grpo.utils.files import replace_text
+from sb3_grpo.utils.files import replace_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,23 +40,32 @@ def pack(results: "Results", target: Path) -> None:
     """
     if (target / "runs").is_dir():
         raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
-    if target.resolve() in {root.resolve() for root in (results.folder, *results.roots.values())}:
+    sources = list(dict.fromkeys([results.folder, *results.roots.values()]))
+    if target.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"{target} is what is to be packed: choose another folder")
     lost = _finished(target) - _finished_of(results.runs)
     if lost:
+        listed = ", ".join(map(str, sources))
         raise UsageError(
-            f"{target} holds packed results, {len(lost)} runs of which are not in {results.folder}: choose another folder, "
-            f"or pack {results.folder} and {target} together into another folder"
+            f"{target} holds packed results, {len(lost)} runs of which are not in {listed}: choose another folder, "
+            f"or pack {listed} and {target} together into another folder"
         )
     target.mkdir(parents=True, exist_ok=True)
-    replace_text(target / "experiment.json", json.dumps(results.experiment, indent=2) + "\n")
+    _write(target / "experiment.json", json.dumps(results.experiment, indent=2) + "\n")
     for name, file in _TABLES.items():
-        getattr(results, name).to_csv(target / file, index=False)
+        _write(target / file, getattr(results, name).to_csv(index=False))
     configs = [
         {"env": env, "variant": variant, "seed": seed, "config": config}
         for (env, variant, seed), config in results.configs.items()
     ]
-    (target / _CONFIGS).write_bytes(lzma.compress(json.dumps(configs).encode()))
+    _write(target / _CONFIGS, json.dumps(configs))
+
+
+def _write(path: Path, text: str) -> None:
+    # Without room, the earlier file stays, and the results can be packed again
+    content = text.encode()
+    with replace_file(path) as file:
+        file.write(lzma.compress(content) if path.suffix == ".xz" else content)
 
 
 def _finished(target: Path) -> set[tuple[str, str, int]]:

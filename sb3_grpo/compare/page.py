@@ -147,7 +147,8 @@ def write_page(page: Page) -> "Path":
         main_modes=main_modes,
         mode_choices={**({"": "As scored"} if len(main_modes) > 1 else {}), **MODE_WORDS},
         scored_by=scored_by(page.results),
-        mode_rule=MODE_RULE if "main_modes" in page.results.experiment else "",
+        # Not recorded by earlier versions
+        mode_rule=MODE_RULE if {*page.results.envs} <= {*page.results.experiment.get("main_modes", ())} else "",
         style=markupsafe.Markup(style),
         script=markupsafe.Markup(script),
         # Only these sources are allowed, and nothing may be fetched: pictures are embedded in the page

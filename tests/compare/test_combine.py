@@ -21,8 +21,11 @@ from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.combine import combine
 from sb3_grpo.compare.packed import pack
+from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import Results
 from sb3_grpo.console import UsageError
+
+pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 
 ENVS = ("CartPole-v1", "Acrobot-v1")
 TABLES = ("runs", "evaluations", "diagnostics")
@@ -79,6 +82,18 @@ def test_parts_make_the_whole(what: str, packed: bool, whole: Path, tmp_path: Pa
     assert {key: ours[key] for key in expected} == expected
 
 
+@pytest.mark.parametrize("modes", [{}, {"main_modes": {"CartPole-v1": "deterministic"}}])
+def test_the_report_is_that_of_the_whole(modes: dict[str, Any], tmp_path: Path) -> None:
+    whole = write_experiment(tmp_path / "whole", lambda env, variant, seed: curve_to(100.0 + seed), seeds=2)
+    path = whole / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | modes))
+    folders = [part_of(whole, name, seeds=[seed]) for seed, name in enumerate(("ada", "grace"))]
+    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
+    ours, expected = (make_report(each).read_text().replace(str(each), "FOLDER") for each in (tmp_path / "all", whole))
+    assert ours == expected
+    assert ("The rule: sampled actions in Atari games" in ours) == bool(modes)
+
+
 def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
     variants = json.loads((whole / "experiment.json").read_text())["variants"]
     folders = [part_of(whole, "a", variants=variants[:1], seeds=[0, 1]), part_of(whole, "b", variants=variants[1:], seeds=[2])]
@@ -98,6 +113,7 @@ def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
         ({"n_eval_episodes": 3}, "n_eval_episodes: 10 and 3"),
         ({"variants": [{"name": "dapo", "algo": "grpo", "hyperparams": {}}]}, "algorithm of 'dapo': dapo and grpo"),
         ({"hyperparams": {env: {"dapo": {"gamma": "0.5"}} for env in ENVS}}, "gamma of 'dapo' on CartPole-v1: 0.99 and 0.5"),
+        ({"main_modes": dict.fromkeys(ENVS, "stochastic")}, "main_modes of CartPole-v1: deterministic and stochastic"),
     ],
 )
 def test_runs_that_do_not_compare(changes: dict[str, Any], message: str, whole: Path, tmp_path: Path) -> None:
@@ -111,7 +127,29 @@ def test_runs_that_do_not_compare(changes: dict[str, Any], message: str, whole: 
         assert str(grace) in str(error.value) and str(folders[0]) in str(error.value)
 
 
+@pytest.mark.parametrize("older_first", [False, True])
+def test_parameters_that_an_earlier_version_did_not_have(older_first: bool, whole: Path) -> None:
+    older, newer = part_of(whole, "older", seeds=[0, 1]), part_of(whole, "newer", seeds=[2, 3])
+    experiment = json.loads((older / "experiment.json").read_text())
+    for env in ENVS:
+        del experiment["hyperparams"][env]["ppo"]["gae_lambda"], experiment["hyperparams"][env]["dapo"]["vine_share"]
+    (older / "experiment.json").write_text(json.dumps(experiment))
+    assert_same(combine([collect(folder) for folder in ([older, newer] if older_first else [newer, older])]), collect(whole))
+
+
+def test_more_runs_than_a_comparison_has(whole: Path) -> None:
+    variants = json.loads((whole / "experiment.json").read_text())["variants"]
+    many = variants + [{"name": f"ppo {index}", "algo": "ppo", "hyperparams": {}} for index in range(60)]
+    folders = [part_of(whole, "seeds", seeds=[*range(1000)]), part_of(whole, "variants", variants=many, seeds=[3])]
+    with pytest.raises(UsageError, match=r"all folders together: 124,000 runs are more than can be made"):
+        combine([collect(folder) for folder in folders])
+
+
 def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = whole / "runs" / "Acrobot-v1" / "dapo" / "2" / "evaluations.csv"
+    rows = pd.read_csv(path)
+    rows.loc[2, "return_mean"] = float("nan")
+    rows.to_csv(path, index=False)
     ada, grace = part_of(whole, "ada", seeds=[0, 1, 2]), part_of(whole, "grace", seeds=[2, 3])
     assert_same(combine([collect(ada), collect(grace)]), collect(whole))
     # As on another processor
@@ -121,7 +159,7 @@ def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureF
     rows.to_csv(path, index=False)
     assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
     message = " ".join(capsys.readouterr().err.split())
-    assert "have different results of the same run (Acrobot-v1, dapo, seed 2): give the runs of one other seeds" in message
+    assert "have different results of the same run (Acrobot-v1, dapo, seed 2): leave one of the two out" in message
     assert not (tmp_path / "all").exists()
 
 
@@ -154,19 +192,31 @@ def test_a_part_is_not_overwritten(whole: Path, tmp_path: Path, capsys: pytest.C
     assert main(["compare", "pack", str(ada), str(tmp_path / "packed"), str(tmp_path / "packed")]) == 2
     assert "is what is to be packed: choose another folder" in " ".join(capsys.readouterr().err.split())
     assert collect(tmp_path / "packed").experiment["seeds"] == [2, 3]
+    assert main(["compare", "pack", str(ada), str(part_of(whole, "lin", seeds=[2])), str(tmp_path / "packed")]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"4 runs of which are not in {ada}, {tmp_path / 'lin'}: choose another folder" in message
 
 
 def test_how_all_of_it_came_about(whole: Path, tmp_path: Path) -> None:
-    """Every machine's command, and a note that its seconds are not those of another."""
+    """Every machine's commands, what all machines have in common, and a note that seconds on one are not those on another."""
     ada, grace = (
         part_of(whole, "ada", seeds=[0, 1], command="compare --seeds 0-1"),
-        part_of(whole, "grace", seeds=[2, 3], command="compare --seeds 2-3"),
+        part_of(
+            whole,
+            "grace",
+            seeds=[2, 3],
+            command="compare --seeds 0-1\ncompare --seeds 2-3",
+            machine={"platform": "macOS", "cpu_count": 2},
+            versions={"sb3_grpo": "0.1.0", "torch": "2.8.0"},
+        ),
     )
     for path in grace.rglob("config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": {"platform": "macOS"}}))
     assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 0
     results = collect(tmp_path / "all")
     assert results.experiment["command"] == "compare --seeds 0-1\ncompare --seeds 2-3"
+    assert results.experiment["machine"] == {"cpu_count": 2}
+    assert results.experiment["versions"] == {"sb3_grpo": "0.1.0"}
     assert results.notes == ["The runs were made on 2 different machines: their seconds and speeds do not compare."]
 
 

@@ -1,5 +1,6 @@
 """Packed results: a few small files that say the same."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,31 @@ def test_a_finished_run_without_its_return_is_named(folder: Path, tmp_path: Path
     table.drop(columns="return_mean").to_csv(path, index=False)
     with pytest.raises(UsageError, match=r"evaluations.csv.xz has no column return_mean"):
         collect(tmp_path / "packed")
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 2, 2], [0, 1, 2, 3], [0, 1]])
+def test_packed_runs_that_are_not_the_planned_ones(seeds: list[int], folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / "runs.csv"
+    runs = pd.read_csv(path)
+    rows = [runs[runs.seed == min(seed, 2)].assign(seed=seed, status="missing" if seed > 2 else "done") for seed in seeds]
+    pd.concat(rows).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"packed is damaged: its runs.csv does not have one row for each run"):
+        collect(tmp_path / "packed")
+
+
+def test_a_full_disk_leaves_the_earlier_files(folder: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    pack(collect(folder), packed)
+    before = (packed / "runs.csv").read_bytes()
+    more = collect(write_experiment(tmp_path / "more", lambda env, variant, seed: curve_to(100.0), seeds=30))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((packed / "experiment.json").stat().st_size + 1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            pack(more, packed)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (packed / "runs.csv").read_bytes() == before
+    pack(more, packed)
+    assert len(collect(packed).runs) == 60
