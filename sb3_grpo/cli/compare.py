@@ -44,7 +44,7 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--seeds",
         type=_seeds,
-        help=f"runs per algorithm and environment: a number for seeds 0, 1, ... (default: {_SEEDS}), or a range such as 10-19",
+        help=f"how many, for the seeds 0, 1, ... (default: {_SEEDS}), or a range such as 10-19; 4-4 is seed 4 alone",
     )
     parser.add_argument("--timesteps", type=positive, help=f"environment steps per run (default: {_TIMESTEPS:,})")
     parser.add_argument(
@@ -88,11 +88,11 @@ def _seeds(text: str) -> int | range:
     :return: a number of seeds, or a range of them
     """
     first, is_range, last = text.partition("-")
-    if not is_range:
-        return positive(text)
-    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"must be a number of seeds, or a range such as 10-19, not {text!r}")
-    return range(int(first), int(last) + 1)
+    if is_range and first.isdecimal() and last.isdecimal() and int(first) <= int(last):
+        return range(int(first), int(last) + 1)
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seeds, or a range such as 10-19 or 4-4, not {text!r}")
+    return int(text)
 
 
 def _check_extra() -> None:
@@ -115,14 +115,19 @@ def _pack(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.clips import pack_clips
     from sb3_grpo.compare.collect import collect
     from sb3_grpo.compare.combine import combine
+    from sb3_grpo.compare.experiment import seeds_in_words
     from sb3_grpo.compare.packed import pack
 
     with _no_room_is_said(args.target):
-        results = combine([collect(folder) for folder in args.folders])
+        parts = [collect(folder) for folder in args.folders]
+        results = combine(parts)
         pack(results, args.target)
         pack_clips(results, args.target)
+    if len(parts) > 1:
+        for part in parts:
+            say(f"{part.folder}: {seeds_in_words(part.experiment['seeds'])}, {part.progress()}")
     size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
-    say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB")
+    say(Text("Packed: ", "bold"), f"{args.target}, {size:,.0f} KiB, {results.progress()}")
     return OK
 
 
@@ -164,6 +169,7 @@ def _no_room_is_said(folder: Path) -> Iterator[None]:
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
     # Imported here, because other commands do not need these packages
+    from sb3_grpo.compare.experiment import seeds_in_words
     from sb3_grpo.compare.pools import LocalPool
     from sb3_grpo.compare.schedule import Board, make_clips, run_jobs, without_clip
     from sb3_grpo.compare.worker import is_under_way
@@ -174,7 +180,8 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     n_under_way = sum(is_under_way(job.folder(folder)) for job in experiment.jobs())
     resumed = f", {n_done} of them already finished" if n_done else ""
     resumed += f", {n_under_way} in progress" if n_under_way else ""
-    say(Text(experiment.name, "bold"), f": {len(experiment.jobs())} runs{resumed}, results in {folder}")
+    planned = f"{len(experiment.jobs())} runs, {seeds_in_words(experiment.seeds)}"
+    say(Text(experiment.name, "bold"), f": {planned}{resumed}, results in {folder}")
     missing = without_clip(experiment, folder) if experiment.clips else []
     try:
         if missing:

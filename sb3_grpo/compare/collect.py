@@ -32,7 +32,7 @@ def collect(folder: Path) -> Results:
     """
     import_extra("pandas")
     if not (folder / "experiment.json").is_file():
-        raise UsageError(f"{folder} is not the folder of a comparison: it has no experiment.json")
+        raise UsageError(f"{folder} is not the folder of a comparison: {_what_else(folder)}")
     experiment = read_experiment_json(folder)
     if is_packed(folder):
         configs, tables = unpack(
@@ -48,6 +48,18 @@ def collect(folder: Path) -> Results:
     _require_finished(results)
     results.notes += _notes(results)
     return results
+
+
+def _what_else(folder: Path) -> str:
+    if folder.is_file():
+        return "it is a file. Unpack it first, and give the folder that is in it"
+    inside = sorted(path.parent for path in folder.glob("*/experiment.json"))
+    hint = f". Did you mean {inside[0]}?" if inside else ""
+    if not inside and (folder / "report.html").is_file():
+        hint = (
+            ", only a report, which does not hold the results: ask for the whole folder, or for what compare pack makes of it"
+        )
+    return f"it has no experiment.json{hint}"
 
 
 def _require_planned(folder: Path, experiment: dict[str, Any], runs: "pd.DataFrame") -> None:

@@ -12,11 +12,12 @@ from sb3_grpo.compare.definition import default_settings, known_algorithms
 from sb3_grpo.compare.experiment import Experiment, differences, merge
 from sb3_grpo.compare.reading import check_size
 from sb3_grpo.compare.results import Results
+from sb3_grpo.compare.runs import UNPLANNED
 from sb3_grpo.console import UsageError
 
 Run = tuple[str, str, int]
 # If a run is in several folders, the one that got furthest counts
-_PROGRESS = {"missing": 0, "failed": 1, "done": 2}
+_PROGRESS = {UNPLANNED: 0, "missing": 1, "failed": 2, "done": 3}
 
 
 def combine(parts: Sequence[Results]) -> Results:
@@ -56,7 +57,8 @@ def combine(parts: Sequence[Results]) -> Results:
             "versions": _common([each.versions for each in experiments]),
         },
         {run: parts[part].configs[run] for run, part in owners.items() if run in parts[part].configs},
-        runs.assign(status=runs.status.fillna("missing"), algo=runs.variant.map(algos)),
+        # Such as seeds of one folder with algorithms of another
+        runs.assign(status=runs.status.fillna(UNPLANNED), algo=runs.variant.map(algos)),
         joined("evaluations", "inner"),
         joined("diagnostics", "inner"),
         roots={run: parts[part].folder for run, part in owners.items()},

@@ -1,7 +1,7 @@
 """Runs of a comparison: environments x variants of algorithms x seeds."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,6 +143,18 @@ class Experiment:
                 f"{path} cannot be used ({error}): it is damaged, or a newer version of this package has written it. "
                 "Update this package, or choose another folder"
             ) from error
+
+
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """
+    :param seeds: seeds in ascending order
+    :return: for example "seed 4", "seeds 0 to 9", "seeds 1, 3, 7"
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}"
 
 
 def differences(

@@ -178,7 +178,9 @@ def few_seeds(results: Results, findings: Sequence[Finding]) -> list[str]:
         _listed(names) + (f" on {_listed(envs)}" if len(envs) < n_envs else "") for names, envs in by_names.items() if names
     ]
     if clauses:
-        said.append(f"Fewer than {MIN_SEEDS} seeds of {', and of '.join(clauses)}: no interval is given, it would mean nothing.")
+        said.append(
+            f"Fewer than {MIN_SEEDS} seeds of {', and of '.join(clauses)}: no interval is given, it would mean nothing."
+        )
     return said
 
 

@@ -39,7 +39,7 @@ def pack(results: "Results", target: Path) -> None:
     :raises UsageError: if the folder holds runs, or these results, or packed runs that are not among these
     """
     if (target / "runs").is_dir():
-        raise UsageError(f"{target} holds the runs themselves: pack them into another folder")
+        raise UsageError(f"{target} holds the runs themselves: name another folder to write to, as the last one")
     sources = list(dict.fromkeys([results.folder, *results.roots.values()]))
     if target.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"{target} is what is to be packed: choose another folder")
@@ -47,8 +47,8 @@ def pack(results: "Results", target: Path) -> None:
     if lost:
         listed = ", ".join(map(str, sources))
         raise UsageError(
-            f"{target} holds packed results, {len(lost)} runs of which are not in {listed}: choose another folder, "
-            f"or pack {listed} and {target} together into another folder"
+            f"{target}, the folder to write to, holds packed results, {len(lost)} runs of which are not in {listed}: "
+            "name another folder, as the last one"
         )
     target.mkdir(parents=True, exist_ok=True)
     _write(target / "experiment.json", json.dumps(results.experiment, indent=2) + "\n")

@@ -126,7 +126,8 @@ def write_page(page: Page) -> "Path":
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"number": number, "dashes": dash_array}
-    runs = page.results.runs
+    results = page.results
+    runs = results.planned
     main_modes = {page.results.main_mode(section.env) for section in page.sections}
     unfinished = runs[runs.status != "done"]
     style = "\n".join([_asset("uplot/uPlot.min.css"), _asset("report.css"), _colours(page.look)])
@@ -147,6 +148,9 @@ def write_page(page: Page) -> "Path":
         main_modes=main_modes,
         mode_choices={**({"": "As scored"} if len(main_modes) > 1 else {}), **MODE_WORDS},
         scored_by=scored_by(page.results),
+        seeds_each=_seeds_each(results),
+        overshoot=_overshoot(results),
+        n_machines=len(_machines(results)),
         # Not recorded by earlier versions
         mode_rule=MODE_RULE if {*page.results.envs} <= {*page.results.experiment.get("main_modes", ())} else "",
         style=markupsafe.Markup(style),
@@ -178,18 +182,46 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
     yield "Variants", ", ".join(_variant(variant) for variant in experiment["variants"])
     yield "Environments and budgets", ", ".join(f"{env}: {budgets[env]:,} steps" for env in experiment["envs"])
     seeds = experiment["seeds"]
-    yield "Seeds", f"{len(seeds)} ({', '.join(map(str, seeds))}), the same for all variants"
+    done = page.results.runs[page.results.runs.status == "done"]
+    same = len(done) == len(page.results.runs)
+    yield (
+        "Seeds",
+        f"{len(seeds)} ({', '.join(map(str, seeds))}), "
+        + ("the same for all variants" if same else "not all of them for every variant and environment"),
+    )
     yield (
         "Evaluations",
         f"{experiment['n_evaluations']} while training and one before, {experiment['n_eval_episodes']} episodes each; "
         f"{experiment['n_final_episodes']} episodes at the end; {' and '.join(page.results.modes)}",
     )
     yield "Steps", "all that the environments made, those of dropped groups included"
-    for key in ("machine", "versions"):
-        if content := experiment.get(key):
-            yield key.capitalize(), _flat(content)
+    machines = _machines(page.results)
+    if len(machines) > 1:
+        yield "Machines", "; ".join(f"{count} runs on {machine}" for machine, count in machines.most_common())
+    elif content := experiment.get("machine"):
+        yield "Machine", _flat(content)
+    if content := experiment.get("versions"):
+        yield "Versions", _flat(content)
     if command := experiment.get("command"):
         yield "Command", ", then ".join(command.splitlines())
+
+
+def _seeds_each(results: Results) -> str:
+    """How many finished runs there are of each variant on each environment."""
+    counts = [len(results.done(env, name)) for env in results.envs for name in results.variants]
+    least, most = min(counts), max(counts)
+    return f"{most} seed{'s' if most > 1 else ''} each" if least == most else f"{least} to {most} finished seeds each"
+
+
+def _overshoot(results: Results) -> float:
+    """The largest share by which a finished run exceeds its budget."""
+    done = results.runs[results.runs.status == "done"]
+    return float((done.steps / done.env.map(results.experiment["timesteps"])).max()) - 1.0
+
+
+def _machines(results: Results) -> Counter[str]:
+    """The machines of the runs, and how many each has made."""
+    return Counter(_flat(config["machine"]) for config in results.configs.values() if "machine" in config)
 
 
 def _variant(variant: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_grpo.compare.reading import MODES
+from sb3_grpo.compare.runs import UNPLANNED
 from sb3_grpo.console import missing_extra
 
 if TYPE_CHECKING:
@@ -72,6 +73,19 @@ class Results:
         """
         # Not recorded by earlier versions
         return self.experiment.get("main_modes", {}).get(env, "deterministic")
+
+    def progress(self) -> str:
+        """
+        :return: for example "10 of 12 runs finished, 1 failed, 1 missing"
+        """
+        counts = self.planned.status.value_counts()
+        rest = "".join(f", {counts[status]} {status}" for status in ("failed", "missing") if status in counts)
+        return f"{counts.get('done', 0)} of {len(self.planned)} runs finished{rest}"
+
+    @property
+    def planned(self) -> "pd.DataFrame":
+        """The rows of the runs that were asked for, in one of the folders of combined results."""
+        return self.runs[self.runs.status != UNPLANNED]
 
     def done(self, env: str, variant: str) -> "pd.DataFrame":
         """

@@ -38,6 +38,8 @@ RUN_COLUMNS = [
     "provenance",
     "error",
 ]
+# Status of a run of combined results that was not planned in any of their folders
+UNPLANNED = "unplanned"
 
 
 def run_folder(folder: Path, env: str, variant: str, seed: int) -> Path:

@@ -47,7 +47,7 @@ def final_table(results: Results, env: str, mode: str) -> Table:
     table = Table(["Variant", "IQM (95% interval)", "Mean", "Median", "Lowest to highest seed", "Success", "Seeds"])
     for name in results.variants:
         scores = results.final_scores(env, name, mode)
-        planned = len(results.experiment["seeds"])
+        planned = ((results.planned.env == env) & (results.planned.variant == name)).sum()
         seeds = str(len(scores)) if len(scores) == planned else f"{len(scores)} of {planned}"
         if not len(scores):
             table.rows.append([name, "-", "-", "-", "-", "-", seeds])

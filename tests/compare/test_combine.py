@@ -20,6 +20,7 @@ from sb3_grpo.clips.stored import save_played
 from sb3_grpo.compare.clips import median_seeds
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.combine import combine
+from sb3_grpo.compare.experiment import seeds_in_words
 from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.report import make_report
 from sb3_grpo.compare.results import Results
@@ -99,11 +100,22 @@ def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
     folders = [part_of(whole, "a", variants=variants[:1], seeds=[0, 1]), part_of(whole, "b", variants=variants[1:], seeds=[2])]
     results = combine([collect(folder) for folder in folders])
     status = results.runs.set_index(["env", "variant", "seed"]).status.sort_index()
-    assert status["CartPole-v1", "ppo"].tolist() == ["done", "done", "missing"]
-    assert status["CartPole-v1", "dapo"].tolist() == ["missing", "missing", "done"]
-    assert set(results.runs.algo) == {"ppo", "dapo"}
+    assert status["CartPole-v1", "ppo"].tolist() == ["done", "done", "unplanned"]
+    assert status["CartPole-v1", "dapo"].tolist() == ["unplanned", "unplanned", "done"]
+    assert set(results.runs.algo) == {"ppo", "dapo"} and results.progress() == "6 of 6 runs finished"
     pack(results, tmp_path / "all")
-    assert collect(tmp_path / "all").final_scores("CartPole-v1", "ppo", "deterministic").round(3).tolist() == [100.0, 100.333]
+    packed = collect(tmp_path / "all")
+    assert packed.final_scores("CartPole-v1", "ppo", "deterministic").round(3).tolist() == [100.0, 100.333]
+    text = make_report(tmp_path / "all").read_text()
+    assert "1 to 2 finished seeds each. All 6 runs finished." in text
+    assert "3 (0, 1, 2), not all of them for every variant and environment" in text
+    # Asked for by a third folder, where it has not been made
+    third = part_of(whole, "c", variants=variants[:1], seeds=[2, 3])
+    shutil.rmtree(third / "runs" / "CartPole-v1" / "ppo" / "2")
+    results = combine([packed, collect(third)])
+    status = results.runs.set_index(["env", "variant", "seed"]).status.sort_index()
+    assert status["CartPole-v1", "ppo"].tolist() == ["done", "done", "missing", "done"]
+    assert results.progress() == "9 of 10 runs finished, 1 missing"
 
 
 @pytest.mark.parametrize(
@@ -194,10 +206,10 @@ def test_a_part_is_not_overwritten(whole: Path, tmp_path: Path, capsys: pytest.C
     assert collect(tmp_path / "packed").experiment["seeds"] == [2, 3]
     assert main(["compare", "pack", str(ada), str(part_of(whole, "lin", seeds=[2])), str(tmp_path / "packed")]) == 2
     message = " ".join(capsys.readouterr().err.split())
-    assert f"4 runs of which are not in {ada}, {tmp_path / 'lin'}: choose another folder" in message
+    assert f"4 runs of which are not in {ada}, {tmp_path / 'lin'}: name another folder, as the last one" in message
 
 
-def test_how_all_of_it_came_about(whole: Path, tmp_path: Path) -> None:
+def test_how_all_of_it_came_about(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every machine's commands, what all machines have in common, and a note that seconds on one are not those on another."""
     ada, grace = (
         part_of(whole, "ada", seeds=[0, 1], command="compare --seeds 0-1"),
@@ -213,6 +225,12 @@ def test_how_all_of_it_came_about(whole: Path, tmp_path: Path) -> None:
     for path in grace.rglob("config.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": {"platform": "macOS"}}))
     assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{ada}: seeds 0, 1, 8 of 8 runs finished {grace}: seeds 2, 3, 8 of 8 runs finished Packed: " in printed
+    assert printed.endswith("KiB, 16 of 16 runs finished")
+    text = make_report(tmp_path / "all").read_text()
+    assert "8 runs on platform Linux; 8 runs on platform macOS" in text
+    assert "The runs were made on 2 machines, whose seconds do not compare." in text
     results = collect(tmp_path / "all")
     assert results.experiment["command"] == "compare --seeds 0-1\ncompare --seeds 2-3"
     assert results.experiment["machine"] == {"cpu_count": 2}
@@ -231,3 +249,24 @@ def test_runs_of_the_same_seed_with_another_budget_do_not_slip_in(whole: Path) -
     results = combine([collect(part_of(whole, "ada", seeds=[0])), collect(grace)])
     pack(results, whole.parent / "all")
     assert any("timesteps 77 instead of 10000" in note for note in collect(whole.parent / "all").notes)
+
+
+def test_what_is_no_folder_of_a_comparison(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "ada.zip").write_bytes(b"PK")
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "report.html").write_text("<html>")
+    for name, message in (
+        ("ada.zip", r"it is a file\. Unpack it first"),
+        ("page", r"it has no experiment\.json, only a report, which does not hold the results"),
+        (".", r"it has no experiment\.json\. Did you mean .*whole\?"),
+        ("nowhere", r"it has no experiment\.json$"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            collect(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"), [([4], "seed 4"), ([0, 1], "seeds 0, 1"), ([7, 8, 9], "seeds 7 to 9"), ([1, 3, 7], "seeds 1, 3, 7")]
+)
+def test_seeds_in_words(seeds: list[int], words: str) -> None:
+    assert seeds_in_words(seeds) == words

@@ -392,6 +392,7 @@ def test_failed_and_missing_runs_are_listed_and_not_counted(tmp_path):
     page = make_report(tmp_path)
     text = text_of(page)
     assert "8 of 10 runs finished, 1 failed, 1 missing" in text
+    assert "ppo, dapo on CartPole-v1: 3 to 5 finished seeds each." in text
     assert "ValueError: NaN &lt;b&gt;in&lt;/b&gt; the policy" in text
     assert "3 and 5 seeds" in text or "5 and 3 seeds" in text
     assert "runs/CartPole-v1/a2c/0 is not part of experiment.json" in text
@@ -399,6 +400,15 @@ def test_failed_and_missing_runs_are_listed_and_not_counted(tmp_path):
     results = collect(tmp_path)
     assert results.final_scores(ENV, "ppo", MODE).tolist() == [50.0, 52.0, 53.0]
     assert final_table(results, ENV, MODE).rows[0][-1] == "3 of 5"
+
+
+def test_steps_beyond_the_budget_are_said_below_the_curves(tmp_path):
+    write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=2)
+    said = "more steps than the budget, at which the last evaluation is drawn"
+    assert said not in text_of(make_report(tmp_path))
+    path = tmp_path / "runs" / ENV / "dapo" / "1" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": 13_000}))
+    assert f"a run made up to 30% {said}" in text_of(make_report(tmp_path))
 
 
 def test_unequal_evaluations_are_used_as_far_as_they_go_and_said(tmp_path):

@@ -837,9 +837,9 @@ def test_command_line_without_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("9-7", "must be a number of seeds, or a range such as 10-19, not '9-7'"),
-        ("1-2-3", "must be a number of seeds, or a range such as 10-19, not '1-2-3'"),
-        ("0", "must be a whole number above 0, not '0'"),
+        ("9-7", "must be a number of seeds, or a range such as 10-19 or 4-4, not '9-7'"),
+        ("0,1", "must be a number of seeds, or a range such as 10-19 or 4-4, not '0,1'"),
+        ("0", "must be a number of seeds, or a range such as 10-19 or 4-4, not '0'"),
     ],
 )
 def test_seeds_that_are_none(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
