@@ -36,6 +36,7 @@ COMPARISONS = {
     "lunch": "Atari over lunch",
     "pong_short": "Pong",
     "minatar": "MinAtar",
+    "bfloat16": "What bfloat16 costs",
     "shared_starts": "What a shared start is worth",
 }
 # Tasks and algorithms of the README's figure
