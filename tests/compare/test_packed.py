@@ -85,7 +85,9 @@ def test_packed_results_are_renewed_and_not_replaced_by_others(folder: Path, tmp
     pack(collect(more), tmp_path / "packed")
     assert len(collect(tmp_path / "packed").experiment["seeds"]) == 4
     # Fewer would lose runs, and this also says that it is another comparison
-    with pytest.raises(UsageError, match=r"packed, the folder to write to, holds packed results, 2 runs of which are not in .*full"):
+    with pytest.raises(
+        UsageError, match=r"packed, the folder to write to, holds packed results, 2 runs of which are not in .*full"
+    ):
         pack(collect(folder), tmp_path / "packed")
     assert len(collect(tmp_path / "packed").experiment["seeds"]) == 4
 
