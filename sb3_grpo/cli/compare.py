@@ -180,7 +180,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     n_under_way = sum(is_under_way(job.folder(folder)) for job in experiment.jobs())
     resumed = f", {n_done} of them already finished" if n_done else ""
     resumed += f", {n_under_way} in progress" if n_under_way else ""
-    planned = f"{len(experiment.jobs())} runs, {seeds_in_words(experiment.seeds)}"
+    planned = f"{len(experiment.jobs())} runs ({seeds_in_words(experiment.seeds)})"
     say(Text(experiment.name, "bold"), f": {planned}{resumed}, results in {folder}")
     missing = without_clip(experiment, folder) if experiment.clips else []
     try:

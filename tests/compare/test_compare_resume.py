@@ -310,7 +310,7 @@ def test_a_killed_comparison_goes_on(
             process.wait()
     capfd.readouterr()
     assert main([*command, str(cut)]) == 0
-    assert "1 runs, 1 in progress" in capfd.readouterr().out
+    assert "1 runs (seed 0), 1 in progress" in capfd.readouterr().out
     assert "Goes on after" in (cut / DAPO_RUN / "log.txt").read_text()
     # Both have a log here
     (tmp_path / "whole" / DAPO_RUN / "log.txt").unlink()
