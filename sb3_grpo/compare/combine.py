@@ -110,6 +110,7 @@ def _owners(parts: Sequence[Results]) -> dict[Run, int]:
     owners: dict[Run, int] = {}
     progress: dict[Run, int] = {}
     for index, part in enumerate(parts):
+        clashes: dict[int, list[Run]] = {}
         for row in part.runs.itertuples():
             run = (row.env, row.variant, row.seed)
             now = _PROGRESS.get(row.status, 0)
@@ -118,10 +119,14 @@ def _owners(parts: Sequence[Results]) -> dict[Run, int]:
             elif now == _PROGRESS["done"] and not np.array_equal(
                 _returns(part, run), _returns(parts[owners[run]], run), equal_nan=True
             ):
-                raise UsageError(
-                    f"{parts[owners[run]].folder} and {part.folder} have different results of the same run "
-                    f"({run[0]}, {run[1]}, seed {run[2]}): leave one of the two out, or run it again with other --seeds"
-                )
+                clashes.setdefault(owners[run], []).append(run)
+        for owner, found in clashes.items():
+            env, variant, seed = found[0]
+            others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            raise UsageError(
+                f"{parts[owner].folder} and {part.folder} have different results of the same run "
+                f"({env}, {variant}, seed {seed}){others}: leave one of the two out, or run it again with other --seeds"
+            )
     return owners
 
 

@@ -172,6 +172,10 @@ def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert "have different results of the same run (Acrobot-v1, dapo, seed 2): leave one of the two out" in message
+    path = grace / "runs" / "CartPole-v1" / "dapo" / "2" / "evaluations.csv"
+    rows.to_csv(path, index=False)
+    assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
+    assert "(CartPole-v1, dapo, seed 2) and 1 more: leave" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "all").exists()
 
 
