@@ -103,8 +103,10 @@ def _check_extra() -> None:
 
 def _report(args: argparse.Namespace) -> int:
     _check_extra()
+    from sb3_grpo.compare.reading import check_links
     from sb3_grpo.compare.report import make_report
 
+    check_links(args.folder)
     with _no_room_is_said(args.folder):
         say(Text("Report: ", "bold"), str(make_report(args.folder)))
     return OK
@@ -117,7 +119,10 @@ def _pack(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.combine import combine
     from sb3_grpo.compare.experiment import seeds_in_words
     from sb3_grpo.compare.packed import pack
+    from sb3_grpo.compare.reading import check_links
 
+    for folder in args.folders:
+        check_links(folder)
     with _no_room_is_said(args.target):
         parts = [collect(folder) for folder in args.folders]
         results = combine(parts)

@@ -5,6 +5,7 @@ folder, and have the expected size and structure.
 
 import json
 import lzma
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -165,6 +166,21 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is damaged, or was not written by compare (there is no {missing[0]})")
     check_size(content["envs"], content["variants"], content["seeds"], str(path))
     return content
+
+
+def check_links(folder: Path) -> None:
+    """
+    What reads and writes in the folder follows symbolic links.
+
+    :param folder: folder of a comparison
+    :raises UsageError: if a link in it leads outside
+    """
+    root = Path(os.path.realpath(folder))
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+            raise UsageError(
+                f"{path} is a link to {os.readlink(path)}, outside of {folder}: put the file or folder itself there"
+            )
 
 
 def check_size(envs: list[Any], variants: list[Any], seeds: list[int], where: str) -> None:

@@ -12,6 +12,7 @@ from compare_data import curve_to, write_experiment
 
 pytest.importorskip("rliable")
 
+from sb3_grpo.cli.main import main
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.definition import make_experiment, read_experiment
 from sb3_grpo.compare.experiment import Experiment
@@ -46,6 +47,27 @@ def test_an_environment_names_nothing_outside_of_the_folder(env: Any, folder: Pa
     tamper(folder / "experiment.json", envs=[env], timesteps={str(env): 100})
     with pytest.raises(UsageError, match=r"experiment.json is damaged.*envs\[0\].* the name of a folder"):
         collect(folder)
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "figures", "runs/CartPole-v1/ppo/1/error.txt"])
+@pytest.mark.parametrize("command", ["report", "pack"])
+def test_no_link_leads_outside_of_the_folder(
+    command: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("what nobody else may read or overwrite")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(mine)
+    assert main(["compare", command, str(folder), *([str(tmp_path / "packed")] if command == "pack" else [])]) == 2
+    # Long lines are broken anywhere
+    assert f"{folder / name}isalinkto{mine},outsideof" in "".join(capsys.readouterr().err.split())
+    assert mine.read_text() == "what nobody else may read or overwrite"
+
+
+def test_links_within_a_folder_and_to_it(folder: Path, tmp_path: Path) -> None:
+    (folder / "latest").symlink_to(Path("runs") / "CartPole-v1")
+    (tmp_path / "link").symlink_to(folder)
+    assert main(["compare", "pack", str(tmp_path / "link"), str(tmp_path / "packed")]) == 0
 
 
 @pytest.mark.parametrize(
