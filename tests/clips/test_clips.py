@@ -244,6 +244,28 @@ def test_a_lost_life_is_no_end_and_no_picture_of_its_own(tmp_path: Path, monkeyp
     assert isinstance(again, Pair) and [len(each.shots) for each in again] == [63, 63]
 
 
+class Heedless(Film):
+    """A game of another length each time, whatever its seed is."""
+
+    lengths = iter([8, 20, 400, 30, 2000])
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.length = next(self.lengths)
+
+
+def test_a_game_that_is_longer_the_second_time_has_no_more_pictures(tmp_path: Path) -> None:
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Heedless, 1, env_kwargs={"render_mode": render_mode})
+
+    played = record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0)
+    assert isinstance(played, Pair)
+    steps = [[shot.step for shot in each.shots] for each in played]
+    assert steps == [[*range(16), *range(16, 401, 16)], [*range(16), *range(32, 1000, 32), 1000]]
+    save_played(played, tmp_path)
+    assert isinstance(load_played(tmp_path), Pair)
+
+
 class Blind(gym.Env):
     """Draws nothing."""
 
