@@ -115,10 +115,10 @@ def no_room(error: BaseException | None) -> int | None:
 
 
 def _rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> Path | None:
-    for folder in (Path(tempfile.gettempdir()), Path.home(), Path.cwd()):
-        target = folder / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
-        # Whatever the error is, the next folder may work
+    for find_folder in (tempfile.gettempdir, Path.home, Path.cwd):
+        # Whatever the error is, the next folder may work. gettempdir raises one if there is no room for temporary files
         with suppress(Exception):
+            target = Path(find_folder()) / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
             with replace_file(target) as file:
                 write(file)
             return target
