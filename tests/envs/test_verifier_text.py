@@ -271,7 +271,8 @@ def test_references_that_do_not_fit_are_named() -> None:
         warnings.simplefilter("error")
         env.reset(options={"item": 2})
         # The verifier may take something that can be written
-        VerifierTextEnv([("a", "?")], tokenizer=CharTokenizer("a"), max_prompt_tokens=1, max_answer_tokens=1).reset()
+        for limits in ({"max_answer_tokens": 1}, {"max_prompt_tokens": 1, "max_answer_tokens": 1}):
+            VerifierTextEnv([("a", "?")], tokenizer=CharTokenizer("a"), **limits).reset()
 
 
 # Tasks and verifiers
