@@ -679,6 +679,14 @@ def test_states_of_other_tasks_are_refused() -> None:
         capitals.set_state(env.get_state())
 
 
+def test_states_of_other_tokenizers_are_refused() -> None:
+    env, other = VerifierTextEnv(), VerifierTextEnv(tokenizer=CharTokenizer("=+9876543210"))
+    env.reset(options={"item": 34})
+    write(env, "7")
+    with pytest.raises(StartMismatchError, match="another task or tokenizer"):
+        other.set_state(env.get_state())
+
+
 @pytest.mark.filterwarnings("ignore:The reference of item")
 @pytest.mark.parametrize("room", [1, 2, 3, 4])
 @pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
