@@ -37,7 +37,7 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
     """
     Write a file that only replaces the old one at the end of the ``with`` block: after an exception, or if the process is
     killed, the old file is still there. (A killed process leaves an unfinished ``.part`` file.)
-    Permissions and links are preserved, as with ``open``.
+    Permissions and symbolic links are preserved, as with ``open``. Other names of the file (hard links) keep the old one.
 
     :param path: Path of the file; a missing folder is created as in SB3
     :param durable: Whether the file survives a power cut if anything written later does
