@@ -233,7 +233,10 @@ def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:
             action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
             observation, rewards, dones, infos = env.step(action)
             if dones[0]:
-                said = infos[0].get("messages") or [infos[0]["answer"]]
+                said = infos[0].get("messages", [])
+                if len(said) % 2 == 0:
+                    # Only complete answers, and the replies to them, are messages
+                    said = [*said, infos[0]["answer"]]
                 replies.append(Reply(infos[0]["prompt"][:MAX_TEXT], "\n".join(said)[:MAX_TEXT], round(float(rewards[0]), 4)))
                 if len(replies) == N_EXCHANGES:
                     break

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.clips.episodes import Episode, NoClipError, Shot
+from sb3_grpo.clips.episodes import Episode, NoClipError, Shot, play_texts
 from sb3_grpo.clips.pictures import one_picture, separate_pictures, timeline
 from sb3_grpo.clips.recording import Exchanges, Pair, leave_clip, record, untrained
 from sb3_grpo.clips.stored import load_played, save_played
@@ -121,6 +122,18 @@ def test_texts_are_left_as_text(tmp_path: Path) -> None:
     question = played.trained[0].question
     assert first[0] == f"question: {question}" and first[1].startswith("untrained: ")
     assert first[2] == f"GRPO: {right[question]}   (reward 1)"
+
+
+def test_all_turns_of_an_answer_without_an_end_are_shown() -> None:
+    env = VerifierTextVecEnv(1, seed=0, task="guess_number", max_answer_tokens=4)
+    eos = env.rules.tokenizer.eos_id
+    tokens = cycle([*env.rules.tokenizer.encode("?"), eos, *env.rules.tokenizer.encode("44")])
+
+    class Writer:
+        def predict(self, observation: np.ndarray, deterministic: bool) -> tuple[np.ndarray, None]:
+            return np.array([next(tokens)]), None
+
+    assert {reply.answer for reply in play_texts(Writer(), env, 0)} == {"?\n?\n44"}  # type: ignore[arg-type]
 
 
 def test_the_camera_follows_who_runs_away() -> None:
