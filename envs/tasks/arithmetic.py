@@ -1,5 +1,6 @@
 """Arithmetic task: sums, differences and products of numbers with few digits."""
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sb3_grpo.envs.tasks.base import Item, Task
+from sb3_grpo.utils.parameters import Whole
 
 _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -41,8 +43,8 @@ class ArithmeticTask(Task):
         seed: int = 0,
         max_answer: int | None = None,
     ):
-        if not 1 <= digits <= 9:
-            raise ValueError(f"digits={digits} has to be from 1 to 9")
+        digits, n_test = Whole(1, 9).check("digits", digits), Whole(0).check("n_test", n_test)
+        max_answer = Whole(-math.inf, none="no limit").check("max_answer", max_answer)
         if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(_COMPUTE):
             raise ValueError(f"operations={operations!r} has to be some of {''.join(_COMPUTE)!r}, each at most once")
         if split not in ("all", "train", "test"):

@@ -8,6 +8,7 @@ from typing import Any
 from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
 from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
+from sb3_grpo.utils.parameters import Whole
 
 _CAPITALS = """
 Australia: Canberra, Argentina: Buenos Aires, Austria: Vienna, Belgium: Brussels, Brazil: Brasilia, Bulgaria: Sofia,
@@ -40,9 +41,7 @@ class GuessNumberTask(Task):
     trusted = True
 
     def __init__(self, max_turns: int = 4):
-        if max_turns < 1:
-            raise ValueError(f"max_turns={max_turns} has to be at least 1")
-        self.n_turns = max_turns
+        self.n_turns = Whole().check("max_turns", max_turns)
 
     @property
     def max_reply_tokens(self) -> int:

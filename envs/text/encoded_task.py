@@ -92,7 +92,7 @@ class EncodedTask:
     def _longest(self, wanted: list[str]) -> tuple[int, int]:
         """
         :param wanted: Names of the limits that were not given
-        :return: Maximum number of tokens of prompts, and of answers
+        :return: Maximum number of tokens of prompts, and of answers. Without meaning where it is not wanted
         """
         items = self.task.longest_items() if wanted else None
         if items is None:
@@ -106,15 +106,21 @@ class EncodedTask:
                 )
             return default
         items = [_checked(item, self.task) for item in items]
-        prompt_tokens = self._most_tokens([item.prompt for item in items])
-        answers = [item.answer for item in items if self.task.has_reference(item)]
-        without = [item.prompt for item in items if not self.task.has_reference(item)]
-        answer_tokens = self._most_tokens(answers) + 1 if answers else 0
-        if without:
-            answer_tokens = max(answer_tokens, self._most_tokens(without), _DEFAULT_ANSWER_TOKENS)
+        prompt_tokens = self._most_tokens([item.prompt for item in items]) if "max_prompt_tokens" in wanted else 0
+        answer_tokens = self._longest_answer(items) if "max_answer_tokens" in wanted else 0
         if not self.task.knows_longest:
             prompt_tokens, answer_tokens = _with_room(prompt_tokens), _with_room(answer_tokens)
         return prompt_tokens, answer_tokens * self.task.n_turns
+
+    def _longest_answer(self, items: list[Item]) -> int:
+        """
+        :param items: Some items
+        :return: Maximum number of tokens of an answer to one of them
+        """
+        answers = [item.answer for item in items if self.task.has_reference(item)]
+        without = [item.prompt for item in items if not self.task.has_reference(item)]
+        n_tokens = self._most_tokens(answers) + 1 if answers else 0
+        return max(n_tokens, self._most_tokens(without), _DEFAULT_ANSWER_TOKENS) if without else n_tokens
 
     def _most_tokens(self, texts: list[str]) -> int:
         """

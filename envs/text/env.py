@@ -146,10 +146,14 @@ class VerifierTextEnv(HasRules, gym.Env):
         except ValueError as error:
             raise StartMismatchError(f"The state was taken with another task: {error}") from error
         n_tokens = len(state["tokens"])
-        if encoded.item.prompt != state["prompt"] or n_tokens > self.rules.length:
+        is_full = state["n_given"] >= self.rules.max_answer_tokens and not state["ended"]
+        prompt = encoded.row[: encoded.n_tokens]
+        is_another = encoded.item.prompt != state["prompt"] or not np.array_equal(state["tokens"][: len(prompt)], prompt)
+        if is_another or n_tokens > self.rules.length or is_full:
             raise StartMismatchError(
-                f"The state was taken with another task, or with more room for tokens: it has {n_tokens} tokens after the "
-                f"prompt {state['prompt']!r:.200}. Here there is room for {self.rules.length} tokens, and item "
+                f"The state was taken with another task or tokenizer, or more room for tokens: it has {n_tokens} tokens with "
+                f"the prompt {state['prompt']!r:.200}, of which the agent wrote {state['n_given']}. Here there is room for "
+                f"{self.rules.length} tokens, of which the agent writes {self.rules.max_answer_tokens}, and item "
                 f"{state['item']} is {encoded.item.prompt!r:.200}."
             )
         self._exchange = Exchange(encoded, list(state["messages"]), state["turn_start"], state["n_reply_tokens"])

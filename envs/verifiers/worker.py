@@ -42,10 +42,12 @@ def as_score(value: Any) -> float:
 def as_reply(value: Any) -> str | None:
     """
     :param value: Return value of a task's ``reply``
-    :return: The same value
+    :return: The same value, a text without a class of its own: that of an enumeration may be unknown in the other process
     """
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return str.__str__(value)
     raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
 
 

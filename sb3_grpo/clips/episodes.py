@@ -167,12 +167,23 @@ def play_episode(model: BaseAlgorithm, make_env: Callable[[], VecEnv], seed: int
     :param seed: seed of the episode
     :return: the episode
     """
-    length = _play(model, make_env(), seed, lambda step: False).length
+    stride = _stride(_play(model, make_env(), seed, lambda step: False))
+    episode = _play(model, make_env(), seed, lambda step: _is_shown(step, stride))
+    # An environment that ignores the seed may play a longer one the second time
+    stride = max(stride, _stride(episode))
+    shots = [shot for shot in episode.shots if _is_shown(shot.step, stride) or shot.step == episode.length]
+    return Episode(shots, stride, episode.ended)
+
+
+def _stride(episode: Episode) -> int:
     stride = 1
-    while length > BODY * stride:
+    while episode.length > BODY * stride:
         stride *= 2
-    episode = _play(model, make_env(), seed, lambda step: step < HEAD or step % stride == 0)
-    return Episode(episode.shots, stride, episode.ended)
+    return stride
+
+
+def _is_shown(step: int, stride: int) -> bool:
+    return step < HEAD or step % stride == 0
 
 
 def _play(model: BaseAlgorithm, env: VecEnv, seed: int, is_shown: Callable[[int], bool]) -> Episode:
@@ -222,7 +233,10 @@ def play_texts(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Reply]:
             action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
             observation, rewards, dones, infos = env.step(action)
             if dones[0]:
-                said = infos[0].get("messages") or [infos[0]["answer"]]
+                said = infos[0].get("messages", [])
+                if len(said) % 2 == 0:
+                    # Only complete answers, and the replies to them, are messages
+                    said = [*said, infos[0]["answer"]]
                 replies.append(Reply(infos[0]["prompt"][:MAX_TEXT], "\n".join(said)[:MAX_TEXT], round(float(rewards[0]), 4)))
                 if len(replies) == N_EXCHANGES:
                     break

@@ -37,7 +37,7 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
     """
     Write a file that only replaces the old one at the end of the ``with`` block: after an exception, or if the process is
     killed, the old file is still there. (A killed process leaves an unfinished ``.part`` file.)
-    Permissions and links are preserved, as with ``open``.
+    Permissions and symbolic links are preserved, as with ``open``. Other names of the file (hard links) keep the old one.
 
     :param path: Path of the file; a missing folder is created as in SB3
     :param durable: Whether the file survives a power cut if anything written later does
@@ -115,10 +115,10 @@ def no_room(error: BaseException | None) -> int | None:
 
 
 def _rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> Path | None:
-    for folder in (Path(tempfile.gettempdir()), Path.home(), Path.cwd()):
-        target = folder / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
-        # Whatever the error is, the next folder may work
+    for find_folder in (tempfile.gettempdir, Path.home, Path.cwd):
+        # Whatever the error is, the next folder may work. gettempdir raises one if there is no room for temporary files
         with suppress(Exception):
+            target = Path(find_folder()) / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
             with replace_file(target) as file:
                 write(file)
             return target

@@ -26,8 +26,11 @@ class Judge:
         self.n_exercises = n_exercises
         self.right: dict[str, bool] = {}
 
-    def function(self, student: Callable[..., Any], right: Callable[..., Any], cases: Sequence[Sequence[Any]]) -> None:
+    def function(
+        self, name: str, student: Callable[..., Any], right: Callable[..., Any], cases: Sequence[Sequence[Any]]
+    ) -> None:
         """
+        :param name: name of the exercise
         :param student: the student's function
         :param right: the right function
         :param cases: the arguments of each call; put the one that is easiest to compute by hand first
@@ -44,8 +47,7 @@ class Judge:
             if problem:
                 problem += _shown(arguments, number, len(cases))
                 break
-        # A function that was overwritten by a number has no __name__, and neither has a partial
-        self.note(getattr(student, "__name__", right.__name__), problem)
+        self.note(name, problem)
 
     def number(self, name: str, given: Any, right: float, tolerance: float = 1e-2) -> None:
         """

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.clips.episodes import Episode, NoClipError, Shot
+from sb3_grpo.clips.episodes import Episode, NoClipError, Shot, play_texts
 from sb3_grpo.clips.pictures import one_picture, separate_pictures, timeline
 from sb3_grpo.clips.recording import Exchanges, Pair, leave_clip, record, untrained
 from sb3_grpo.clips.stored import load_played, save_played
@@ -121,6 +122,18 @@ def test_texts_are_left_as_text(tmp_path: Path) -> None:
     question = played.trained[0].question
     assert first[0] == f"question: {question}" and first[1].startswith("untrained: ")
     assert first[2] == f"GRPO: {right[question]}   (reward 1)"
+
+
+def test_all_turns_of_an_answer_without_an_end_are_shown() -> None:
+    env = VerifierTextVecEnv(1, seed=0, task="guess_number", max_answer_tokens=4)
+    eos = env.rules.tokenizer.eos_id
+    tokens = cycle([*env.rules.tokenizer.encode("?"), eos, *env.rules.tokenizer.encode("44")])
+
+    class Writer:
+        def predict(self, observation: np.ndarray, deterministic: bool) -> tuple[np.ndarray, None]:
+            return np.array([next(tokens)]), None
+
+    assert {reply.answer for reply in play_texts(Writer(), env, 0)} == {"?\n?\n44"}  # type: ignore[arg-type]
 
 
 def test_the_camera_follows_who_runs_away() -> None:
@@ -242,6 +255,28 @@ def test_a_lost_life_is_no_end_and_no_picture_of_its_own(tmp_path: Path, monkeyp
     save_played(played, tmp_path)
     again = load_played(tmp_path)
     assert isinstance(again, Pair) and [len(each.shots) for each in again] == [63, 63]
+
+
+class Heedless(Film):
+    """A game of another length each time, whatever its seed is."""
+
+    lengths = iter([8, 20, 400, 30, 2000])
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.length = next(self.lengths)
+
+
+def test_a_game_that_is_longer_the_second_time_has_no_more_pictures(tmp_path: Path) -> None:
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Heedless, 1, env_kwargs={"render_mode": render_mode})
+
+    played = record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0)
+    assert isinstance(played, Pair)
+    steps = [[shot.step for shot in each.shots] for each in played]
+    assert steps == [[*range(16), *range(16, 401, 16)], [*range(16), *range(32, 1000, 32), 1000]]
+    save_played(played, tmp_path)
+    assert isinstance(load_played(tmp_path), Pair)
 
 
 class Blind(gym.Env):

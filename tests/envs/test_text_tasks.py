@@ -166,7 +166,10 @@ def test_worked_examples_are_right_and_different() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"digits": 0}, "digits=0"),
+        ({"digits": 0}, "digits must be between 1 and 9, got 0"),
+        ({"digits": "2"}, "digits must be a whole number, .* write digits=2"),
+        ({"split": "test", "n_test": 2.5}, "n_test must be a whole number"),
+        ({"max_answer": 9.0, "zero_pad": True}, "max_answer must be a whole number or None, .* write max_answer=9"),
         ({"operations": "+/"}, r"operations='\+/'"),
         ({"operations": "++"}, "at most once"),
         ({"split": "validation"}, "'all', 'train' or 'test'"),
@@ -363,6 +366,12 @@ def test_wrong_tasks_are_named(tmp_path: Path) -> None:
         make_task(CapitalsTask(), n=1)
     with pytest.raises(TypeError, match="task=3 has to be"):
         make_task(3)
+
+
+@pytest.mark.parametrize("max_turns", [0, 2.5, "3"])
+def test_wrong_numbers_of_guesses_are_named(max_turns: Any) -> None:
+    with pytest.raises(ValueError, match="max_turns must be"):
+        make_task("guess_number", max_turns=max_turns)
 
 
 def test_guess_number_gives_hints_until_the_last_guess() -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from sb3_grpo.envs import VerifierError, VerifierTextEnv, is_equivalent
+from sb3_grpo.envs import Item, VerifierError, VerifierTextEnv, is_equivalent
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner, make_math_verifier
 from sb3_grpo.starts.start_queue import make_group_env
 
@@ -197,6 +198,20 @@ def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkey
 
 class OnlyHere:
     """Its module is not one that another process finds."""
+
+
+def test_replies_of_an_enumeration_are_texts() -> None:
+    class Hint(StrEnum):
+        HIGHER = "H"
+
+    def reply(item: Item, messages: list[str]) -> str:
+        return Hint.HIGHER
+
+    for trusted in (False, True):
+        runner = VerifierRunner(is_equivalent, trusted=True, reply=reply, reply_trusted=trusted)
+        (replied,) = runner.reply([(Item("0-9?", "6"), ["3"])])
+        assert replied.error is None and type(replied.text) is str and replied.text == "H"
+        runner.close()
 
 
 def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,8 @@ def test_references_that_do_not_fit_are_named() -> None:
         warnings.simplefilter("error")
         env.reset(options={"item": 2})
         # The verifier may take something that can be written
-        VerifierTextEnv([("a", "?")], tokenizer=CharTokenizer("a"), max_prompt_tokens=1, max_answer_tokens=1).reset()
+        for limits in ({"max_answer_tokens": 1}, {"max_prompt_tokens": 1, "max_answer_tokens": 1}):
+            VerifierTextEnv([("a", "?")], tokenizer=CharTokenizer("a"), **limits).reset()
 
 
 # Tasks and verifiers
@@ -674,8 +675,31 @@ def test_snapshots_in_the_middle_of_an_answer(written: str) -> None:
 def test_states_of_other_tasks_are_refused() -> None:
     env, capitals = VerifierTextEnv(), VerifierTextEnv("capitals")
     env.reset(options={"item": 34})
-    with pytest.raises(StartMismatchError, match=r"after the prompt '3\+4='.*item 34 is 'What is"):
+    with pytest.raises(StartMismatchError, match=r"with the prompt '3\+4='.*item 34 is 'What is"):
         capitals.set_state(env.get_state())
+
+
+def test_states_of_other_tokenizers_are_refused() -> None:
+    env, other = VerifierTextEnv(), VerifierTextEnv(tokenizer=CharTokenizer("=+9876543210"))
+    env.reset(options={"item": 34})
+    write(env, "7")
+    with pytest.raises(StartMismatchError, match="another task or tokenizer"):
+        other.set_state(env.get_state())
+
+
+@pytest.mark.filterwarnings("ignore:The reference of item")
+@pytest.mark.parametrize("room", [1, 2, 3, 4])
+@pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
+def test_states_need_room_for_another_token(task: str, room: int) -> None:
+    env, other = VerifierTextEnv(task, max_answer_tokens=5), VerifierTextEnv(task, max_answer_tokens=room)
+    env.reset(seed=0)
+    write(env, "111")
+    if room <= 3:
+        with pytest.raises(StartMismatchError, match=r"the agent wrote 3.*the agent writes"):
+            other.set_state(env.get_state())
+    else:
+        other.set_state(env.get_state())
+        assert other.step(1)[3], "the last token"
 
 
 @pytest.mark.filterwarnings("ignore:.*render_mode")

@@ -120,6 +120,19 @@ def test_a_full_disk_is_said_and_the_model_is_elsewhere(tmp_path: Path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "model.zip"]
 
 
+def test_no_room_for_temporary_files_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    monkeypatch.setattr(tempfile, "tempdir", None)  # until something asks for a temporary folder
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(OSError, match=r"too large: .*model\.zip could not be written. No other folder has room") as raised:
+            model.save(tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.errno == errno.EFBIG
+
+
 def test_exclude_and_include(tmp_path: Path) -> None:
     model = make_model()
     model.note = "kept"

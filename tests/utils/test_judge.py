@@ -33,22 +33,24 @@ def unwritten(x: th.Tensor) -> th.Tensor:
         (lambda x: x.double_it(), "AttributeError"),
         (lambda x: 2 * x if len(x) == 3 else x, "it returns 1 at [1], right is 2. Everywhere it is 0.5 times"),
         (lambda x: x.mul_(2), "right"),
+        (functools.partial(th.mul, other=2), "right"),
+        (3.0, "TypeError"),
     ],
 )
 def test_function(student, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     judge = Judge("doubles", 1)
-    judge.function(student, double, CASES)
-    assert f"{student.__name__}: " in (printed := capsys.readouterr().out)
+    judge.function("doubled", student, double, CASES)
+    assert (printed := capsys.readouterr().out).startswith("doubled: ")
     assert message in printed
-    assert judge.right == {student.__name__: message == "right"}
+    assert judge.right == {"doubled": message == "right"}
 
 
-@pytest.mark.parametrize("student", [3.0, functools.partial(th.mul, other=2)])
-def test_what_has_no_name_is_called_after_what_is_right(student, capsys: pytest.CaptureFixture[str]) -> None:
-    judge = Judge("doubles", 1)
-    judge.function(student, double, CASES)
-    assert capsys.readouterr().out.startswith("double: ")
-    assert judge.right == {"double": not isinstance(student, float)}
+@pytest.mark.parametrize("student", [double, lambda x: 2 * x, functools.partial(th.mul, other=2)])
+def test_an_exercise_keeps_its_name_whatever_the_function_is_called(student) -> None:
+    judge = Judge("doubles", 2)
+    for name in ("first", "second", "second"):
+        judge.function(name, student, double, CASES)
+    assert judge.report("Ada") == "sb3-grpo doubles; Ada; 2 of 2; first second"
 
 
 @pytest.mark.parametrize(
