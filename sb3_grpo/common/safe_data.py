@@ -190,7 +190,9 @@ class Decoder:
         module, _, name = dotted.rpartition(".")
         cls = getattr(importlib.import_module(module), name)
         arguments = (*known.arguments, *(name for name in known.optional if name in parts))
-        made = cls(**{argument: self.decode(parts[argument]) for argument in arguments})
+        given = {argument: self.decode(parts[argument]) for argument in arguments}
+        # Dict sorts the keys of any other dict, and features extractors depend on their order
+        made = cls(**{name: OrderedDict(each) if isinstance(each, dict) else each for name, each in given.items()})
         for attribute in known.state:
             setattr(made, attribute, self.decode(parts[attribute]))
         return made

@@ -100,6 +100,22 @@ def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
     assert GRPO.load(tmp_path / "model", trusted=False).action_space.start.tolist() == [1, 1]
 
 
+class Unsorted(ToyEnv):
+    """The keys of its observations are not in the order of the alphabet."""
+
+    observation_space = spaces.Dict(speed=spaces.Box(-1.0, 1.0, (2,)), angle=spaces.Box(-1.0, 1.0, (3,)))
+
+
+def test_keys_of_observations_stay_in_their_order(tmp_path: Path) -> None:
+    model = GRPO("MultiInputPolicy", Unsorted(), policy_kwargs=TINY, **SMALL)
+    model.save(tmp_path / "model", format="safe")
+    loaded = GRPO.load(tmp_path / "model", trusted=False, device="cpu")
+    assert [*loaded.observation_space.spaces] == ["speed", "angle"]  # type: ignore[attr-defined]
+    observation = {"speed": np.array([[0.3, -0.7]], np.float32), "angle": np.array([[-0.9, 0.1, 0.8]], np.float32)}
+    logits = [each.policy.get_distribution(each.policy.obs_to_tensor(observation)[0]).distribution for each in (model, loaded)]
+    assert th.equal(logits[0].logits, logits[1].logits)
+
+
 @pytest.mark.parametrize("dtype", [">f4", "longdouble"])
 def test_arrays_that_no_tensor_holds_are_refused(dtype: str, tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
