@@ -9,7 +9,7 @@ rest of the state is replaced by the start, from which the copy then begins.
 import copy
 import functools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -216,11 +216,26 @@ def _undo_content(item: Any) -> Callable[[], Any] | None:
     if isinstance(item, th.Tensor):
         tensor = item.detach().clone()
         return lambda: item.detach().copy_(tensor)
-    for cls, fill in ((dict, dict.update), (set, set.update), (list, list.extend), (deque, deque.extend)):
+    for cls, fill in _CONTAINERS:
         if isinstance(item, cls):
             content = dict(item) if isinstance(item, dict) else [*item]
             return functools.partial(_refill, item, cls, fill, content)
     return None
+
+
+def _fill_ordered(container: OrderedDict[Any, Any], content: dict[Any, Any]) -> None:
+    for key, value in content.items():
+        OrderedDict.__setitem__(container, key, value)
+
+
+# Each type with the function that fills it. An OrderedDict must not be filled as a dict: it would lose its order
+_CONTAINERS: tuple[tuple[Any, Any], ...] = (
+    (OrderedDict, _fill_ordered),
+    (dict, dict.update),
+    (set, set.update),
+    (list, list.extend),
+    (deque, deque.extend),
+)
 
 
 def _refill(container: Any, cls: Any, fill: Callable[[Any, Any], Any], content: Any) -> None:

@@ -1,4 +1,4 @@
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -242,6 +242,17 @@ def test_everything_is_put_back_in_place() -> None:
         assert env.content() == before
         assert held == {id(value) for value in [*vars(env).values(), *env.things.values()]}
     assert env.things["rng"] is env.rng
+
+
+def test_ordered_dicts_keep_their_order() -> None:
+    env: Any = Full()
+    env.recent = OrderedDict(a=1, b=2)
+    with put_back(env):
+        env.recent["c"] = 3
+        env.recent.move_to_end("a")
+        env.recent.popitem(last=False)
+    assert [*env.recent.items()] == [("a", 1), ("b", 2)]
+    assert env.recent.popitem(last=False) == ("a", 1)
 
 
 class Fragile(WindyWalk):
