@@ -29,20 +29,23 @@ class NotSavedError(Exception):
     """The environments cannot be saved in their current state. The message says why."""
 
 
-def save_wrappers(env: VecEnv) -> dict[str, Any]:
+def save_wrappers(env: VecEnv) -> tuple[dict[str, Any], str | None]:
     """
     :param env: The training environment
-    :return: The state of its wrappers, which can be pickled
-    :raises NotSavedError: if a part of it cannot be saved
+    :return: The state of its wrappers, as far as it can be pickled, and why it is not whole, ``None`` if it is
     """
-    wrappers = [(type(layer).__name__, _wrapper_state(layer)) for layer in _wrappers(env)]
-    return {"class": type(env.unwrapped).__name__, "wrappers": wrappers}
+    wrappers, problems = [], []
+    for layer in _wrappers(env):
+        state, problem = _wrapper_state(layer)
+        wrappers.append((type(layer).__name__, state))
+        problems += [problem] if problem is not None else []
+    return {"class": type(env.unwrapped).__name__, "wrappers": wrappers}, " ".join(problems) or None
 
 
 def load_wrappers(env: VecEnv, state: dict[str, Any]) -> None:
     """
     :param env: A training environment built like the saved one
-    :param state: What ``save_wrappers`` returned
+    :param state: The state that ``save_wrappers`` returned
     :raises ValueError: if its class or its wrappers differ from those saved
     """
     layers = list(_wrappers(env))
@@ -74,18 +77,18 @@ def _wrappers(env: VecEnv) -> Iterator[VecEnvWrapper]:
         env = env.venv
 
 
-def _wrapper_state(layer: VecEnvWrapper) -> dict[str, Any]:
-    state = {
-        name: value
-        for name, value in vars(layer).items()
-        if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space)
-    }
-    for name, value in state.items():
+def _wrapper_state(layer: VecEnvWrapper) -> tuple[dict[str, Any], str | None]:
+    state, problem = {}, None
+    for name, value in vars(layer).items():
+        if name in _NOT_STATE or isinstance(value, VecEnv | gym.Env | gym.Space):
+            continue
         try:
             pickle.dumps(value)
         except Exception as error:
-            raise NotSavedError(f"The attribute {name!r} of {type(layer).__name__} cannot be pickled ({error}).") from error
-    return state
+            problem = f"The attribute {name!r} of {type(layer).__name__} cannot be pickled ({error})."
+        else:
+            state[name] = value
+    return state, problem
 
 
 def save_copies(copies: VecEnv) -> Any:

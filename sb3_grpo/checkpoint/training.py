@@ -71,13 +71,15 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     :param also: Further objects to save, by name
     :return: Folder of the new checkpoint
     """
-    wrappers, episodes, differs = None, None, None
-    try:
-        wrappers = save_wrappers(model.env)
-        collected = {"collector": model.collector.state_dict(), "buffer": model.rollout_buffer.state_dict()}
-        episodes = {"copies": save_copies(model.env.unwrapped), **collected}
-    except NotSavedError as error:
-        differs = str(error)
+    episodes = None
+    # Saved even if they are not whole: without its statistics, a VecNormalize would change what the policy sees
+    wrappers, differs = save_wrappers(model.env)
+    if differs is None:
+        try:
+            collected = {"collector": model.collector.state_dict(), "buffer": model.rollout_buffer.state_dict()}
+            episodes = {"copies": save_copies(model.env.unwrapped), **collected}
+        except NotSavedError as error:
+            differs = str(error)
     state = {
         "wrappers": wrappers,
         "episodes": episodes,
@@ -146,8 +148,7 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     with (checkpoint.path / STATE).open("rb") as file:
         state = pickle.load(file)
     wrappers, episodes = state.pop("wrappers"), state.pop("episodes")
-    if wrappers is not None:
-        load_wrappers(model.env, wrappers)
+    load_wrappers(model.env, wrappers)
     problem = checkpoint.manifest["differs"] if episodes is None else _load_episodes(model, episodes)
     if problem is not None:
         warn_user(f"{problem} So the training goes on with new episodes.")

@@ -15,7 +15,7 @@ import pytest
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
 from benchmarks.resume import digest, try_settings
@@ -329,6 +329,31 @@ def test_what_cannot_be_pickled_ends_no_training(tmp_path: Path) -> None:
     assert "Environment copy 0" in differs and "cannot be pickled" in differs
     with pytest.warns(UserWarning, match="cannot be pickled .* goes on with new episodes"):
         GRPO.resume(tmp_path, make_env()).learn()
+
+
+class Scaled(VecEnvWrapper):
+    """It scales rewards by a function, which cannot be pickled."""
+
+    def __init__(self, venv: VecEnv):
+        super().__init__(venv)
+        self.scale = lambda rewards: 2.0 * rewards
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, self.scale(rewards), dones, infos
+
+
+def test_other_wrappers_are_saved_beside_one_that_cannot_be_pickled(tmp_path: Path) -> None:
+    env = VecNormalize(Scaled(cart_pole()), norm_reward=False)
+    train(tmp_path, lambda: env, steps=100)
+    resumed: Any = VecNormalize(Scaled(cart_pole()), norm_reward=False)
+    with pytest.warns(UserWarning, match=r"'scale' of Scaled cannot be pickled .* goes on with new episodes"):
+        GRPO.resume(tmp_path, resumed)
+    assert resumed.obs_rms.count > 50
+    assert abs(resumed.obs_rms.mean).max() > 0.0
 
 
 def test_environments_that_cannot_be_saved_begin_anew(tmp_path: Path) -> None:
