@@ -153,7 +153,11 @@ def _limit_threads(space: spaces.Space, device: str) -> None:
 
 
 def _check_device(device: str) -> None:
-    if device.startswith("cuda") and not th.cuda.is_available():
+    try:
+        wanted = th.device("cpu" if device == "auto" else device)
+    except RuntimeError as error:
+        raise UsageError(f"--device {device}: {error}") from error
+    if wanted.type == "cuda" and not th.cuda.is_available():
         # SB3 would silently fall back to the CPU
         raise UsageError(f"--device {device}: PyTorch finds no GPU that it can use. Leave it out, or write --device cpu")
 

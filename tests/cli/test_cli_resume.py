@@ -95,6 +95,13 @@ def test_on_another_device(option: list[str], monkeypatch: pytest.MonkeyPatch) -
     assert config("out")["training"]["steps"] == 3072
 
 
+def test_on_a_device_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupt_at(monkeypatch, EpisodeReturns, 500, KeyboardInterrupt)
+    assert main([*TRAIN, "--no-clip", "--output", "out"]) == 130
+    assert main(["train", "--resume", "out", "--device", "gpu"]) == 2
+    assert "--device gpu: " in capsys.readouterr().err
+
+
 def test_a_defect_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_at(monkeypatch, EpisodeReturns, 1000, RuntimeError)
     with pytest.raises(RuntimeError, match="a defect"):
