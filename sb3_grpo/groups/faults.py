@@ -215,7 +215,8 @@ def how_ended(process: BaseProcess) -> str:
     """
     code = process.exitcode
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
+        names = {each.value: each.name for each in signal.Signals}
+        name = names.get(-code, f"signal {-code}")  # most real-time signals have no name
         why = " (by the system, where memory ran out, or by a person)" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{why}"
     return f"its process ended with exit status {code}; what was raised in there stands above"

@@ -1,6 +1,8 @@
 """Environments that fail: which copy it was, and what is left."""
 
+import os
 import re
+import signal
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,17 @@ def test_a_fault_in_a_process_names_the_copy(how: str, error: type[Exception], s
     model.save(tmp_path / "model")
     again = GRPO.load(tmp_path / "model", env=make_group_env("CartPole-v1", n_envs=3))
     again.learn(100)
+
+
+def test_a_process_that_a_signal_without_a_name_ends() -> None:
+    class Kill(BaseCallback):
+        def _on_step(self) -> bool:
+            os.kill(self.training_env.unwrapped.processes[1].pid, signal.SIGRTMIN + 1)
+            return True
+
+    env = make_group_env("CartPole-v1", n_envs=2, vec_env_cls=SubprocVecEnv)
+    with pytest.raises(EnvironmentFault, match=rf"its process was ended by signal {signal.SIGRTMIN + 1}\. "):
+        GRPO("MlpPolicy", env, **SMALL).learn(100, callback=Kill())
 
 
 def test_normalised_observations_are_checked_before_they_are_clipped() -> None:
