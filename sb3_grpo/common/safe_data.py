@@ -4,6 +4,7 @@ these, nothing named in a file is imported or called.
 """
 
 import importlib
+import inspect
 import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ class Known(NamedTuple):
 
     :param arguments: constructor arguments, which are also attributes
     :param state: attributes that are set after construction
-    :param optional: arguments that older files do not contain
+    :param optional: arguments that older files do not contain, or older versions of the class do not take
     """
 
     arguments: tuple[str, ...]
@@ -33,7 +34,7 @@ class Known(NamedTuple):
 _KNOWN = {
     "gymnasium.spaces.box.Box": Known(("low", "high", "dtype")),
     "gymnasium.spaces.dict.Dict": Known(("spaces",)),
-    "gymnasium.spaces.discrete.Discrete": Known(("n", "start")),
+    "gymnasium.spaces.discrete.Discrete": Known(("n", "start"), optional=("dtype",)),
     "gymnasium.spaces.multi_binary.MultiBinary": Known(("n",)),
     "gymnasium.spaces.multi_discrete.MultiDiscrete": Known(("nvec", "dtype"), optional=("start",)),
     "rl_zoo3.utils.SimpleLinearSchedule": Known(("initial_value",)),
@@ -189,7 +190,8 @@ class Decoder:
         known = _KNOWN[dotted]
         module, _, name = dotted.rpartition(".")
         cls = getattr(importlib.import_module(module), name)
-        arguments = (*known.arguments, *(name for name in known.optional if name in parts))
+        optional = parts.keys() & inspect.signature(cls).parameters.keys() & {*known.optional}
+        arguments = (*known.arguments, *optional)
         given = {argument: self.decode(parts[argument]) for argument in arguments}
         # Dict sorts the keys of any other dict, and features extractors depend on their order
         made = cls(**{name: OrderedDict(each) if isinstance(each, dict) else each for name, each in given.items()})

@@ -100,6 +100,23 @@ def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
     assert GRPO.load(tmp_path / "model", trusted=False).action_space.start.tolist() == [1, 1]
 
 
+class Narrow(ToyEnv):
+    """Its actions are numbers of 32 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            self.action_space = spaces.Discrete(2, dtype=np.int32)
+        except TypeError:
+            pytest.skip("Gymnasium 1.0 has no such space")
+
+
+def test_types_of_actions_stay(tmp_path: Path) -> None:
+    GRPO("MlpPolicy", Narrow(), policy_kwargs=TINY, **SMALL).save(tmp_path / "model", format="safe")
+    loaded = GRPO.load(tmp_path / "model", env=Narrow(), trusted=False, device="cpu")
+    assert loaded.action_space.dtype == np.int32
+
+
 class Unsorted(ToyEnv):
     """The keys of its observations are not in the order of the alphabet."""
 
