@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
+from sb3_grpo.utils.files import replace_text
 
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -64,7 +65,8 @@ def copy_notebooks(folder: Path, solutions: bool) -> list[Path]:
         target = folder / (source.name.replace(".ipynb", "_solutions.ipynb") if solutions else source.name)
         if not target.exists():
             text = source.read_text(encoding="utf-8")
-            target.write_text(fill_in(text) if solutions else text, encoding="utf-8")
+            # A part of a notebook would be left unchanged by the next copy
+            replace_text(target, fill_in(text) if solutions else text)
             written.append(target)
     return written
 
