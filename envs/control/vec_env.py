@@ -12,8 +12,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_grpo.envs.control.dynamics import DYNAMICS
-from sb3_grpo.starts.batched_vec_env import BatchedVecEnv, check_num_envs
+from sb3_grpo.starts.batched_vec_env import BatchedVecEnv
 from sb3_grpo.starts.starts import Start
+from sb3_grpo.utils.parameters import Whole
 
 
 class _Start(NamedTuple):
@@ -53,7 +54,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
     def __init__(
         self, env_id: str, num_envs: int, seed: int | None = None, *, render_mode: str | None = None, **env_kwargs: Any
     ):
-        check_num_envs(num_envs)
+        num_envs = Whole().check("num_envs", num_envs)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r} has to be 'rgb_array' (with which render() opens a window) or None")
         single = gym.make(env_id, render_mode=render_mode, **env_kwargs)

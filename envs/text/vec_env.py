@@ -12,9 +12,10 @@ from sb3_grpo.envs.text.encoded_task import EncodedItem
 from sb3_grpo.envs.text.env import VerifierTextEnv, check_render_mode
 from sb3_grpo.envs.text.rules import Exchange, HasRules, TextEpisodeRules, Turn
 from sb3_grpo.envs.verifiers.runner import Verdict
-from sb3_grpo.starts.batched_vec_env import BatchedVecEnv, check_num_envs
+from sb3_grpo.starts.batched_vec_env import BatchedVecEnv
 from sb3_grpo.starts.starts import SeedStart, Start
 from sb3_grpo.text.tokens import PAD
+from sb3_grpo.utils.parameters import Whole
 
 
 class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
@@ -42,7 +43,7 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         render_mode: str | None = None,
         **settings: Any,
     ):
-        check_num_envs(num_envs)
+        num_envs = Whole().check("num_envs", num_envs)
         check_render_mode(render_mode)
         self.rules = rules = TextEpisodeRules(task, **settings)
         self.render_mode = render_mode

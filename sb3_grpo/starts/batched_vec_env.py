@@ -369,12 +369,3 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         wrapped = wrapper_class in (Monitor, StartQueue) or is_wrapped(self._single, wrapper_class)
         return [wrapped for _ in self._get_indices(indices)]
-
-
-def check_num_envs(num_envs: Any) -> None:
-    """
-    :param num_envs: Number of copies requested by the user
-    :raises ValueError: if it is not a positive int
-    """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs={num_envs!r} has to be a whole number greater than 0")

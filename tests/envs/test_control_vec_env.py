@@ -169,8 +169,12 @@ def test_wrong_tasks_are_named() -> None:
             ControlVecEnv("Flat-v0", 2)
     finally:
         gym.registry.pop("Flat-v0")
-    with pytest.raises(ValueError, match="num_envs=0"):
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         ControlVecEnv("CartPole-v1", 0)
+
+
+def test_number_of_copies_may_be_of_numpy() -> None:
+    assert len(ControlVecEnv("CartPole-v1", np.int64(3), seed=0).reset()) == 3
 
 
 def test_time_limit_of_the_rl_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
