@@ -397,7 +397,7 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
             if isinstance(observations, dict):
                 images = {key: np.moveaxis(observations[key], 1, -1) for key in env.image_space_keys}
                 observations = {**observations, **images}
-            else:
+            elif extracted is None or extracted in env.image_space_keys:
                 observations = np.moveaxis(observations, 1, -1)
         elif isinstance(env, VecExtractDictObs):
             extracted = env.key

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecExtractDictObs, VecNormalize, VecTransposeImage
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, FrontierStarts, SeedStart, make_group_env
@@ -57,7 +57,9 @@ class Seen(gym.ObservationWrapper):
     SPACES: ClassVar[dict[str, gym.Space]] = {
         "dict": gym.spaces.Dict({"b": gym.spaces.Box(0, 30, (1,), np.int64), "a": gym.spaces.Box(0, 9, (2,), np.int64)}),
         "image": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8),
-        "dict of an image": gym.spaces.Dict({"a": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8)}),
+        "dict with an image": gym.spaces.Dict(
+            {"a": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8), "b": gym.spaces.Box(0, 35, (2, 3), np.int64)}
+        ),
         "short": gym.spaces.Box(0, 30, (1,), np.int16),
         "float": gym.spaces.Box(0, 30, (2,), np.float32),
     }
@@ -72,7 +74,7 @@ class Seen(gym.ObservationWrapper):
         return {
             "dict": {"b": np.array([observation]), "a": np.array([observation % 3, 7])},
             "image": image,
-            "dict of an image": {"a": image},
+            "dict with an image": {"a": image, "b": observation + np.arange(6).reshape(2, 3)},
             "short": np.array([observation]),
             "float": np.array([observation, observation / 4], dtype=np.float32),
         }[self.kind]
@@ -112,7 +114,7 @@ def test_groups_begin_where_scouts_have_been(kind: str) -> None:
 
 
 @pytest.mark.parametrize("is_normalised", [False, True])
-@pytest.mark.parametrize("kind", [kind for kind in Seen.SPACES if kind != "dict of an image"])
+@pytest.mark.parametrize("kind", [kind for kind in Seen.SPACES if kind != "dict with an image"])
 def test_cells_have_the_same_names_for_copies_and_for_states(kind: str, is_normalised: bool) -> None:
     env: VecEnv = make_group_env(functools.partial(Seen, kind), 4, seed=0)
     if is_normalised:
@@ -127,11 +129,20 @@ def test_cells_have_the_same_names_for_copies_and_for_states(kind: str, is_norma
 
 def test_observations_are_those_of_the_environment() -> None:
     for wrap in (VecTransposeImage, lambda env: VecNormalize(VecTransposeImage(env), norm_obs=False)):
-        inner = make_group_env(functools.partial(Seen, "dict of an image"), 2, seed=0)
+        inner = make_group_env(functools.partial(Seen, "dict with an image"), 2, seed=0)
         env = wrap(inner)
         env.reset()
         seen = own_observations(env, env.step(np.ones(2, dtype=int))[0])
         assert seen["a"].tolist() == inner._obs_from_buf()["a"].tolist()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_extracted_observations_are_those_of_the_environment(key: str) -> None:
+    inner = make_group_env(functools.partial(Seen, "dict with an image"), 2, seed=0)
+    env = VecExtractDictObs(VecTransposeImage(inner), key)
+    env.reset()
+    seen = own_observations(env, env.step(np.ones(2, dtype=int))[0])
+    assert seen.tolist() == inner._obs_from_buf()[key].tolist()  # type: ignore[attr-defined]
 
 
 def test_a_cell_is_live_by_the_metric_of_groups() -> None:
