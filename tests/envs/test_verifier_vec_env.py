@@ -184,7 +184,7 @@ def test_wrong_actions_are_named(actions: list[float], message: str) -> None:
 
 def test_wrong_arguments_are_named() -> None:
     for kwargs, message in (
-        ({"num_envs": 0}, "num_envs=0"),
+        ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2, "verifier": "x"}, "verifier='x'"),
         ({"num_envs": 2, "reward_correct": float("nan")}, "reward_correct=nan has to be a finite number"),
         ({"num_envs": 2, "reward_wrong": "0"}, "reward_wrong='0' has to be a finite number"),
