@@ -35,6 +35,7 @@ COMPARISONS = {
     "kungfu_master": "KungFuMaster",
     "lunch": "Atari over lunch",
     "pong_short": "Pong",
+    "breakout": "Breakout",
     "minatar": "MinAtar",
     "bfloat16": "What bfloat16 costs",
     "shared_starts": "What a shared start is worth",
