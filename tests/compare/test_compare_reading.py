@@ -55,13 +55,13 @@ def test_no_link_leads_outside_of_the_folder(
     command: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "mine"
-    mine.write_text("what nobody else may read or overwrite")
+    mine.write_text("a file of my own")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(mine)
     assert main(["compare", command, str(folder), *([str(tmp_path / "packed")] if command == "pack" else [])]) == 2
     # Long lines are broken anywhere
     assert f"{folder / name}isalinkto{mine},outsideof" in "".join(capsys.readouterr().err.split())
-    assert mine.read_text() == "what nobody else may read or overwrite"
+    assert mine.read_text() == "a file of my own"
 
 
 def test_links_within_a_folder_and_to_it(folder: Path, tmp_path: Path) -> None:
