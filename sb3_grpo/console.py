@@ -35,7 +35,7 @@ _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.m
 _NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
-_NOT_SETTABLE = ("self", "policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+_NOT_SETTABLE = ("self", "policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 OK, USAGE_ERROR, INTERRUPTED = 0, 2, 130
 

@@ -18,7 +18,6 @@ from typing import Any
 _WITHOUT: dict[str, Any] = {
     "n_steps": None,
     "leave_one_out": False,
-    "std_ddof": 1,
     "ratio_level": "step",
     "policy_loss": "clip",
     "clip_range": 0.2,
@@ -27,18 +26,10 @@ _WITHOUT: dict[str, Any] = {
     "ent_coef": 0.0,
     "kl_coef": 0.0,
     "kl_estimator": "exact",
-    "kl_target": None,
     "ref_update_interval": None,
     "dynamic_sampling": False,
-    "max_sampling_rounds": 1,
-    "group_metric": "return",
-    "upweight_live": True,
     "overlong_filter": False,
-    "overlong_penalty": 0.0,
-    "overlong_max_length": None,
-    "overlong_cache_length": None,
-    "vine_share": 0.0,
-    "horizon": None,
+    "overlong_range": None,
 }
 
 # Vanilla policy gradient: REINFORCE (Williams 1992) with a baseline that is refitted after each update. Not for texts, because
@@ -59,8 +50,7 @@ VPG: dict[str, Any] = {
 GRPO_PAPER: dict[str, Any] = {
     **_WITHOUT,
     "advantage": "outcome",  # sec. 4.1.2: (R_i - mean(R)) / std(R) at all tokens of answer i
-    "advantage_scale": "group",
-    "std_ddof": 1,  # not stated; TRL and verl also divide by G - 1
+    "advantage_scale": "group",  # the sample standard deviation: not stated, TRL and verl also divide by G - 1
     "gamma": 1.0,  # sec. 4.1.2: no discount
     "group_size": 64,  # sec. 4.2. Control: 64 episodes from one start are many
     "loss_average": "episode",  # eq. 3: 1/G sum_i 1/|o_i| sum_t
@@ -83,8 +73,8 @@ DR_GRPO: dict[str, Any] = {
     "advantage_scale": "none",
     "gamma": 1.0,
     "group_size": 8,  # published script
-    "loss_average": "constant",  # sec. 3.2: the sum over an answer, without 1/|o_i|
-    "constant_length": 3000.0,  # listing 1: the maximum length of an answer. Control: the time limit of your task
+    # sec. 3.2: the sum over an answer, without 1/|o_i|. Listing 1: the maximum length of an answer. Control: your time limit
+    "loss_average": 3000.0,
     "clip_range": 0.2,  # eq. 3
     "kl_coef": 0.0,  # sec. 3: beta = 0
     "n_epochs": 1,  # published script
@@ -98,8 +88,7 @@ RLOO: dict[str, Any] = {
     "advantage_scale": "none",
     "gamma": 1.0,
     "group_size": 4,  # sec. 5: k = 2 and 4
-    "loss_average": "constant",  # sec. 2.2: the log probability of a whole answer, averaged over answers
-    "constant_length": 1.0,
+    "loss_average": 1.0,  # sec. 2.2: the log probability of a whole answer, averaged over answers
     "clip_range": inf,  # sec. 3: no clipping
     "kl_coef": 0.03,  # appendix C. Control: there is no pretrained policy to stay close to
     "kl_estimator": "k1_in_reward",  # sec. 2: R = r - beta log(pi / ref)
@@ -129,13 +118,11 @@ DAPO_PAPER: dict[str, Any] = {
     "group_size": 16,  # sec. 4.1
     "clip_range": 0.2,  # sec. 4.1, eq. 10: clip-higher
     "clip_range_high": 0.28,
-    "dynamic_sampling": True,  # eq. 11
-    "group_metric": "return",  # the paper counts correct answers: with rewards of 1 and -1, this is equivalent
+    "dynamic_sampling": True,  # eq. 11: counts correct answers. With rewards of 1 and -1, returns are equivalent
     "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None): endless for a solved control task
     "loss_average": "step",  # eq. 12: 1 / sum_i |o_i|
     "overlong_penalty": 1.0,  # eq. 13. Control: no effect, as episodes are shorter than 16,384 steps
-    "overlong_max_length": 20_480,  # sec. 4.1: 16,384 and a cache of 4,096 tokens
-    "overlong_cache_length": 4096,
+    "overlong_range": (16_384, 20_480),  # sec. 4.1: 16,384 and a cache of 4,096 tokens
     "overlong_filter": False,  # an intermediate step in table 1; the published settings only use the penalty
     "kl_coef": 0.0,  # sec. 2.3
     "n_epochs": 1,
@@ -147,9 +134,7 @@ PRORL: dict[str, Any] = {
     "group_size": 16,  # sec. 4
     "clip_range": 0.2,  # sec. 4
     "clip_range_high": 0.4,
-    "overlong_penalty": 0.0,  # not used
-    "overlong_max_length": None,
-    "overlong_cache_length": None,
+    "overlong_range": None,  # not used
     "kl_coef": 1e-3,  # sec. 3 does not give a value of beta; this one is ours
     "kl_estimator": "k3_plain",
     "ref_update_interval": 250,  # sec. 3: hard resets when progress stalls, also of the optimizer; the number is ours

@@ -306,7 +306,7 @@ def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]
     preset = presets.preset(args.preset)
     if args.preset == "dr-grpo":
         # In the paper, it is the maximum length of an answer
-        preset["constant_length"] = float(env.rules.max_answer_tokens)
+        preset["loss_average"] = float(env.rules.max_answer_tokens)
     return preset
 
 

@@ -49,10 +49,10 @@ def _deviations(values: th.Tensor, mask: th.Tensor, dim: int | tuple[int, int]) 
 
 
 def scale_advantages(
-    advantages: th.Tensor, deviations: th.Tensor, mask: th.Tensor, scale: str, ddof: int = 1, eps: float = 1e-8
+    advantages: th.Tensor, deviations: th.Tensor, mask: th.Tensor, scale: str, eps: float = 1e-8
 ) -> th.Tensor:
     """
-    Divide by the standard deviation of the group ([DeepSeekMath] sec. 4.1.2), of the batch, or not at all ([Dr. GRPO]).
+    Divide by the sample standard deviation of the group ([DeepSeekMath] sec. 4.1.2), of the batch, or not at all ([Dr. GRPO]).
 
     The standard deviation is computed from ``deviations``: with (B, G) outcomes, an episode counts once regardless of its
     length; with (B, G, T), once per step. Deviations sum to 0 within a group, so "batch" measures the spread around the group
@@ -62,24 +62,21 @@ def scale_advantages(
     :param deviations: same shape, deviations from the plain mean (leave-one-out deviations are larger), 0 where masked
     :param mask: same shape, True for existing entries
     :param scale: "group", "batch" or "none"
-    :param ddof: 1 for the sample standard deviation, 0 for the population standard deviation
     :param eps: added to the standard deviation
     :return: same shape
-    :raises ValueError: if ``scale`` or ``ddof`` is unknown
+    :raises ValueError: if ``scale`` is unknown
     """
     if scale not in SCALES:
         raise ValueError(f"Unknown scale {scale!r}, must be one of {', '.join(SCALES)}")
-    if ddof not in (0, 1):
-        raise ValueError(f"ddof must be 0 or 1, got {ddof}")
     if scale == "none":
         return advantages
     dims = tuple(range(0 if scale == "batch" else 1, advantages.ndim))
-    variance = deviations.square().sum(dims, keepdim=True) / (mask.sum(dims, keepdim=True) - ddof).clamp(min=1)
+    variance = deviations.square().sum(dims, keepdim=True) / (mask.sum(dims, keepdim=True) - 1).clamp(min=1)
     return advantages / (variance.sqrt() + eps)
 
 
 def outcome_advantages(
-    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
 ) -> th.Tensor:
     """
     Outcome supervision, [DeepSeekMath] sec. 4.1.2: ``(R_i - mean(R)) / std(R)``, shared by all steps of episode i.
@@ -92,7 +89,7 @@ def outcome_advantages(
     advantages = deviations = _deviations(outcomes, everyone, dim=1)
     if leave_one_out:
         advantages = deviations * (outcomes.shape[1] / (outcomes.shape[1] - 1))
-    advantages = scale_advantages(advantages, deviations, everyone, scale, ddof, eps)
+    advantages = scale_advantages(advantages, deviations, everyone, scale, eps)
     return th.where(mask, advantages.unsqueeze(-1), 0.0)
 
 
@@ -108,7 +105,7 @@ def _without_own_steps(deviations: th.Tensor, mask: th.Tensor) -> th.Tensor:
 
 
 def process_advantages(
-    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
 ) -> th.Tensor:
     """
     Process supervision, [DeepSeekMath] sec. 4.1.3: rewards are normalised, then summed from each step on.
@@ -120,12 +117,12 @@ def process_advantages(
     normalised = deviations = _deviations(rewards, mask, dim=(1, 2))
     if leave_one_out:
         normalised = _without_own_steps(deviations, mask)
-    normalised = scale_advantages(normalised, deviations, mask, scale, ddof, eps)
+    normalised = scale_advantages(normalised, deviations, mask, scale, eps)
     return discounted_returns_to_go(normalised, mask, gamma)
 
 
 def return_to_go_advantages(
-    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
 ) -> th.Tensor:
     """
     Return from step t on, minus its mean at the same t over the members that are still alive at t.
@@ -141,11 +138,11 @@ def return_to_go_advantages(
     if leave_one_out:
         n_alive = mask.sum(1, keepdim=True)
         advantages = deviations * (n_alive / (n_alive - 1).clamp(min=1))
-    return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
+    return scale_advantages(advantages, deviations, mask, scale, eps)
 
 
 def gae_advantages(
-    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, ddof: int, eps: float
+    rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
 ) -> th.Tensor:
     """
     Generalised advantage estimates (arXiv:1506.02438, eq. 16) minus their mean over all steps of all members of the group.
@@ -159,7 +156,7 @@ def gae_advantages(
     advantages = deviations = _deviations(discounted_returns_to_go(rewards, mask, gamma), mask, dim=(1, 2))
     if leave_one_out:
         advantages = th.where(mask, _without_own_steps(deviations, mask), 0.0)
-    return scale_advantages(advantages, deviations, mask, scale, ddof, eps)
+    return scale_advantages(advantages, deviations, mask, scale, eps)
 
 
 # Estimates advantages from rewards and mask; see the functions of this module for the other arguments
@@ -181,7 +178,6 @@ def group_advantages(
     gamma: float = 1.0,
     leave_one_out: bool = False,
     scale: str = "group",
-    ddof: int = 1,
     eps: float = 1e-8,
 ) -> th.Tensor:
     """
@@ -194,7 +190,6 @@ def group_advantages(
     :param gamma: discount factor in [0, 1]
     :param leave_one_out: compute the baseline from the other members only
     :param scale: "group", "batch" or "none", see :func:`scale_advantages`
-    :param ddof: 1 for the sample standard deviation, 0 for the population standard deviation
     :param eps: added to the standard deviation
     :return: (B, G, T), 0 where ``mask`` is False and, except with "gae", exactly 0 in groups whose members do not differ
     :raises ValueError: if the name is unknown, tensors are malformed, there are fewer than 2 members, an episode has no steps
@@ -216,7 +211,7 @@ def group_advantages(
         )
     if not th.where(mask, rewards, 0.0).isfinite().all():
         raise ValueError("rewards must be finite: one infinite or missing reward would poison its whole group")
-    settings: dict[str, Any] = dict(gamma=gamma, leave_one_out=leave_one_out, scale=scale, ddof=ddof, eps=eps)
+    settings: dict[str, Any] = dict(gamma=gamma, leave_one_out=leave_one_out, scale=scale, eps=eps)
     if isinstance(kind, str):
         return KINDS[kind](rewards, mask, **settings)
     wanted = "(B, G, T), an entry for each step, as in rewards (one for each episode: values[..., None].expand_as(rewards))"

@@ -114,22 +114,3 @@ def exact_kl(dist: Distribution, ref_dist: Distribution) -> th.Tensor:
     # SB3's own function: it sums over the parts of a MultiCategorical, but not over the dimensions of the others
     kl = kl_divergence(dist, ref_dist)
     return kl.sum(dim=1) if kl.ndim > 1 else kl
-
-
-def adapt_kl_coef(kl_coef: float, kl: float, kl_target: float) -> float:
-    """
-    Adaptive coefficient of the KL penalty, [PPO] sec. 4: doubled where the KL is too large, halved where it is too small.
-
-    :param kl_coef: current coefficient (0 stays 0)
-    :param kl: KL measured after the update, in nats
-    :param kl_target: target KL, in nats
-    :return: 2 ``kl_coef`` if ``kl`` > 3/2 ``kl_target``, ``kl_coef`` / 2 if ``kl`` < 2/3 ``kl_target``, else unchanged
-    :raises ValueError: if ``kl_coef`` is negative or ``kl_target`` is not positive
-    """
-    if kl_coef < 0 or kl_target <= 0:
-        raise ValueError(f"kl_coef must be >= 0 and kl_target > 0, got {kl_coef} and {kl_target}")
-    if kl > 1.5 * kl_target:
-        return 2.0 * kl_coef
-    if kl < kl_target / 1.5:
-        return 0.5 * kl_coef
-    return kl_coef

@@ -14,7 +14,7 @@ import torch as th
 
 from sb3_grpo.utils.plugins import check_tensor, name_of
 
-LOSS_WEIGHTS = ("episode", "step", "constant")
+LOSS_WEIGHTS = ("episode", "step")
 # Weights the steps; see :func:`step_weights` for the arguments
 WeightFunction = Callable[..., th.Tensor]
 
@@ -116,36 +116,34 @@ def episode_log_ratio(log_ratio: th.Tensor, episode: th.Tensor, n_episodes: int)
 def step_weights(
     episode: th.Tensor,
     n_episodes: int,
-    mode: str | WeightFunction,
+    mode: str | float | WeightFunction,
     kept: th.Tensor | None = None,
-    constant_length: float | None = None,
 ) -> th.Tensor:
     """
     Weight of each step in the loss of the whole batch.
 
     - "episode", [DeepSeekMath] eq. 3: mean over the steps of an episode, then over episodes. All episodes count the same.
     - "step", [DAPO] eq. 8: mean over all steps. All steps count the same, so long episodes count more.
-    - "constant", [Dr. GRPO]: sum over the steps of an episode divided by a constant, then mean over episodes.
+    - A number, [Dr. GRPO]: sum over the steps of an episode divided by this constant, then mean over episodes.
 
     A step that is not kept counts in neither the numerator nor the denominator; an episode counts if any of its steps is
     kept. Episodes without advantage (dead groups) count: exclude them from the batch, or from ``kept``, if this is unwanted.
 
     :param episode: (N,) long, index of the episode of each step, below ``n_episodes``
     :param n_episodes: number of episodes (passed in because counting them would wait for the device)
-    :param mode: "episode", "step" or "constant"; or a function that is called with ``episode`` and ``n_episodes``, and with
-        ``kept`` and ``constant_length`` as keyword arguments
+    :param mode: "episode", "step" or a number of steps; or a function that is called with ``episode`` and ``n_episodes``, and
+        with ``kept`` as a keyword argument
     :param kept: (N,) bool, False for the steps to exclude (overlong filtering); default: all are kept
-    :param constant_length: for "constant": the divisor of the sum over an episode, in steps
     :return: (N,) non-negative weights, all 0 if no step is kept
-    :raises ValueError: if ``mode`` is unknown, shapes differ, "constant" has no positive ``constant_length``, or a function
-        does not return finite values of this shape
+    :raises ValueError: if ``mode`` is unknown or a number that is not positive, shapes differ, or a function does not return
+        finite values of this shape
     """
-    if not isinstance(mode, str):
-        weights = mode(episode, n_episodes, kept=kept, constant_length=constant_length)
+    if callable(mode):
+        weights = mode(episode, n_episodes, kept=kept)
         wanted = "(N,), the weight of each step"
         return check_tensor(f"{name_of(mode)}, given as loss_average,", weights, episode.shape, wanted)
-    if mode not in LOSS_WEIGHTS:
-        raise ValueError(f"Unknown loss weights {mode!r}, must be one of {', '.join(LOSS_WEIGHTS)}")
+    if mode not in LOSS_WEIGHTS and (isinstance(mode, str) or mode <= 0):
+        raise ValueError(f"Unknown loss weights {mode!r}, must be one of {', '.join(LOSS_WEIGHTS)}, or a positive number")
     if kept is not None and kept.shape != episode.shape:
         raise ValueError(f"kept and episode must have the same shape, got {tuple(kept.shape)} and {tuple(episode.shape)}")
     one = th.ones_like(episode, dtype=th.get_default_dtype()) if kept is None else kept.to(th.get_default_dtype())
@@ -155,6 +153,4 @@ def step_weights(
     n_kept = (lengths > 0).sum().clamp(min=1)
     if mode == "episode":
         return one / (lengths.clamp(min=1.0)[episode] * n_kept)
-    if constant_length is None or constant_length <= 0:
-        raise ValueError(f'"constant" loss weights need a positive constant_length, got {constant_length}')
-    return one / (n_kept * constant_length)
+    return one / (n_kept * float(mode))

@@ -20,11 +20,9 @@ from sb3_grpo.common.arguments import (
     ARGUMENTS,
     captures_states,
     check_arguments,
-    check_call,
     check_env,
     check_policy,
     check_together,
-    check_use_sde,
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
@@ -38,8 +36,8 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import GroupCollector
-from sb3_grpo.groups.group import Group, live_groups, metrics, outcomes
-from sb3_grpo.groups.queue import RETURN, GroupSettings
+from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.start_queue import refuse_frame_stack
@@ -62,12 +60,12 @@ TOTAL_TIMESTEPS = 100_000
 # Default for an environment that is given by its id
 DEFAULT_N_ENVS = 16
 # Arguments that SB3 stores under another name or in another form
-_NOT_KEPT = ("n_envs", "stats_window_size", "device")
+_NOT_KEPT = ("stats_window_size", "device")
 
 
-def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
+def _make_copies(env_id: str, seed: int | None) -> VecEnv:
     try:
-        return make_env_of(env_id, n_envs, seed)
+        return make_env_of(env_id, DEFAULT_N_ENVS, seed)
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:
@@ -95,16 +93,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
     rollout_buffer: GroupRolloutBuffer  # type: ignore[assignment]
     batch: GroupBatch | None
 
-    def __new__(cls: type[SelfOnGroupAlgorithm], *args: Any, **kwargs: Any) -> SelfOnGroupAlgorithm:
-        check_call(cls, args, kwargs)
-        return super().__new__(cls)
-
     def __init__(
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule,
-        n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
@@ -114,12 +107,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         max_grad_norm: float,
         dynamic_sampling: bool,
         max_sampling_rounds: int | None,
-        group_metric: str,
-        common_noise: bool,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
-        vine_share: float,
-        horizon: int | None,
         step_timeout: float | None,
         use_sde: bool,
         sde_sample_freq: int,
@@ -132,9 +121,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         _init_setup_model: bool = True,
     ):
         check_policy(policy, self.policy_aliases)
-        n_envs = check_arguments({"n_steps": n_steps, "n_envs": n_envs})["n_envs"]
         if _init_setup_model:
-            check_env(env, n_envs)
+            check_env(env)
         as_in_sb3 = check_arguments(
             {
                 "learning_rate": learning_rate,
@@ -154,9 +142,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         # Used by resume() to create the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
-            env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
-        if env is not None:
-            check_use_sde(as_in_sb3["use_sde"], env.action_space)
+            env = _make_copies(env, as_in_sb3["seed"])
         super().__init__(
             policy,
             env,
@@ -176,17 +162,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.batch_size = batch_size
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
-        self.group_metric = group_metric
-        self.common_noise = common_noise
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
-        self.vine_share = vine_share
-        self.horizon = horizon
         self.step_timeout = step_timeout
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
-        self._sampler: tuple[tuple[Any, ...], StartSampler] | None = None  # with the parameters it was created from
+        self._sampler: tuple[Any, StartSampler] | None = None  # with the start_sampler it was made from
         self.resumption: Resumption | None = None  # until an interrupted training continues
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
@@ -257,7 +239,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 f"env={env!r} is the id of an environment, and an environment is needed here: write "
                 f"env=make_group_env({env!r}, n_envs=...)."
             )
-        check_env(env, None)
+        check_env(env)
         return SavedAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -401,19 +383,15 @@ class OnGroupAlgorithm(SavedAlgorithm):
             n_groups=self.n_groups or 0,
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
             sampler=None if self.unrelated_starts else self._choose_sampler(),
-            common_noise=self.common_noise,
-            horizon=self.horizon,
             n_steps=self.n_steps,
-            metric=self.group_metric,
         )
 
     def _choose_sampler(self) -> StartSampler:
         """
-        :return: The sampler that draws the starts: the same object as long as the parameters do not change
+        :return: The sampler that draws the starts: the same object as long as ``start_sampler`` does not change
         """
-        parameters = (self.start_sampler, self.vine_share, self.horizon)
-        if self._sampler is None or self._sampler[0] != parameters:
-            self._sampler = parameters, make_sampler(*parameters)
+        if self._sampler is None or self._sampler[0] is not self.start_sampler:
+            self._sampler = self.start_sampler, make_sampler(self.start_sampler)
         return self._sampler[1]
 
     def begin_groups(self) -> None:
@@ -524,9 +502,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         """
         if self.max_sampling_rounds is not None or not self.dynamic_sampling or self.collector.queue.has_live_group():
             return
-        same = "outcome" if self.group_metric == RETURN else f"{self.group_metric!r} (group_metric)"
         raise ValueError(
-            f"{n_steps:,} steps have brought no live group: in each group all members had the same {same}. The task is "
+            f"{n_steps:,} steps have brought no live group: in each group all members had the same outcome. The task is "
             "solved, or no member ever succeeds, and max_sampling_rounds=None draws groups until enough are live. With a "
             "number of rounds, such as max_sampling_rounds=4, the update is skipped instead."
         )
@@ -571,7 +548,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         groups = self.collector.take(self._last_obs)
         kept = groups
         if self.dynamic_sampling and self.n_steps is None:
-            kept = [group for group, is_live in zip(groups, live_groups(metrics(groups)).tolist(), strict=True) if is_live]
+            kept = [group for group, is_live in zip(groups, live_groups(outcomes(groups)).tolist(), strict=True) if is_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
@@ -591,14 +568,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - live_groups(metrics(groups)).double().mean().item())
+        self.logger.record("group/dead_fraction", 1.0 - live_groups(raw_outcomes).double().mean().item())
         if self.n_steps is None:
             n_stale = sum(episode.n_before for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
-        if self.vine_share > 0.0:
+        if captures_states(self):
             visited = [isinstance(group.start, VisitedState) for group in groups]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
 

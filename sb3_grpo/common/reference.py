@@ -7,7 +7,7 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.utils.plugins import check_tensor, name_of
 
@@ -15,8 +15,6 @@ from sb3_grpo.utils.plugins import check_tensor, name_of
 KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
 
 NAMES = ("exact", *KL_ESTIMATORS, "k3_plain", "k1_in_reward")
-# Bounds of the adaptive coefficient
-MIN_KL_COEF, MAX_KL_COEF = 1e-6, 1e3
 
 
 class Reference:
@@ -107,17 +105,6 @@ class Reference:
             return kl, kl
         estimator = "k3" if self.estimator == "exact" else self.estimator
         return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
-
-
-def adapt_kl_coef_within_bounds(kl_coef: float, kl: float, kl_target: float) -> float:
-    """
-    :param kl_coef: Current coefficient
-    :param kl: KL divergence from the reference after an update, in nats
-    :param kl_target: Target KL divergence, in nats
-    :return: The next coefficient, see :func:`adapt_kl_coef`, within bounds: without them, a coefficient that has drifted away
-        would need as many updates to come back
-    """
-    return min(max(adapt_kl_coef(kl_coef, kl, kl_target), MIN_KL_COEF), MAX_KL_COEF)
 
 
 def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _ROWS_AT_A_TIME = 512
 
 
 def residuals_of_groups(
-    policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float, time_limit: bool
+    policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float
 ) -> tuple[th.Tensor, float]:
     """
     Residuals of whole groups, with values that :func:`regression_values` fits to the returns of this update alone.
@@ -26,13 +26,12 @@ def residuals_of_groups(
     :param batch: Whole groups
     :param rewards: (B, G, T)
     :param gamma: Discount factor
-    :param time_limit: Whether the time left until a time limit matters. If so, time includes the steps before a start in
-        mid-episode
     :return: (B, G, T) residuals, 0 in dead groups; share of the variance of the returns that the values explain
     """
     returns = discounted_returns_to_go(rewards, batch.mask, gamma)
     states, fitted = _states(policy, batch), batch.flatten(returns)
-    time = batch.time + batch.elapsed.flatten()[batch.episode] if time_limit else batch.time
+    # The time left until a time limit matters: time includes the steps before a start in mid-episode
+    time = batch.time + batch.elapsed.flatten()[batch.episode]
     values = regression_values(states.numbers, time, fitted, states.pictures)
     residuals = td_residuals(rewards, batch.pad(values), batch.mask, gamma)
     # If all members have the same return, the residuals are only the error of the regression

@@ -3,22 +3,23 @@
 import torch as th
 
 
-def soft_overlong_penalty(lengths: th.Tensor, max_length: int, cache_length: int) -> th.Tensor:
+def soft_overlong_penalty(lengths: th.Tensor, low: int, high: int) -> th.Tensor:
     """
     Soft punishment of long episodes, DAPO eq. 13, to be added to the reward of the episode.
 
-    It is 0 up to ``max_length - cache_length`` steps, then falls linearly to -1 at ``max_length`` and stays there. Because it
-    distinguishes equally successful members by their length, dynamic sampling must use the outcomes before it is added.
+    It is 0 up to ``low`` steps, then falls linearly to -1 at ``high`` steps and stays there: in the paper's terms, ``high`` is
+    L_max and ``low`` is L_max - L_cache. Because it distinguishes equally successful members by their length, dynamic sampling
+    must use the outcomes before it is added.
 
     :param lengths: lengths of the episodes in steps, any shape
-    :param max_length: length at which the full penalty is reached, in steps
-    :param cache_length: length of the interval over which the penalty grows, in steps
+    :param low: length up to which there is no penalty, in steps
+    :param high: length at which the full penalty is reached, in steps
     :return: same shape as ``lengths``, floating point, in [-1, 0]
-    :raises ValueError: if ``cache_length`` is not in (0, ``max_length``]
+    :raises ValueError: unless ``0 <= low < high``
     """
-    if not 0 < cache_length <= max_length:
-        raise ValueError(f"cache_length must be in (0, max_length = {max_length}], got {cache_length}")
-    return ((max_length - cache_length - lengths) / cache_length).clamp(min=-1.0, max=0.0)
+    if not 0 <= low < high:
+        raise ValueError(f"low and high must be lengths with 0 <= low < high, got {low} and {high}")
+    return ((low - lengths) / (high - low)).clamp(min=-1.0, max=0.0)
 
 
 def kl_penalised_rewards(rewards: th.Tensor, log_prob: th.Tensor, ref_log_prob: th.Tensor, kl_coef: float) -> th.Tensor:

@@ -210,9 +210,14 @@ def _length_bias(variant: _Described) -> list[Fact]:
     words = {
         "episode": "yes: mean over each episode first, a step of a long episode weighs less",
         "step": "none: mean over all steps",
-        "constant": "none: sum over each episode, divided by a constant",
     }
-    return [Fact(variant.setting("loss_average", words), False)]
+
+    def described(env: str) -> str:
+        average = variant.results.hyperparams(env, variant.name).get("loss_average", "None")
+        is_number = average.replace(".", "", 1).isdecimal()
+        return words.get(average, f"none: sum over each episode, divided by {average}" if is_number else average)
+
+    return [Fact(variant.in_each(described, "; "), False)]
 
 
 def _samples_per_start(variant: _Described) -> list[Fact]:

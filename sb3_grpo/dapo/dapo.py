@@ -17,13 +17,13 @@ class DAPO(GRPO):
 
     :class:`GRPO` with other defaults: both share one training loop, and DAPO takes every parameter of GRPO. The KL divergence
     from a reference policy is off in both. Overlong filtering and the soft overlong penalty (``overlong_filter``,
-    ``overlong_penalty``) are off by default, because in control tasks the episodes truncated by the time limit are often the
+    ``overlong_range``) are off by default, because in control tasks the episodes truncated by the time limit are often the
     best ones (CartPole), or every episode is truncated (Pendulum). The paper's settings are available as a preset:
     ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str). If the id is that of an Atari game, the
-        environment is created with :func:`make_atari_group_env`
+    :param env: The environment to learn from (if registered in Gym, can be str: 16 copies are made with
+        :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
@@ -42,7 +42,7 @@ class DAPO(GRPO):
         learning_rate: float | Schedule = 1e-3,
         *,
         clip_range_high: float | Schedule | None = 0.28,
-        loss_average: str | WeightFunction = "step",
+        loss_average: str | float | WeightFunction = "step",
         dynamic_sampling: bool = True,
         max_sampling_rounds: int | None = 4,
         **kwargs: Any,

@@ -33,10 +33,12 @@ from sb3_grpo.groups.faults import (
 from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
-from sb3_grpo.groups.restarting import RestartingSubprocVecEnv
-from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
+from sb3_grpo.groups.samplers import VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
+
+# A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
+MAX_EPISODE_LENGTH = 100_000
 
 # Attributes that are saved separately, or not at all
 _PARTS = ("env", "feeder", "queue", "rng", "settings", "watchdog")
@@ -81,8 +83,6 @@ class GroupCollector:
         """
         self.watchdog.stop()
         self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
-        if isinstance(self.env.unwrapped, RestartingSubprocVecEnv):
-            self.env.unwrapped.watchdog = self.watchdog
         self.watchdog.start()
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
@@ -211,7 +211,7 @@ class GroupCollector:
         reason = self.env.env_method("why_not_captured", indices=0)[0]
         if reason is not None:
             raise StartNotSupportedError(
-                f"{reason} Without snapshots (horizon=None, vine_share=0, a start_sampler of seeds) it need not be captured."
+                f"{reason} With a start_sampler of seeds, it need not be captured."
             )
 
     def begin_rollout(self, n_steps: int | None) -> None:
@@ -247,7 +247,7 @@ class GroupCollector:
             self._stagger(np.asarray(copies), lengths)
 
     def _can_stagger(self) -> bool:
-        # If episodes are continued or branched, copies are at different steps anyway. VecMonitor would report the pieces
+        # If episodes are branched, copies are at different steps anyway. VecMonitor would report the pieces
         sampler = self.settings.sampler
         if (sampler is not None and sampler.captures_states) or unwrap_vec_wrapper(self.env, VecMonitor) is not None:
             return False
@@ -281,7 +281,7 @@ class GroupCollector:
 
         :param observations: Observations after the step, (n_envs, \\*obs_shape) or a dict of such arrays
         :param rewards: (n_envs,) the environment's own rewards
-        :param dones: (n_envs,) whether an episode, or a piece of one, has just ended
+        :param dones: (n_envs,) whether an episode has just ended
         :return: Number of additional steps that the start sampler has taken
         """
         self.time += 1
@@ -306,7 +306,7 @@ class GroupCollector:
         for idx, ticket, length, outcome in zip(ended, *figures, strict=True):
             if ticket != NO_EPISODE:
                 info = infos[idx]
-                truncated = "group_cut_at" not in info and bool(info.get("TimeLimit.truncated", False))
+                truncated = "group_cut" not in info and bool(info.get("TimeLimit.truncated", False))
                 self.queue.end_episode(ticket, length, outcome, truncated, info)
                 last = self.queue.member(ticket)[1].next_observation
                 if last is not None:
@@ -315,30 +315,19 @@ class GroupCollector:
 
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         """
-        Select the episodes to report. Episodes that were cut to desynchronize the copies are never reported. When groups begin
-        mid-episode, branches of earlier episodes are not reported, because longer episodes have more branches. With a horizon,
-        the first members' episodes are reported as a whole when they end; those of copies without work are not, as the longer
-        ones are cut. For all episodes left out, Monitor's info is dropped.
+        Select the episodes to report: not those that were cut to desynchronize the copies, and not the branches of earlier
+        episodes, because longer episodes have more branches. Their info of Monitor is dropped.
 
-        :param dones: (n_envs,) whether an episode, or a piece of one, has just ended
+        :param dones: (n_envs,) whether an episode has just ended
         :param infos: Infos of all copies
         :return: (n_envs,) whether to report an episode
         """
         whole = dones.copy()
-        if self.settings.sampler is None or not self.settings.sampler.captures_states:
-            for idx in dones.nonzero()[0].tolist():
-                whole[idx] = "group_cut_at" not in infos[idx]
-            return whole
-        horizon = self.settings.horizon
         for idx in dones.nonzero()[0].tolist():
             ticket = int(self.tickets[idx])
-            if ticket == NO_EPISODE:
-                whole[idx] = horizon is None
-            else:
-                group, episode = self.queue.member(ticket)
-                is_branch = isinstance(group.start, VisitedState) or (horizon is not None and episode.member > 0)
-                whole[idx] = not is_branch and "group_cut_at" not in infos[idx]
-            if not whole[idx]:
+            is_branch = ticket != NO_EPISODE and isinstance(self.queue.member(ticket)[0].start, VisitedState)
+            whole[idx] = not is_branch and "group_cut" not in infos[idx]
+            if is_branch:
                 infos[idx].pop("episode", None)
         return whole
 

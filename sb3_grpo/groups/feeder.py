@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, unwrap_vec_wrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue
 from sb3_grpo.starts.probes import describe_difference
@@ -222,8 +222,7 @@ class OwnQueuesFeeder(StartFeeder):
     def _queue_start(self, idx: int, ticket: int) -> None:
         queued = self.groups.queued_start(ticket)
         # An environment's own queue_start may not take all arguments
-        known = len(queued) if self._can_probe else 3 if queued.horizon is None else 5
-        self.env.env_method("queue_start", *queued[:known], indices=idx)
+        self.env.env_method("queue_start", *queued[: len(queued) if self._can_probe else 3], indices=idx)
         self._ahead[idx].append(ticket)
 
     def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:
@@ -259,15 +258,10 @@ def make_feeder(env: VecEnv, groups: GroupQueue) -> Feeder:
     :param groups: The work queue
     :return: The feeder for these environments. The copies of a ``DummyVecEnv`` share one queue, and so do those of a
         ``VecEnv`` that is a single object with its own attribute ``queue``
-    :raises ValueError: if the environments cannot begin from queued starts, or cannot be cut at a horizon
+    :raises ValueError: if the environments cannot begin from queued starts
     """
     if groups.settings.sampler is None:
         return Feeder(env, groups)
-    if groups.settings.horizon is not None and unwrap_vec_wrapper(env, VecMonitor) is not None:
-        raise ValueError(
-            "VecMonitor takes the pieces into which a horizon cuts episodes for episodes: leave it out. Monitor, which "
-            "make_vec_env and make_group_env put around each copy, knows the whole ones."
-        )
     ensure_start_queues(env)
     copies = env.unwrapped
     if isinstance(copies, DummyVecEnv):
@@ -276,10 +270,5 @@ def make_feeder(env: VecEnv, groups: GroupQueue) -> Feeder:
             copy.queue = queue  # type: ignore[attr-defined]
         return SharedQueueFeeder(env, groups, queue)
     if isinstance(getattr(copies, "queue", None), deque):
-        if groups.settings.horizon is not None:
-            raise ValueError(
-                f"A {type(copies).__name__} cannot cut episodes at a horizon: leave horizon=None, or build the copies "
-                "with make_group_env(...)."
-            )
         return SharedQueueFeeder(env, groups, copies.queue)  # type: ignore[attr-defined]
     return OwnQueuesFeeder(env, groups)

@@ -22,7 +22,6 @@ class Episode:
     length: int = 0
     outcome: float = 0.0  # undiscounted return of the environment's own rewards
     truncated: bool = False
-    metric: float = 0.0  # distinguishes live groups from dead ones: the outcome, or a value of the last info
     n_before: int = 0  # number of steps taken before the current rollout, by an earlier policy
     next_observation: Any = None
     is_cut: bool = False  # cut once to desynchronize the copies: its statistics are not those of a whole episode
@@ -35,7 +34,7 @@ class Group:
     number: int
     start: Start | None
     episodes: list[Episode]
-    noise_seeds: list[int | None]
+    noise_seed: int | None  # of the environment after the start; None: the start determines it
     probe: Probe | None = None
     first_observation: Any = None
     trace: Trace | None = None
@@ -47,7 +46,7 @@ class Group:
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether the group is complete, and its outcomes are those of whole episodes or of pieces of the same length."""
+        """Whether the group is complete, and its outcomes are those of whole episodes."""
         return self.complete and not any(episode.is_cut for episode in self.episodes)
 
 
@@ -57,14 +56,6 @@ def outcomes(groups: list[Group]) -> th.Tensor:
     :return: (B, G) raw outcomes
     """
     return th.tensor([[episode.outcome for episode in group.episodes] for group in groups], dtype=th.float64)
-
-
-def metrics(groups: list[Group]) -> th.Tensor:
-    """
-    :param groups: B complete groups
-    :return: (B, G) the metric that distinguishes live groups from dead ones
-    """
-    return th.tensor([[episode.metric for episode in group.episodes] for group in groups], dtype=th.float64)
 
 
 def live_groups(outcomes: th.Tensor) -> th.Tensor:

@@ -1,13 +1,12 @@
 """The work queue of grouped rollouts: decides which episode of which group the next free environment copy plays."""
 
-import math
 from collections import deque
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_grpo.groups.group import Episode, Group, live_groups, metrics
+from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import Probe, Trace, compare_traces
@@ -16,9 +15,6 @@ from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
 
 # Ticket of a copy whose episode does not belong to any group
 NO_EPISODE = -1
-
-# Metric: the outcome itself
-RETURN = "return"
 
 # The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
@@ -40,22 +36,15 @@ class GroupSettings(NamedTuple):
     :param max_sampling_rounds: Maximum number of rounds in which groups are drawn for an update, until none is dead.
         1: dead groups are not replaced. ``None``: no limit
     :param sampler: Sampler of the groups' starts, ``None`` for groups of unrelated starts
-    :param common_noise: Whether all members share the environment's noise after the start
-    :param horizon: Number of steps after which members are cut, ``None`` for whole episodes
     :param n_steps: Number of steps of each copy per update, whether or not their episodes have ended.
         ``None``: an update takes whole groups
-    :param metric: The metric that distinguishes live groups from dead ones: ``"return"``, or a key of the info of an
-        episode's last step
     """
 
     group_size: int
     n_groups: int
     max_sampling_rounds: int | None
     sampler: StartSampler | None
-    common_noise: bool
-    horizon: int | None = None
     n_steps: int | None = None
-    metric: str = RETURN
 
 
 class GroupQueue:
@@ -111,14 +100,10 @@ class GroupQueue:
             start = self.settings.sampler(rng)
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
-        noise_seeds: list[int | None] = [None] * self.settings.group_size  # None: the start determines the noise
-        if not self.settings.common_noise:
-            noise_seeds = [int(k) for k in rng.integers(2**31, size=self.settings.group_size)]
-        elif isinstance(start, SnapshotStart):
-            # A snapshot includes the state of the random generators: its noise would be the same in every group
-            noise_seeds = [int(rng.integers(2**31))] * self.settings.group_size
+        # A snapshot includes the state of the random generators: its noise would be the same in every group
+        noise_seed = int(rng.integers(2**31)) if isinstance(start, SnapshotStart) else None
         episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
-        group = Group(self._n_drawn, start, episodes, noise_seeds, self._next_probe(start))
+        group = Group(self._n_drawn, start, episodes, noise_seed, self._next_probe(start))
         self._n_drawn += 1
         self.groups.append(group)
         for episode in episodes:
@@ -140,7 +125,7 @@ class GroupQueue:
         self._n_probed += 1
         self._probed_steps += cost
         # Does not use the generator of the starts, which are the same as without probes
-        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
+        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=False)
 
     def next_ticket(self) -> int | None:
         """
@@ -169,11 +154,8 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
-        noise_seed, horizon = group.noise_seeds[episode.member], self.settings.horizon
-        is_first = episode.member == 0
-        probe = group.probe and group.probe._replace(again=is_first)
-        goes_on = horizon is not None and is_first
-        return QueuedStart(ticket, group.start, noise_seed, horizon, goes_on, group.number, episode.member, probe)
+        probe = group.probe and group.probe._replace(again=episode.member == 0)
+        return QueuedStart(ticket, group.start, group.noise_seed, group.number, episode.member, probe)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
         """
@@ -226,7 +208,7 @@ class GroupQueue:
 
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         """
-        Record the end of an episode, or of the piece of it that a member plays.
+        Record the end of an episode.
 
         :param ticket: The member's ticket
         :param length: Number of steps
@@ -238,28 +220,8 @@ class GroupQueue:
         episode.length, episode.outcome, episode.truncated = length, outcome, truncated
         group.n_ended += 1
         self._n_steps += length
-        if episode.is_cut:
-            return
-        episode.metric = outcome if self.settings.metric == RETURN else self._metric_of(info)
-        if self.settings.sampler is not None:
+        if self.settings.sampler is not None and not episode.is_cut:
             self.settings.sampler.after_episode(group, episode, info)
-
-    def _metric_of(self, info: dict[str, Any]) -> float:
-        key = self.settings.metric
-        if key not in info:
-            raise ValueError(
-                f"group_metric={key!r}: the info of an episode's last step has no such key, only {', '.join(map(str, info))}. "
-                f"Write group_metric={RETURN!r} to tell live groups by their returns."
-            )
-        try:
-            value = float(info[key])
-        except (TypeError, ValueError):
-            value = math.nan
-        if not math.isfinite(value):
-            raise ValueError(
-                f"group_metric={key!r}: the info of an episode's last step must have a number there, got {info[key]!r:.80}."
-            )
-        return value
 
     def member(self, ticket: int) -> tuple[Group, Episode]:
         """
@@ -301,7 +263,7 @@ class GroupQueue:
             latest = list(islice(self.groups, self._n_judged, self.n_wanted))
             if self._n_judged + len(latest) < self.n_wanted or not all(group.complete for group in latest):
                 return False
-            live = live_groups(metrics(latest)).tolist()
+            live = live_groups(outcomes(latest)).tolist()
             n_missing = self.settings.n_groups - self._n_live - sum(live)
             if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
                 return True
@@ -319,7 +281,7 @@ class GroupQueue:
         if self._n_live > 0:
             return True
         complete = [group for group in islice(self.groups, self._n_judged, None) if group.can_be_judged]
-        return bool(complete) and bool(live_groups(metrics(complete)).any())
+        return bool(complete) and bool(live_groups(outcomes(complete)).any())
 
     def _forget_members(self, group: Group) -> None:
         for episode in group.episodes:

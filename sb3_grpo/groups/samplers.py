@@ -1,4 +1,4 @@
-"""Samplers of group starts: fresh seeds, states that the policy has visited, or states where long episodes were cut."""
+"""Samplers of group starts: fresh seeds, or states that the policy has visited."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,19 +10,12 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
-from sb3_grpo.utils.user_warnings import warn_user
-
-# A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
-MAX_EPISODE_LENGTH = 100_000
+from sb3_grpo.utils.parameters import Number
 
 # Number of visited states that are kept (the latest ones), and the share of steps after which the state is captured.
 # On Acrobot, a tenth of this share was too little
 N_STATES = 64
 CAPTURE_RATE = 0.05
-
-# Approximate number of cut episodes in progress. With only as many as there are groups in an update, all would be at the same
-# time step: in HalfCheetah, where all episodes last 1000 steps, from the first to the last update
-N_UNFINISHED = 16
 
 
 class StartSampler:
@@ -113,52 +106,26 @@ class FunctionStarts(StartSampler):
         pass
 
 
-class StatesOrOther(StartSampler):
-    """
-    Base class of samplers that draw some starts from stored states, and the others from another sampler.
-
-    :param other: Sampler of the other starts
-    """
-
-    captures_states = True
-
-    def __init__(self, other: StartSampler):
-        self.other = other
-
-    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
-        return self.other.after_step(env, observations, dones, rng)
-
-    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
-        self.other.after_episode(group, episode, info)
-
-    def reset(self) -> None:
-        self.other.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**vars(self), "other": self.other.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.other.load_state_dict(state["other"])
-        vars(self).update({name: value for name, value in state.items() if name != "other"})
-
-
 @dataclass(frozen=True, eq=False)
 class VisitedState(SnapshotStart):
     """A state that the policy has visited, as opposed to a user's own snapshot."""
 
 
-class VisitedStates(StatesOrOther):
+class VisitedStates(StartSampler):
     """
     Draws some starts from states that the policy has visited recently (the vine method of TRPO, section 5.2,
-    https://arxiv.org/abs/1502.05477): the members of such a group branch off from an earlier episode.
+    https://arxiv.org/abs/1502.05477): the members of such a group branch off from an earlier episode. For environments whose
+    state can be captured. The steps of these groups count and are trained on like all others.
 
     :param share: Share of the starts that are visited states, once there are any
-    :param other: Sampler of the other starts
+    :param other: Sampler of the other starts, ``None`` for fresh seeds
     """
 
-    def __init__(self, share: float, other: StartSampler):
-        super().__init__(other)
-        self.share = share
+    captures_states = True
+
+    def __init__(self, share: float, other: StartSampler | Callable[[np.random.Generator], Start] | None = None):
+        self.share = Number(0, 1).check("share", share)
+        self.other = make_sampler(other)
         self.states: deque[VisitedState] = deque(maxlen=N_STATES)
 
     def __call__(self, rng: np.random.Generator) -> Start:
@@ -168,7 +135,7 @@ class VisitedStates(StatesOrOther):
 
     def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
         """Capture the states of a few copies, each with the same probability."""
-        n_steps = super().after_step(env, observations, dones, rng)
+        n_steps = self.other.after_step(env, observations, dones, rng)
         n_captured = rng.binomial(env.num_envs, CAPTURE_RATE)
         if n_captured:
             copies = rng.choice(env.num_envs, n_captured, replace=False)
@@ -177,73 +144,26 @@ class VisitedStates(StatesOrOther):
                 self.states.append(VisitedState(**vars(state)))
         return n_steps
 
+    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
+        self.other.after_episode(group, episode, info)
+
     def reset(self) -> None:
-        super().reset()
+        self.other.reset()
         self.states.clear()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"states": self.states, "other": self.other.state_dict()}
 
-@dataclass(frozen=True, eq=False)
-class CutEpisode(SnapshotStart):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.states = state["states"]
+        self.other.load_state_dict(state["other"])
+
+
+def make_sampler(start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None) -> StartSampler:
     """
-    The state in which a piece of an episode was cut at the horizon.
-
-    :param n_played: Number of steps of all its pieces so far
-    """
-
-    n_played: int = 0
-
-
-class ContinuedEpisodes(StatesOrOther):
-    """
-    Continues episodes that were cut at the horizon, and draws the starts of new episodes from another sampler.
-
-    Of each group, the first member's episode is continued. Picking the member by how it ended would overrepresent episodes
-    that have not failed.
-
-    :param other: Sampler of the starts of new episodes
-    """
-
-    def __init__(self, other: StartSampler):
-        super().__init__(other)
-        self.unfinished: list[CutEpisode] = []
-
-    def __call__(self, rng: np.random.Generator) -> Start:
-        if self.unfinished and rng.random() * N_UNFINISHED < len(self.unfinished):
-            return self.unfinished.pop(rng.integers(len(self.unfinished)))
-        return self.other(rng)
-
-    def after_episode(self, group: Group, episode: Episode, info: dict[str, Any]) -> None:
-        super().after_episode(group, episode, info)
-        cut_at: SnapshotStart | None = info.get("group_cut_at")
-        if cut_at is None:
-            return
-        n_played = episode.length + (group.start.n_played if isinstance(group.start, CutEpisode) else 0)
-        if n_played <= MAX_EPISODE_LENGTH:
-            self.unfinished.append(CutEpisode(**vars(cut_at), n_played=n_played))
-        else:
-            warn_user(f"An episode has not ended after {n_played} steps: no group goes on from there.")
-
-    def reset(self) -> None:
-        super().reset()
-        self.unfinished.clear()
-
-
-def make_sampler(
-    start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None, vine_share: float, horizon: int | None
-) -> StartSampler:
-    """
-    :param start_sampler: Sampler of the starts of new episodes, ``None`` for fresh seeds
-    :param vine_share: Share of the groups that start in visited states
-    :param horizon: Number of steps after which episodes are cut, ``None`` for whole episodes
+    :param start_sampler: Sampler of the starts, or a function that draws one; ``None`` for fresh seeds
     :return: The sampler used for training
     """
-    sampler: StartSampler
     if start_sampler is None:
-        sampler = RandomSeeds()
-    else:
-        sampler = start_sampler if isinstance(start_sampler, StartSampler) else FunctionStarts(start_sampler)
-    if vine_share > 0.0:
-        sampler = VisitedStates(vine_share, sampler)
-    if horizon is not None:
-        sampler = ContinuedEpisodes(sampler)
-    return sampler
+        return RandomSeeds()
+    return start_sampler if isinstance(start_sampler, StartSampler) else FunctionStarts(start_sampler)

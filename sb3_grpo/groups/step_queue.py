@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.groups.group import Group, live_groups, metrics
+from sb3_grpo.groups.group import Group, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 
 
@@ -57,14 +57,14 @@ class StepQueue(GroupQueue):
 
     def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
         group, episode = self._members[ticket]
-        episode.is_cut = "group_cut_at" in info
+        episode.is_cut = "group_cut" in info
         super().end_episode(ticket, length, outcome, truncated, info)
         # A cut episode could have gone on, like one truncated by a time limit. Not every VecEnv gives the terminal
         # observation: see SB3's PPO
         episode.next_observation = info.get("terminal_observation") if truncated or episode.is_cut else None
         if not group.can_be_judged:
             return
-        if live_groups(metrics([group]))[0]:
+        if live_groups(outcomes([group]))[0]:
             self._n_live += 1
         else:
             self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)

@@ -12,7 +12,7 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
-from sb3_grpo.common.arguments import DEFAULT_GAE_LAMBDA, GROUPS_PER_UPDATE, judges_whole_episodes, without_effect
+from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
 from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -26,13 +26,12 @@ from sb3_grpo.common.losses import (
 )
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.common.reference import KLFunction, Reference, adapt_kl_coef_within_bounds, with_reference
+from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import is_safe_model, read_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
-from sb3_grpo.groups.queue import RETURN
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
@@ -67,8 +66,8 @@ class GRPO(OnGroupAlgorithm):
     **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str). If the id is that of an Atari game, the
-        environment is created with :func:`make_atari_group_env`
+    :param env: The environment to learn from (if registered in Gym, can be str: 16 copies are made with
+        :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
     :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
@@ -82,7 +81,6 @@ class GRPO(OnGroupAlgorithm):
 
     **Groups**
 
-    :param n_envs: Number of environment copies to create if ``env`` is the id of a registered environment, 16 by default
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
         continue under the next policy. Requires settings that judge each step on its own, as the defaults do. Copies whose
@@ -91,8 +89,7 @@ class GRPO(OnGroupAlgorithm):
     :param n_groups: Number of whole groups per update, as in the papers, instead of ``n_steps``.
         If neither is given: ``n_steps`` is chosen so that all copies together run 2048 steps, or 2% of all steps so far once
         that is more, up to 8192. If whole episodes are judged (an ``advantage`` other than ``"gae"``, a ``loss_average`` or
-        ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_penalty``, ``horizon``,
-        ``upweight_live=False``), ``n_groups`` is 4
+        ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_range``), ``n_groups`` is 4
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
         With ``n_steps``, the steps of such groups are still trained on but do not count: the rollout is extended, as far as
         ``max_sampling_rounds`` allows
@@ -100,10 +97,6 @@ class GRPO(OnGroupAlgorithm):
         After that, the update uses the live groups collected so far; if there are none, it is skipped. With ``n_steps``, the
         rollout is at most this many times as long. ``None``: no limit (as in the paper), but an error is raised after a
         million steps without a live group
-    :param group_metric: With ``dynamic_sampling``, a group is live if its members differ in this: ``"return"``, the raw
-        outcome, or a key of the info dict of an episode's last step, such as ``"is_success"``
-    :param upweight_live: Average the loss over the live groups. Otherwise, it is scaled by their share of ``n_groups``:
-        the fewer groups are live, the smaller the update.
 
     **Advantages**
 
@@ -119,9 +112,8 @@ class GRPO(OnGroupAlgorithm):
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
         1: the return to go minus the value of the state
     :param leave_one_out: Whether to exclude a member from the mean that it is compared with
-    :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``,
+    :param advantage_scale: Divide advantages by the sample standard deviation of the ``"group"``, of the ``"batch"``,
         or not at all (``"none"``, Dr. GRPO)
-    :param std_ddof: 1 for the sample standard deviation, 0 for the population standard deviation
 
     **Loss**
 
@@ -132,10 +124,10 @@ class GRPO(OnGroupAlgorithm):
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
         of the current progress remaining (from 1 to 0). ``None``: the same as ``clip_range``.
     :param loss_average: Average the loss over the steps of an ``"episode"`` and then over episodes (GRPO), over all
-        steps (``"step"``, DAPO), or divide the sum over an episode by a ``"constant"`` (Dr. GRPO).
+        steps (``"step"``, DAPO), or divide the sum over an episode by a number of steps and average over episodes
+        (``3000.0``, Dr. GRPO).
         ``"auto"``: ``"step"`` if each step is judged on its own (``advantage="gae"`` and ``ratio_level="step"``),
         otherwise ``"episode"``. Or a function that weights the steps, called like :func:`step_weights`
-    :param constant_length: The divisor for ``loss_average="constant"``, in steps
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter needs
         much smaller clip ranges (3e-4 in the paper).
 
@@ -148,8 +140,6 @@ class GRPO(OnGroupAlgorithm):
         its own gradient. ``"k1_in_reward"``: subtracted from the reward of each step instead of added to the loss (PPO for
         language models, RLOO), see :func:`kl_penalised_rewards`.
         Or a function of the (M,) log probabilities under the policy and under the reference
-    :param kl_target: Adapt ``kl_coef`` after each update: it is doubled if the KL divergence from the reference
-        exceeds 3/2 of this target, and halved if it is below 2/3 of it
     :param ref_update_interval: Replace the reference by the current policy every this many updates (ProRL, but without
         resetting the optimizer). ``None``: never
 
@@ -157,26 +147,17 @@ class GRPO(OnGroupAlgorithm):
 
     :param overlong_filter: Exclude episodes truncated by a time limit from the loss (DAPO). For tasks where a truncated
         episode is uninformative, not for those where lasting until the limit is success.
-    :param overlong_penalty: Coefficient of DAPO's soft punishment (eq. 13, between 0 and -1), which is added to the last
-        reward of long episodes. In units of the reward, after ``VecNormalize`` if it is used
-    :param overlong_max_length: Episode length at which the full penalty is reached, in steps (L_max)
-    :param overlong_cache_length: The penalty grows linearly over this many steps below ``overlong_max_length`` (L_cache)
+    :param overlong_range: Lengths in steps between which DAPO's soft punishment (eq. 13, ``(L_max - L_cache, L_max)``) grows
+        linearly from 0 to its full size. It is added to the last reward of long episodes. ``None``: no punishment
+    :param overlong_penalty: The full size of this punishment, in units of the reward, after ``VecNormalize`` if it is used
 
     **Starts**
 
-    :param common_noise: Whether the environment's noise *after* the start is the same for all members of a group
-        (common random numbers), or independent
     :param unrelated_starts: Opt in to groups whose members do not share a start,
         for environments that cannot start twice in the same state
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
-        :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes.
-        By default, each group starts from a fresh seed.
-    :param vine_share: Share of the groups that start from states recently visited by the policy instead (the vine method of
-        TRPO), for environments whose state can be captured. Their steps count and are trained on like all others.
-    :param horizon: Play episodes in pieces of this many steps: all members of a group are cut there, and a later group
-        continues from where the first member was cut, for environments whose state can be captured. Meant for long episodes
-        with rewards throughout: returns end with the piece, so use at least a few times ``1 / (1 - gamma * gae_lambda)``.
-        ``None``: whole episodes
+        :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes, such
+        as :class:`VisitedStates`. By default, each group starts from a fresh seed.
     :param step_timeout: Maximum number of seconds that a step of the environments may take. After that, training ends with
         an error that names the copy. ``None``: 600 if the copies run in separate processes (``SubprocVecEnv``), no limit
         otherwise
@@ -214,7 +195,6 @@ class GRPO(OnGroupAlgorithm):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-3,
         *,
-        n_envs: int | None = None,
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
@@ -225,12 +205,10 @@ class GRPO(OnGroupAlgorithm):
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
         advantage: str | AdvantageFunction = "auto",
-        gae_lambda: float = DEFAULT_GAE_LAMBDA,
+        gae_lambda: float = 0.95,
         leave_one_out: bool = False,
         advantage_scale: str = "batch",
-        std_ddof: int = 1,
-        loss_average: str | WeightFunction = "auto",
-        constant_length: float | None = None,
+        loss_average: str | float | WeightFunction = "auto",
         ratio_level: str = "step",
         policy_loss: str | PolicyLoss = "clip",
         ent_coef: float = 0.0,
@@ -238,21 +216,14 @@ class GRPO(OnGroupAlgorithm):
         target_kl: float | None = None,
         kl_coef: float = 0.0,
         kl_estimator: str | KLFunction = "exact",
-        kl_target: float | None = None,
         ref_update_interval: int | None = None,
         dynamic_sampling: bool = False,
-        max_sampling_rounds: int | None = 1,
-        group_metric: str = RETURN,
-        upweight_live: bool = True,
+        max_sampling_rounds: int | None = 4,
         overlong_filter: bool = False,
-        overlong_penalty: float = 0.0,
-        overlong_max_length: int | None = None,
-        overlong_cache_length: int | None = None,
-        common_noise: bool = True,
+        overlong_range: tuple[int, int] | None = None,
+        overlong_penalty: float = 1.0,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
-        vine_share: float = 0.0,
-        horizon: int | None = None,
         step_timeout: float | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
@@ -268,7 +239,6 @@ class GRPO(OnGroupAlgorithm):
             policy,
             env,
             learning_rate=learning_rate,
-            n_envs=n_envs,
             group_size=group_size,
             n_steps=n_steps,
             n_groups=n_groups,
@@ -278,12 +248,8 @@ class GRPO(OnGroupAlgorithm):
             max_grad_norm=max_grad_norm,
             dynamic_sampling=dynamic_sampling,
             max_sampling_rounds=max_sampling_rounds,
-            group_metric=group_metric,
-            common_noise=common_noise,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
-            vine_share=vine_share,
-            horizon=horizon,
             step_timeout=step_timeout,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
@@ -303,21 +269,16 @@ class GRPO(OnGroupAlgorithm):
         self.gae_lambda = gae_lambda
         self.leave_one_out = leave_one_out
         self.advantage_scale = advantage_scale
-        self.std_ddof = std_ddof
         self.loss_average = loss_average
-        self.constant_length = constant_length
         self.ratio_level = ratio_level
         self.policy_loss = policy_loss
         self.kl_coef = kl_coef
         self.kl_estimator = kl_estimator
-        self.kl_target = kl_target
         self.ref_update_interval = ref_update_interval
         self.target_kl = target_kl
-        self.upweight_live = upweight_live
         self.overlong_filter = overlong_filter
+        self.overlong_range = overlong_range
         self.overlong_penalty = overlong_penalty
-        self.overlong_max_length = overlong_max_length
-        self.overlong_cache_length = overlong_cache_length
         self.reference: Reference | None = None
         self._n_reference_updates = 0
         self._warned_skip = self._warned_refused = False
@@ -330,8 +291,6 @@ class GRPO(OnGroupAlgorithm):
             if self.default_policy_kwargs and not self.policy.observation_norm.keys:
                 self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
             self._warn_of_images()
-            for message in without_effect(self):
-                warn_user(message)
 
     def _choose_arguments(self) -> None:
         if self.advantage == "auto":
@@ -351,8 +310,6 @@ class GRPO(OnGroupAlgorithm):
         return max(1, STEPS_PER_UPDATE // self.n_envs)
 
     def _setup_model(self) -> None:
-        if self.n_groups is not None and self.n_steps == 0:
-            self.n_steps = None  # saved by a version that only had whole groups
         super()._setup_model()
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
@@ -440,7 +397,7 @@ class GRPO(OnGroupAlgorithm):
         stats = [each | in_reward for each in stats]
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
-        self._update_reference(stats[-1])
+        self._update_reference()
 
     def _penalise_rewards(self, batch: GroupBatch) -> th.Tensor:
         """
@@ -531,9 +488,8 @@ class GRPO(OnGroupAlgorithm):
         """
         # Rewards r_{i,t} of member i. DAPO eq. 13 lowers the last reward of long episodes
         rewards = batch.rewards
-        if self.overlong_penalty > 0.0:
-            assert self.overlong_max_length is not None and self.overlong_cache_length is not None
-            penalty = soft_overlong_penalty(batch.lengths, self.overlong_max_length, self.overlong_cache_length)
+        if self.overlong_range is not None:
+            penalty = soft_overlong_penalty(batch.lengths, *self.overlong_range)
             last_step = batch.lengths[..., None] - 1
             rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
         gamma = self.gamma
@@ -542,7 +498,7 @@ class GRPO(OnGroupAlgorithm):
             # There is no critic: V is a regression on the states
             explained: float | None
             if self.n_steps is None:
-                rewards, explained = residuals_of_groups(self.policy, batch, rewards, gamma, self.horizon is None)
+                rewards, explained = residuals_of_groups(self.policy, batch, rewards, gamma)
             else:
                 rewards, explained = residuals_of_steps(self.policy, self.value_regression, batch, rewards, gamma)
             if explained is not None:
@@ -556,7 +512,6 @@ class GRPO(OnGroupAlgorithm):
             gamma=gamma,
             leave_one_out=self.leave_one_out,
             scale=self.advantage_scale,
-            ddof=self.std_ddof,
         )
         return batch.flatten(advantages).float()
 
@@ -569,11 +524,7 @@ class GRPO(OnGroupAlgorithm):
         kept = th.ones_like(batch.episode, dtype=th.bool)
         if self.overlong_filter:
             kept = ~batch.truncated.flatten()[batch.episode]
-        weights = step_weights(batch.episode, n_episodes, self.loss_average, kept, self.constant_length)
-        if not self.upweight_live:
-            assert self.n_groups is not None
-            weights = weights * (len(batch.lengths) / self.n_groups)
-        return weights, kept.nonzero().squeeze(1)
+        return step_weights(batch.episode, n_episodes, self.loss_average, kept), kept.nonzero().squeeze(1)
 
     def _loss(
         self,
@@ -643,18 +594,11 @@ class GRPO(OnGroupAlgorithm):
             }
         return loss, {key: value.detach() for key, value in stats.items()}
 
-    def _update_reference(self, stats: dict[str, th.Tensor]) -> None:
-        """
-        After an update, adapt the KL coefficient and reset the reference when it is due (ProRL, arXiv:2505.24864).
-
-        :param stats: Statistics of the last epoch
-        """
+    def _update_reference(self) -> None:
+        """After an update, reset the reference when it is due (ProRL, arXiv:2505.24864)."""
         if self.reference is None:
             return
         self._n_reference_updates += 1
-        if self.kl_target is not None:
-            self.kl_coef = adapt_kl_coef_within_bounds(self.kl_coef, stats["kl_ref"].item(), self.kl_target)
-        self.logger.record("train/kl_coef", self.kl_coef)
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self.reference.renew(self.policy)
 
@@ -670,8 +614,6 @@ class GRPO(OnGroupAlgorithm):
             )
         low, high = self._outcome_range
         outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
-        if self.group_metric != RETURN:
-            outcome = f"{self.group_metric!r} (group_metric)"
         return (
             f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same {outcome}. "
             "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "

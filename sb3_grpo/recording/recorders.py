@@ -229,7 +229,7 @@ class GroupRecorder(UpdateRecorder):
         """
         batch = self.batch
         returns = discounted_returns_to_go(batch.rewards, batch.mask, self.model.gamma)[..., 0]
-        means, stds = returns.mean(1), returns.std(1, correction=self.model.std_ddof)
+        means, stds = returns.mean(1), returns.std(1)
         live = batch.pad(self.advantages).any(2).any(1)
         return [
             {"returns": of_group.tolist(), "mean": mean.item(), "std": std.item(), "dead": not is_live}

@@ -19,10 +19,9 @@ from sb3_grpo.utils.plugins import name_of
 MAX_NUMBERS = 16
 # Settings that a reader needs to reproduce the numbers, if the algorithm has them
 SETTINGS = (
-    "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale std_ddof "
+    "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale "
     "leave_one_out loss_average ratio_level policy_loss ent_coef vf_coef max_grad_norm target_kl kl_coef kl_estimator "
-    "gradient_accumulation_steps constant_length upweight_live overlong_filter overlong_penalty overlong_max_length "
-    "overlong_cache_length"
+    "gradient_accumulation_steps overlong_filter overlong_range overlong_penalty"
 ).split()
 
 

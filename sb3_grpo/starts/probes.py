@@ -31,8 +31,8 @@ Trace: TypeAlias = list[Any]
 
 _ADVICE = (
     "Something that the environment depends on is not restored: a quantity that get_state() leaves out or set_state(state) "
-    "does not set, a random generator that no attribute leads to, or a clock. Without snapshots (horizon=None, vine_share=0, "
-    "a start_sampler of seeds) none of it is needed." + SEE_CHECK_STARTS
+    "does not set, a random generator that no attribute leads to, or a clock. With a start_sampler "
+    "of seeds, none of it is needed." + SEE_CHECK_STARTS
 )
 
 

@@ -45,8 +45,6 @@ class QueuedStart(NamedTuple):
     :param ticket: number chosen by the caller to identify the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
-    :param horizon: the episode is cut after this many steps if it has not ended before
-    :param goes_on: whether to capture the state in which it is cut
     :param group: number of the episode's group
     :param member: number of the episode within the group
     :param probe: what to play from the start before the episode begins, to check that it is the same in all copies
@@ -55,8 +53,6 @@ class QueuedStart(NamedTuple):
     ticket: int
     start: Start
     noise_seed: int | None = None
-    horizon: int | None = None
-    goes_on: bool = False
     group: int | None = None
     member: int | None = None
     probe: Probe | None = None
@@ -112,8 +108,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     If an episode began from a queued start, the info returned by ``reset`` contains its ticket as ``info["group_start"]``
     and, if known, the numbers of its group and of the member (from 0) as ``info["group"]`` and ``info["group_member"]``.
     ``first_observation`` is a copy of its first observation, ``start_trace`` is the trace of the last probe.
-    If the episode is cut, at its horizon or by ``cut_after``, the info of its last step contains ``info["group_cut_at"]``: a
-    start from which it can continue, or None if it does not.
+    If the episode is cut by ``cut_after``, the info of its last step contains ``info["group_cut"]``.
 
     :param env: the environment with all its other wrappers
     """
@@ -131,8 +126,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._noise_seed: int | None = None
         self._actions: list[Any] = []
         self._steps_left: int | None = None
-        self._goes_on = False
-        self._horizon: int | None = None
         self._ordinary_seeds = OrdinarySeeds()
         self._continued = False
         self._is_new = True
@@ -163,21 +156,19 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def clear_starts(self) -> None:
         """
-        Drop all queued starts. The current episode continues to its end or cut, followed by ordinary ones: whole, with their
-        own seeds.
+        Drop all queued starts. The current episode continues to its end or cut, followed by ordinary ones with their own
+        seeds.
         """
         self.queue.clear()
-        self._horizon = None
         self._ordinary_seeds.draw_from_now_on()
 
     def cut_after(self, n_steps: int) -> None:
         """
-        Cut the current episode, as at a horizon. The next ones are whole again.
+        Cut the current episode, as at a time limit. The next ones are whole again.
 
         :param n_steps: maximum number of steps it has left, at least 1
         """
-        self._steps_left = n_steps if self._steps_left is None else min(n_steps, self._steps_left)
-        self._goes_on = False
+        self._steps_left = n_steps
 
     def capture_start(self) -> SnapshotStart:
         """
@@ -240,15 +231,14 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """
         :param action: the action
-        :return: the result of the wrapped environment, also truncated at the horizon
+        :return: the result of the wrapped environment, also truncated where the episode is cut
         """
         self._last = result = self.env.step(action)
         if self._steps_left is not None:
             self._steps_left -= 1
             if self._steps_left == 0 and not (result[2] or result[3]):
-                cut_at = self.capture_start() if self._goes_on else None
                 observation, reward, _, _, info = result
-                self._last = result = (observation, reward, False, True, {**info, "group_cut_at": cut_at})
+                self._last = result = (observation, reward, False, True, {**info, "group_cut": True})
         if result[2] or result[3]:
             # A DummyVecEnv passes it on after the next reset, which may write into the same array
             self._last = result = (copy.deepcopy(result[0]), *result[1:])
@@ -257,9 +247,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """
         Begin from the next queued start, or reset the wrapped environment if there is none.
-
-        If all queued starts are taken, the ordinary episode has the horizon of the last start, so that other copies need not
-        wait for its end.
 
         :param seed: seed for the ordinary reset
         :param options: options for the ordinary reset
@@ -274,7 +261,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             observation, info = self._begin_queued(self.queue.popleft())
         else:
             seed = self._ordinary_seeds.ordinary(seed)
-            self._steps_left, self._goes_on = self._horizon, False
             if self._recorded:
                 self._record_ordinary_reset(seed, options)
             observation, info = self.env.reset(**reset_arguments(seed, options))
@@ -300,8 +286,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._record_origin(queued.start, queued.noise_seed)
         self.current_ticket = queued.ticket
-        self._steps_left = self._horizon = queued.horizon
-        self._goes_on = queued.goes_on
         self.first_observation = copy.deepcopy(observation)
         return observation, queued.add_names(info)
 
@@ -433,7 +417,7 @@ def make_group_env(
     :param wrapper_class: wrapper class, or function that wraps, applied between Monitor and StartQueue
     :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, rendering is only possible
         if they include ``render_mode``
-    :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``

@@ -17,10 +17,6 @@ from sb3_grpo.utils.plugins import import_plugin, name_of
 _HIGHEST = 2**31 - 1
 
 
-# Values that are used as truth values elsewhere
-_FLAGS: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
-
-
 def short_repr(value: Any) -> str:
     """
     :param value: Any value
@@ -177,9 +173,31 @@ class Flag(Kind):
     def check(self, name: str, value: Any) -> bool:
         if isinstance(value, bool | np.bool_):
             return bool(value)
-        meant = _FLAGS.get(str(value).lower()) if isinstance(value, str | int) else None
-        advice = "" if meant is None else f": write {name}={meant}"
+        meant = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+        advice = f": write {name}={meant}" if meant is not None and isinstance(value, str | int) else ""
         raise ValueError(f"{name} must be True or False, got {_shown(value)}{advice}.")
+
+
+@dataclass(frozen=True)
+class Pair(Kind):
+    """
+    Two whole numbers, the first one smaller, or ``None``.
+
+    :param none: Meaning of ``None``
+    """
+
+    none: str
+
+    def check(self, name: str, value: Any) -> tuple[int, int] | None:
+        if value is None:
+            return None
+        is_pair = isinstance(value, tuple | list) and len(value) == 2
+        if not is_pair or not all(isinstance(each, Integral) and not isinstance(each, bool) for each in value):
+            raise ValueError(f"{name} must be a pair of whole numbers, or None for {self.none}, got {_shown(value)}.")
+        low, high = (int(each) for each in value)
+        if not 0 <= low < high:
+            raise ValueError(f"{name} must be a pair of numbers from 0 on, the first one smaller, got ({low}, {high}).")
+        return low, high
 
 
 def _check_function(name: str, function: Callable[..., Any], call: str) -> None:
@@ -212,19 +230,23 @@ class Choice(Kind):
 
     :param names: The names
     :param call: Arguments of a function that can be used instead, if allowed. It can also be written as ``"module.function"``
+    :param number: A number that can be used instead, if allowed
     """
 
     names: tuple[str, ...]
     call: str | None = None
+    number: Number | None = None
 
     def check(self, name: str, value: Any) -> Any:
+        if self.number is not None and isinstance(value, Real):
+            return self.number.check(name, value)
         if self.call is not None:
             value = import_plugin(value)
             if callable(value):
                 _check_function(name, value, self.call)
                 return value
         if not isinstance(value, str) or value not in self.names:
-            known = f"{', '.join(self.names)}{', or a function' if self.call else ''}"
+            known = ", ".join(self.names) + ", or a number" * (self.number is not None) + ", or a function" * bool(self.call)
             close = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
             meant = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"Unknown {name}={short_repr(value)}, must be one of {known}.{meant}")

@@ -37,7 +37,7 @@ from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
 # Arguments of the model. The other values of an entry are for the environments
-_ARGUMENTS = ARGUMENTS.keys() - {"n_envs"} | {"preset"}
+_ARGUMENTS = ARGUMENTS.keys() | {"preset"}
 # These may be written as text: lin_0.001
 _SCHEDULES = ("learning_rate", "clip_range", "clip_range_high", "clip_range_vf", "delta_std")
 # Seed of the clip's episodes, far from the training seeds
@@ -378,7 +378,6 @@ class GroupExperimentManager(ExperimentManager):
         """
         # For the search space; the worker, so that other workers can see whether this one is still alive
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
-        trial.set_user_attr("horizon", self._hyperparams.get("horizon"))
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
         trial.set_user_attr("worker", this_worker())
         give_up_orphans(trial.study)

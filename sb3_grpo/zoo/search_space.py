@@ -25,7 +25,7 @@ _PER_STEP = {"loss_average": "step", "overlong_filter": False}
 def needs_whole_groups(entry: dict[str, Any]) -> bool:
     """
     :param entry: hyperparameters that are not searched
-    :return: whether one of them, such as ``horizon``, works only with ``n_groups``
+    :return: whether one of them, such as ``ratio_level``, works only with ``n_groups``
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(GRPO).parameters.items()}
     return judges_whole_episodes(SimpleNamespace(**(defaults | entry | _PER_STEP | {"advantage": "gae"}))) is not None
@@ -146,7 +146,7 @@ def sample_dapo_params(trial: optuna.Trial, n_actions: int, n_envs: int, additio
     :return: keyword arguments of DAPO
     """
     drawn = _suggest(trial) | {"max_sampling_rounds": trial.suggest_categorical("max_sampling_rounds", [1, 2, 4, 8])}
-    # Updates of n_steps and horizons use pieces of episodes, which no time limit truncates
-    if not _takes_steps(drawn) and trial.user_attrs.get("horizon") is None:
+    # Updates of n_steps use pieces of episodes, which no time limit truncates
+    if not _takes_steps(drawn):
         drawn["overlong_filter"] = trial.suggest_categorical("overlong_filter", [False, True])
     return _with_schedule(trial, convert_params(drawn))

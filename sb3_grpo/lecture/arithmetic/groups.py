@@ -1,7 +1,7 @@
 """Groups: advantages, dead groups, and the noise of the mean over a few members."""
 
+import math
 from collections.abc import Sequence
-from math import comb, sqrt
 from typing import Any
 
 import torch as th
@@ -23,11 +23,11 @@ def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float)
     """
     table = th.tensor(rewards, dtype=th.float64).reshape(-1, size, 1)
     mask = th.ones_like(table, dtype=th.bool)
-    return (
-        group_advantages(table, mask, kind="outcome", leave_one_out=bool(leave_one_out), scale=SCALES[scale], ddof=int(ddof))
-        .flatten()
-        .tolist()
-    )
+    by_sample = group_advantages(table, mask, kind="outcome", leave_one_out=bool(leave_one_out), scale=SCALES[scale])
+    # The package divides by the sample standard deviation, of the group or of all groups
+    counted = {"group": size, "batch": len(rewards), "none": math.inf}[SCALES[scale]]
+    of_population = 1.0 if ddof or counted == math.inf else math.sqrt(counted / (counted - 1))
+    return (of_population * by_sample).flatten().tolist()
 
 
 def live(size: int, *rewards: float) -> list[float]:
@@ -47,10 +47,10 @@ def group_noise(success: float, size: int) -> tuple[float, float]:
     """
     counts = range(size + 1)
     table = th.tensor([[float(member < count) for member in range(size)] for count in counts], dtype=th.float64)
-    chances = [comb(size, count) * success**count * (1.0 - success) ** (size - count) for count in counts]
+    chances = [math.comb(size, count) * success**count * (1.0 - success) ** (size - count) for count in counts]
     probability = th.tensor(chances, dtype=th.float64)
     variance = (probability * (table.mean(1) - success).square()).sum()
-    return sqrt(variance.item()), probability[~live_groups(table)].sum().item()
+    return math.sqrt(variance.item()), probability[~live_groups(table)].sum().item()
 
 
 def advantages(rewards: Sequence[float], ddof: int = 1, scale: str = "group", leave_one_out: bool = False) -> list[float]:

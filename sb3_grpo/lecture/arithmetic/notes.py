@@ -10,9 +10,9 @@ import torch as th
 from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.common.advantages import group_advantages
 from sb3_grpo.common.losses import step_weights
 from sb3_grpo.groups.group import live_groups
+from sb3_grpo.lecture.arithmetic.groups import advantages
 from sb3_grpo.lecture.golden import Grid
 
 CAPITALS = {"Sydney": 2.0, "Canberra": 10.0, "Melbourne": 3.0}
@@ -24,8 +24,7 @@ def relative(outcomes: Sequence[float], ddof: int = 1) -> list[float]:
     :param ddof: 1 for the sample and 0 for the population standard deviation
     :return: (R - mean) / std of each member
     """
-    rewards = th.tensor(outcomes, dtype=th.float64)[None, :, None]
-    return group_advantages(rewards, th.ones_like(rewards, dtype=th.bool), ddof=ddof)[0, :, 0].tolist()
+    return advantages(outcomes, ddof)
 
 
 def is_live(outcomes: Sequence[float]) -> bool:

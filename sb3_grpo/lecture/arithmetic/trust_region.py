@@ -12,7 +12,7 @@ import torch as th
 from stable_baselines3.common.distributions import CategoricalDistribution
 
 from sb3_grpo.common.baselines import td_residuals
-from sb3_grpo.common.kl import adapt_kl_coef, exact_kl
+from sb3_grpo.common.kl import exact_kl
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.lecture.golden import Grid, axis
 
@@ -257,12 +257,17 @@ def updates(theta: Point, step: Any, n: int) -> Point:
 
 def adapted(kl: float, kl_target: float = 0.01, kl_coef: float = 0.04) -> float:
     """
+    Adaptive coefficient of the KL penalty (arXiv:1707.06347, sec. 4): doubled where the KL is too large, halved where it is
+    too small.
+
     :param kl: KL measured after an update
     :param kl_target: Target KL
     :param kl_coef: Coefficient of the penalty before
     :return: Coefficient of the penalty afterwards
     """
-    return adapt_kl_coef(kl_coef, kl, kl_target)
+    if kl > 1.5 * kl_target:
+        return 2.0 * kl_coef
+    return 0.5 * kl_coef if kl < kl_target / 1.5 else kl_coef
 
 
 _AT = (-5.0, -2.5, -1.5, -0.4, 0.5, 1.0, 2.5, 5.0)

@@ -9,10 +9,13 @@ from sb3_grpo.common.losses import LOSS_WEIGHTS, step_weights
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.lecture.golden import Grid
 
+# Dr. GRPO's average is given by its constant
+AVERAGES = (*LOSS_WEIGHTS, "constant")
+
 
 def loss_weights(mode: int, constant_length: float, limit: float, *lengths: float) -> list[float]:
     """
-    :param mode: Index of the average in ``LOSS_WEIGHTS``
+    :param mode: Index of the average in ``AVERAGES``
     :param constant_length: Constant by which Dr. GRPO divides the sum over an episode
     :param limit: Longer episodes are left out
     :param lengths: Lengths of the episodes, in steps
@@ -21,7 +24,8 @@ def loss_weights(mode: int, constant_length: float, limit: float, *lengths: floa
     n_steps = th.tensor(lengths, dtype=th.long)
     episode = th.repeat_interleave(th.arange(len(lengths)), n_steps)
     kept = (n_steps <= limit)[episode]
-    weights = step_weights(episode, len(lengths), LOSS_WEIGHTS[mode], kept, constant_length)
+    average = float(constant_length) if AVERAGES[mode] == "constant" else AVERAGES[mode]
+    weights = step_weights(episode, len(lengths), average, kept)
     return weights[n_steps.cumsum(0) - 1].double().tolist()
 
 
@@ -33,18 +37,18 @@ def overlong(length: float, max_length: float, cache_length: float) -> list[floa
     :return: The soft overlong punishment
     """
     lengths = th.tensor([length], dtype=th.float64)
-    return soft_overlong_penalty(lengths, int(max_length), int(cache_length)).tolist()
+    return soft_overlong_penalty(lengths, int(max_length - cache_length), int(max_length)).tolist()
 
 
 def step_weight(mode: str, lengths: Sequence[int], episode: int = 0, constant_length: float = 10.0) -> float:
     """
-    :param mode: One of ``LOSS_WEIGHTS``
+    :param mode: One of ``AVERAGES``
     :param lengths: Lengths of the episodes, in steps
     :param episode: Index of an episode
     :param constant_length: Constant by which Dr. GRPO divides the sum over an episode
     :return: The weight of one of its steps
     """
-    return loss_weights(LOSS_WEIGHTS.index(mode), constant_length, max(lengths), *lengths)[episode]
+    return loss_weights(AVERAGES.index(mode), constant_length, max(lengths), *lengths)[episode]
 
 
 def penalty(length: float, max_length: int = 20480, cache_length: int = 4096) -> float:
