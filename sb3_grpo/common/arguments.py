@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
 from sb3_grpo.common.reference import NAMES as KL_ESTIMATORS
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.start_queue import MAX_SEED
-from sb3_grpo.utils.parameters import Choice, Flag, Function, Keywords, Kind, Number, Pair, Text, Whole, short_repr
+from sb3_grpo.utils.parameters import Choice, Flag, Function, Instance, Kind, Number, Pair, Whole, short_repr
 from sb3_grpo.utils.plugins import name_of
 
 # Default number of groups per update, if whole groups are needed
@@ -37,6 +38,8 @@ class Device(Kind):
             ) from error
         return value
 
+
+KEYWORDS = Instance(dict, "a dictionary of keyword arguments, such as dict(net_arch=[64, 64])", none="no arguments")
 
 # Allowed values of each argument
 ARGUMENTS: dict[str, Kind] = {
@@ -82,8 +85,8 @@ ARGUMENTS: dict[str, Kind] = {
     "use_sde": Flag(),
     "sde_sample_freq": Whole(low=-1),
     "stats_window_size": Whole(),
-    "tensorboard_log": Text(none="no logging", path=True),
-    "policy_kwargs": Keywords(),
+    "tensorboard_log": Instance((str, os.PathLike), "a path", none="no logging"),
+    "policy_kwargs": KEYWORDS,
     "verbose": Whole(low=0, flag=True),
     "seed": Whole(0, MAX_SEED, none="no seed"),
     "device": Device(),

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 _ROWS_AT_A_TIME = 512
 
 
-def residuals_of_groups(
-    policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float
-) -> tuple[th.Tensor, float]:
+def residuals_of_groups(policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float) -> tuple[th.Tensor, float]:
     """
     Residuals of whole groups, with values that :func:`regression_values` fits to the returns of this update alone.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sb3_grpo.console import UsageError
-from sb3_grpo.utils.parameters import Choice, Kind, Number, Text, Whole, short_repr
+from sb3_grpo.utils.parameters import Choice, Instance, Kind, Number, Whole, short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ ENV_ID = Name(r"([\w.:-]{1,100}/)?[\w.:-]{1,100}", "the id of an environment, su
 _EXPERIMENT = {
     "name": str,
     "envs": [ENV_ID],
-    "variants": [{"name": VARIANT_NAME, "algo": Text(), "hyperparams": dict}],
+    "variants": [{"name": VARIANT_NAME, "algo": Instance(str, "a string"), "hyperparams": dict}],
     "seeds": [Whole(0, MAX_SEED)],
     "timesteps": {"*": Whole(high=MAX_TIMESTEPS)},
     "n_evaluations": Whole(high=MAX_EVALUATIONS),

@@ -210,9 +210,7 @@ class GroupCollector:
             return
         reason = self.env.env_method("why_not_captured", indices=0)[0]
         if reason is not None:
-            raise StartNotSupportedError(
-                f"{reason} With a start_sampler of seeds, it need not be captured."
-            )
+            raise StartNotSupportedError(f"{reason} With a start_sampler of seeds, it need not be captured.")
 
     def begin_rollout(self, n_steps: int | None) -> None:
         """

@@ -71,32 +71,27 @@ class Number(Kind):
         if value is None and self.none is not None:
             return None
         if self.schedule and callable(value):
-            return self._check_schedule(name, value)
+            self._check_schedule(name, value)
+            return value
         if not self._is_number(value):
-            others = [text for text, is_there in (("a function", self.schedule), ("None", self.none is not None)) if is_there]
-            wanted = " or ".join([self._noun(), *others])
+            wanted = self._noun() + " or a function" * self.schedule + " or None" * (self.none is not None)
             raise ValueError(f"{name} must be {wanted}, got {_shown(value)}{self._advice(name, value)}.")
-        value = self._plain(value)
         if not self.low <= value <= self.high or (self.positive and value <= 0.0):
             none = f", or None for {self.none}" if self.none else ""
             why = f": {self.why}" if self.why else ""
             raise ValueError(f"{name} must {self._bounds()}{none}, got {short_repr(value)}{why}.")
-        return value
+        return value if type(value) in (bool, int, float) else int(value) if isinstance(value, Integral) else float(value)
 
-    def _check_schedule(self, name: str, schedule: Callable[[float], Any]) -> Callable[[float], Any]:
+    def _check_schedule(self, name: str, schedule: Callable[[float], Any]) -> None:
         for progress in (1.0, 0.0):
             called = f"{name}({progress})"
             try:
                 value = schedule(progress)
             except Exception as error:
-                what = f"{type(error).__name__}: {error}"
-                raise ValueError(
-                    f"{name} is called with the progress remaining, from 1 to 0. {called} raised {what}"
-                ) from error
-            if isinstance(value, np.ndarray) and value.ndim == 0:
-                value = value.item()
+                raised = f"{called} raised {type(error).__name__}: {error}"
+                raise ValueError(f"{name} is called with the progress remaining, from 1 to 0. {raised}") from error
+            value = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
             Number(self.low, self.high, self.positive, self.limit).check(called, value)
-        return schedule
 
     def _is_number(self, value: Any) -> bool:
         if not isinstance(value, Real) or isinstance(value, bool):
@@ -105,9 +100,6 @@ class Number(Kind):
             return math.isfinite(value) or (self.limit and value == math.inf)
         except OverflowError:
             return False
-
-    def _plain(self, value: Any) -> float:
-        return value if type(value) in (int, float) else float(value)
 
     def _noun(self) -> str:
         return "a number" if self.limit else "a finite number"
@@ -124,13 +116,13 @@ class Number(Kind):
         if isinstance(value, bool | np.bool_) or not isinstance(value, Real | str):
             return ""
         try:
-            meant = self._plain_text(float(value))
+            meant = float(value)
+            return f": write {name}={int(meant) if isinstance(self, Whole) else meant}" if self._is_meant(meant) else ""
         except (ValueError, OverflowError):
             return ""
-        return f": write {name}={meant}" if meant else ""
 
-    def _plain_text(self, meant: float) -> str:
-        return str(meant) if math.isfinite(meant) else ""
+    def _is_meant(self, value: float) -> bool:
+        return math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -148,22 +140,19 @@ class Whole(Number):
     def _is_number(self, value: Any) -> bool:
         return isinstance(value, Integral) and (self.flag or not isinstance(value, bool))
 
-    def _plain(self, value: Any) -> int:
-        return value if type(value) is bool else int(value)
-
     def _noun(self) -> str:
         return "a whole number"
 
     def _bounds(self) -> str:
         return f"be at least {self.low}" if self.high == _HIGHEST else f"be between {self.low} and {self.high}"
 
+    def _is_meant(self, value: float) -> bool:
+        return value.is_integer()
+
     def check(self, name: str, value: Any) -> Any:
         if self._is_number(value) and value > _HIGHEST >= self.high:
             raise ValueError(f"{name} must be at most {self.high}, got {short_repr(value)}.")
         return super().check(name, value)
-
-    def _plain_text(self, meant: float) -> str:
-        return str(int(meant)) if math.isfinite(meant) and meant.is_integer() else ""
 
 
 @dataclass(frozen=True)
@@ -181,7 +170,7 @@ class Flag(Kind):
 @dataclass(frozen=True)
 class Pair(Kind):
     """
-    Two whole numbers, the first one smaller, or ``None``.
+    Two whole numbers from 0 on, the first one smaller, or ``None``.
 
     :param none: Meaning of ``None``
     """
@@ -191,12 +180,11 @@ class Pair(Kind):
     def check(self, name: str, value: Any) -> tuple[int, int] | None:
         if value is None:
             return None
-        is_pair = isinstance(value, tuple | list) and len(value) == 2
-        if not is_pair or not all(isinstance(each, Integral) and not isinstance(each, bool) for each in value):
-            raise ValueError(f"{name} must be a pair of whole numbers, or None for {self.none}, got {_shown(value)}.")
-        low, high = (int(each) for each in value)
-        if not 0 <= low < high:
-            raise ValueError(f"{name} must be a pair of numbers from 0 on, the first one smaller, got ({low}, {high}).")
+        if not isinstance(value, tuple | list) or len(value) != 2:
+            raise ValueError(f"{name} must be a pair of numbers, or None for {self.none}, got {_shown(value)}.")
+        low, high = (Whole(0).check(f"{name}[{place}]", each) for place, each in enumerate(value))
+        if low >= high:
+            raise ValueError(f"{name} must be a pair of numbers, the first one smaller, got ({low}, {high}).")
         return low, high
 
 
@@ -276,37 +264,23 @@ class Function(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Instance(Kind):
     """
-    A string.
+    An object of certain classes, not empty if it is a string.
 
+    :param classes: The classes
+    :param wanted: Description of the object
     :param none: Meaning of ``None``, if it is allowed
-    :param path: Whether it may be a path
     """
 
+    classes: type | tuple[type, ...]
+    wanted: str
     none: str | None = None
-    path: bool = False
 
-    def check(self, name: str, value: Any) -> str | None:
+    def check(self, name: str, value: Any) -> Any:
         if value is None and self.none is not None:
             return None
-        if self.path and isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if not isinstance(value, str) or not value or "\0" in value:
+        if not isinstance(value, self.classes) or value == "":
             none = f", or None for {self.none}" if self.none else ""
-            wanted = "a path" if self.path else "a string"
-            raise ValueError(f"{name} must be {wanted}{none}, got {_shown(value)}.")
-        return str(value)
-
-
-@dataclass(frozen=True)
-class Keywords(Kind):
-    """A dictionary of keyword arguments, or ``None``."""
-
-    def check(self, name: str, value: Any) -> dict[str, Any] | None:
-        if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
-            raise ValueError(
-                f"{name} must be a dictionary of keyword arguments, such as {name}=dict(net_arch=[64, 64]), or None, got "
-                f"{_shown(value)}."
-            )
-        return value
+            raise ValueError(f"{name} must be {self.wanted}{none}, got {_shown(value)}.")
+        return os.fspath(value) if isinstance(value, os.PathLike) else value

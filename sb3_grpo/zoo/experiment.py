@@ -22,13 +22,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo import TrainingCheckpoint, presets
 from sb3_grpo.clips.recording import leave_clip
-from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.common.arguments import ARGUMENTS, KEYWORDS
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import UsageError, say
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
-from sb3_grpo.utils.parameters import Keywords, Number, Whole
+from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.zoo.going_on import CHECKPOINTS, best_model_of, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
 from sb3_grpo.zoo.search_space import needs_whole_groups
@@ -225,7 +225,7 @@ class GroupExperimentManager(ExperimentManager):
             # YAML reads 1e5 as a string
             Number(1).check("n_timesteps", hyperparams["n_timesteps"])
             Whole().check("n_envs", hyperparams.get("n_envs", 1))
-            Keywords().check("env_kwargs", hyperparams.get("env_kwargs"))
+            KEYWORDS.check("env_kwargs", hyperparams.get("env_kwargs"))
         except ValueError as error:
             raise UsageError(f"The entry of {self.algo} for {self.env_name.gym_id}: {error}") from error
         env_kwargs = {**(hyperparams.get("env_kwargs") or self.env_kwargs)}
