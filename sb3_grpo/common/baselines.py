@@ -326,17 +326,11 @@ class ValueRegression:
         """
         :param states: N states
         :return: (N,) their values, in double precision
-        :raises ValueError: before the first fit, or if the remembered weights belong to other features
+        :raises ValueError: before the first fit
         """
         if self._weights is None:
             raise ValueError("There are no values before the first fit.")
-        phi = self._features(states)
-        if phi.shape[1] != len(self._weights):
-            raise ValueError(
-                f"The regression of the checkpoint has {len(self._weights)} features of a state, and this version makes "
-                f"{phi.shape[1]}: the training cannot go on from it. load() its model.zip, and learn() with a new regression."
-            )
-        return _times(phi, self._weights.to(states.numbers.device))
+        return _times(self._features(states), self._weights.to(states.numbers.device))
 
     def _meet(self, states: StateFeatures) -> None:
         """

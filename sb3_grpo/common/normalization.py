@@ -9,14 +9,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
-from sb3_grpo.utils.user_warnings import warn_user
-
 # Same values as in VecNormalize
 CLIP = 10.0
 EPSILON = 1e-8
-# A number that is this large, and this many times as large as other values of its entry, is considered faulty. Its square
-# would dominate the variance from then on, and all other observations would be normalised to 0
-FAULTY, FAULTY_FACTOR = 1e10, 1e4
 
 
 class RunningNorm(nn.Module):
@@ -34,7 +29,6 @@ class RunningNorm(nn.Module):
         super().__init__()
         # On the host and in double precision: in single precision, a mean far from 0 would stop changing
         self.observed = RunningMeanStd(0.0, shape)
-        self._warned = False
         for name in ("mean", "var"):
             self.register_buffer(name, th.as_tensor(getattr(self.observed, name), dtype=th.float32))
 
@@ -45,30 +39,7 @@ class RunningNorm(nn.Module):
         """
         :param x: (N, \\*shape) observations to add to the statistics
         """
-        x = x.astype(np.float64)
-        if np.abs(x).max(initial=0.0) >= FAULTY:
-            x = self._without_faults(x)
-        self.observed.update(x)
-
-    def _without_faults(self, x: np.ndarray) -> np.ndarray:
-        """
-        :param x: (N, \\*shape) observations
-        :return: The same, with faulty numbers replaced by the mean
-        """
-        observed = self.observed
-        usual = np.maximum(np.median(np.abs(x), axis=0), 1.0)
-        if observed.count > 0:
-            usual = np.maximum(usual, np.abs(observed.mean) + np.sqrt(observed.var))
-        faulty = (np.abs(x) >= FAULTY) & (np.abs(x) > FAULTY_FACTOR * usual)
-        if faulty.any() and not self._warned:
-            self._warned = True
-            row, *entry = np.argwhere(faulty)[0].tolist()
-            warn_user(
-                f"Entry {entry} of an observation is {x[(row, *entry)]:g}, where others are about {usual[tuple(entry)]:g}: it "
-                "is left out of the statistics by which the policy normalises. Further ones are left out without a warning."
-            )
-        mean = observed.mean if observed.count > 0 else np.nanmedian(np.where(faulty, np.nan, x), axis=0)
-        return np.where(faulty, mean, x)
+        self.observed.update(x.astype(np.float64))
 
     def renew(self) -> None:
         """Update the statistics to all observations so far, if there are any."""

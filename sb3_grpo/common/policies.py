@@ -32,24 +32,6 @@ from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
 
 
-class NoValue:
-    """
-    Placeholder for values when there is no critic. PPO and A2C treat it as a tensor and get an error that explains what is
-    wrong.
-
-    :param message: The error message
-    """
-
-    def __init__(self, message: str):
-        self._message = message
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_message" or (name.startswith("__") and name.endswith("__")):
-            # Not set yet while being copied; or Python checks for a special method
-            raise AttributeError(name)
-        raise AttributeError(self._message)
-
-
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
     """
     :param obs: Observations
@@ -63,8 +45,7 @@ def _channels_last(obs: PyTorchObs) -> PyTorchObs:
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
-    It has no critic parameters and computes no values: in their place, ``forward`` returns a :class:`NoValue` and
-    ``evaluate_actions`` returns ``None``.
+    It has no critic parameters and computes no values: in their place, ``forward`` and ``evaluate_actions`` return ``None``.
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
     ``net_arch=dict(pi=[...], vf=[...])`` and ``share_features_extractor`` are accepted:
@@ -95,8 +76,6 @@ class ActorPolicy(ActorCriticPolicy):
     # Rollout buffer used by GRPO and DAPO, and the default of their ``advantage``
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
     default_advantage: ClassVar[str] = "gae"
-    # Which policy to use instead for algorithms that need a critic
-    policy_with_critic: ClassVar[str] = 'Stable-Baselines3\'s own, by their names: PPO("MlpPolicy", ...)'
 
     def __init__(
         self,
@@ -272,19 +251,18 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return []
 
-    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, NoValue, th.Tensor]:  # type: ignore[override]
+    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, None, th.Tensor]:  # type: ignore[override]
         """
         Choose actions.
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
-        :return: action, :class:`NoValue` instead of the value, and log probability of the action
+        :return: action, ``None`` instead of the value, and log probability of the action
         """
         distribution = self.get_distribution(obs)
         actions = distribution.get_actions(deterministic=deterministic)
         log_prob = distribution.log_prob(actions)
-        no_value = NoValue(self._no_critic_message())
-        return actions.reshape((-1, *self.action_space.shape)), no_value, log_prob  # type: ignore[misc]
+        return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
@@ -393,12 +371,9 @@ class ActorPolicy(ActorCriticPolicy):
         :param obs: Observation
         :raises AttributeError: always
         """
-        raise AttributeError(self._no_critic_message())
-
-    def _no_critic_message(self) -> str:
-        return (
-            f"{type(self).__name__} has no value function: this policy has no critic, as GRPO and DAPO estimate advantages "
-            f"from groups of episodes. PPO, A2C and others that need a critic take {self.policy_with_critic}."
+        raise AttributeError(
+            f"{type(self).__name__} has no critic: GRPO and DAPO estimate advantages from groups of episodes. Algorithms that "
+            'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...).'
         )
 
 

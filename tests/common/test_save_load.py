@@ -68,7 +68,7 @@ def test_no_critic(policy: str, observation_space: spaces.Space, share: bool, tm
         model.save(tmp_path / name)
     sizes = {name: zipfile.ZipFile(tmp_path / f"{name}.zip").getinfo("policy.pth").file_size for name in ("ours", "ppo")}
     assert sizes["ours"] < sizes["ppo"]
-    with pytest.raises(AttributeError, match="no value function"):
+    with pytest.raises(AttributeError, match="has no critic"):
         ours.policy.predict_values(ours.policy.obs_to_tensor(env.reset()[0])[0])
 
 
