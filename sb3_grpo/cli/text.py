@@ -265,8 +265,6 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     settings: dict[str, Any] = {"learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
     asked_for = _preset(args, env) | parse_settings(algorithm, args.set)
     settings |= SETTINGS | lesson.settings | asked_for
-    if "max_sampling_rounds" not in asked_for and not settings.get("dynamic_sampling", args.algo == "dapo"):
-        del settings["max_sampling_rounds"]  # it would have no effect
     sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
     try:
         model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
