@@ -12,7 +12,6 @@ from sb3_grpo import presets
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.frontier import FrontierStarts
-from sb3_grpo.groups.restarting import RestartingSubprocVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
@@ -25,7 +24,6 @@ __all__ = [
     "DAPO",
     "GRPO",
     "FrontierStarts",
-    "RestartingSubprocVecEnv",
     "SeedStart",
     "SnapshotStart",
     "StartQueue",

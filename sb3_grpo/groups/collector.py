@@ -33,7 +33,6 @@ from sb3_grpo.groups.faults import (
 from sb3_grpo.groups.feeder import make_feeder
 from sb3_grpo.groups.group import Group
 from sb3_grpo.groups.queue import NO_EPISODE, GroupQueue, GroupSettings
-from sb3_grpo.groups.restarting import RestartingSubprocVecEnv
 from sb3_grpo.groups.samplers import MAX_EPISODE_LENGTH, VisitedState
 from sb3_grpo.groups.step_queue import StepQueue
 from sb3_grpo.starts.starts import StartNotSupportedError
@@ -81,8 +80,6 @@ class GroupCollector:
         """
         self.watchdog.stop()
         self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
-        if isinstance(self.env.unwrapped, RestartingSubprocVecEnv):
-            self.env.unwrapped.watchdog = self.watchdog
         self.watchdog.start()
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:

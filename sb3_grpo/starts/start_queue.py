@@ -147,7 +147,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """The id of the environment, or its class if it has none."""
         return env_name(self)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> OrdinarySeeds:
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
         Append a start to the queue.
 
@@ -156,10 +156,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param noise_seed: see ``begin``
         :param more: further fields of ``QueuedStart``
         :param named: further fields by name
-        :return: the seeds of ordinary resets, the only state that a start does not renew
         """
         self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
-        return self._ordinary_seeds
 
     def clear_starts(self) -> None:
         """
@@ -433,7 +431,7 @@ def make_group_env(
     :param wrapper_class: wrapper class, or function that wraps, applied between Monitor and StartQueue
     :param env_kwargs: keyword arguments for the environment; unlike with ``make_vec_env``, rendering is only possible
         if they include ``render_mode``
-    :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
