@@ -64,6 +64,16 @@ def test_a_reward_that_is_not_a_number(reward: Any, said: str) -> None:
         GRPO("MlpPolicy", make_group_env(Rewarding, n_envs=2, seed=0), **SMALL).learn(32)
 
 
+def test_a_copy_without_a_start_queue_raises_its_own_error() -> None:
+    class Raises(ToyEnv):
+        def step(self, action: Any) -> Any:
+            raise KeyError("no such place")
+
+    model = GRPO("MlpPolicy", DummyVecEnv([Raises] * 2), unrelated_starts=True, **SMALL)
+    with pytest.raises(KeyError, match="no such place"):
+        model.learn(32)
+
+
 def test_another_error_at_a_reward_keeps_its_message() -> None:
     env = make_group_env(ToyEnv, n_envs=2, seed=0, monitor_kwargs={"info_keywords": ("score",)})
     with pytest.raises(EnvironmentFault, match="KeyError: 'score'"):
