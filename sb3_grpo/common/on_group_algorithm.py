@@ -397,10 +397,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def begin_groups(self) -> None:
         """Drop the groups in progress, if any, and prepare the start queues of the environments."""
         assert self.env is not None
-        if self._collector is not None:
-            self._collector.watchdog.stop()
-            if self._collector.env is self.env:
-                self._collector.clear()
+        if self._collector is not None and self._collector.env is self.env:
+            self._collector.clear()
         self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
@@ -607,9 +605,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
             if fault is not None:
                 raise fault from error
             raise
-        finally:
-            if self._collector is not None:
-                self._collector.watchdog.stop()
         self.resumption = None
         self.collector.clear()
         return self

@@ -19,8 +19,7 @@ from stable_baselines3.common.distributions import (
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
-from sb3_grpo.common.normalization import RunningNorm
-from sb3_grpo.common.numpy_layers import has_hooks, layers_of, to_numpy_layer
+from sb3_grpo.common.normalization import CLIP, EPSILON, RunningNorm
 
 if TYPE_CHECKING:
     from sb3_grpo.common.policies import ActorPolicy
@@ -109,7 +108,7 @@ def _sampling_function(policy: "ActorPolicy") -> Callable[[np.ndarray | th.Tenso
             drawn.extend(like(means, noise))
         return _on_host(means + drawn.pop())
 
-    in_numpy_means = to_numpy_layer(policy.action_net)
+    in_numpy_means = _to_numpy_layer(policy.action_net)
 
     def state_dependent(latent: np.ndarray | th.Tensor) -> np.ndarray:
         assert isinstance(policy.action_dist, StateDependentNoiseDistribution)
@@ -152,8 +151,8 @@ def _latent_functions(policy: "ActorPolicy") -> tuple[Callable[[Any], th.Tensor]
     layers = _actor_layers(policy)
     plain_mlp = policy.is_plain_mlp
     # Bypass nn.Module.__call__, which takes half of the time of a small layer
-    in_torch = [layer.forward if isinstance(layer, nn.Module) and not has_hooks(layer) else layer for layer in layers]
-    as_numpy = [to_numpy_layer(layer) for layer in layers]
+    in_torch = [layer.forward if isinstance(layer, nn.Module) and not _has_hooks(layer) else layer for layer in layers]
+    as_numpy = [_to_numpy_layer(layer) for layer in layers]
     work = max((layer.in_features * layer.out_features for layer in layers if isinstance(layer, nn.Linear)), default=1)
     # Not if the first layer would overwrite the observations
     possible = all(as_numpy) and any(isinstance(first, (nn.Linear, RunningNorm)) for first in layers[:1])
@@ -184,7 +183,61 @@ def _actor_layers(policy: "ActorPolicy") -> list[Callable[[Any], th.Tensor]]:
     """
     layers: list[Callable[[Any], th.Tensor]] = [policy.rollout_latent()]
     if policy.is_plain_mlp:
-        layers = [*policy.observation_norm.norms, *layers_of(policy.mlp_extractor.policy_net)]
+        layers = [*policy.observation_norm.norms, *_layers_of(policy.mlp_extractor.policy_net)]
     if type(policy.action_dist) in (CategoricalDistribution, DiagGaussianDistribution):
-        layers += layers_of(policy.action_net)
+        layers += _layers_of(policy.action_net)
     return layers
+
+
+def _layers_of(module: nn.Module) -> list[nn.Module]:
+    """
+    :param module: A network
+    :return: Its layers, to be called in this order
+    """
+    if type(module) is nn.Sequential and not _has_hooks(module):
+        return [layer for child in module for layer in _layers_of(child)]
+    return [module]
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _to_numpy_layer(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """
+    Convert a layer to a function of NumPy arrays.
+
+    :param layer: The layer
+    :return: The function, which may overwrite its argument unless the layer is linear or normalises;
+        ``None`` if there is no such function
+    """
+    if not isinstance(layer, nn.Module) or _has_hooks(layer):
+        return None
+    if type(layer) is nn.Linear and layer.bias is not None:
+        if layer.weight.device.type != "cpu" or layer.weight.dtype != th.float32:
+            return None
+        # Views, so they follow changes of the parameters
+        weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+
+        def linear(x: np.ndarray) -> np.ndarray:
+            y = x @ weight
+            y += bias
+            return y
+
+        return linear
+    if type(layer) is RunningNorm:
+        if layer.mean.device.type != "cpu":
+            return None
+        mean, scale = layer.mean.numpy(), (layer.var + EPSILON).rsqrt().numpy()
+
+        def normalize(x: np.ndarray) -> np.ndarray:
+            y = x - mean
+            y *= scale
+            return np.clip(y, -CLIP, CLIP, out=y)
+
+        return normalize
+    if type(layer) is nn.Tanh:
+        return lambda x: np.tanh(x, out=x)
+    if type(layer) is nn.ReLU:
+        return lambda x: np.maximum(x, 0.0, out=x)
+    return None

@@ -1,6 +1,5 @@
 """Saving and loading of an algorithm, as in Stable-Baselines3 or without pickles."""
 
-import functools
 import inspect
 import io
 import pathlib
@@ -13,7 +12,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_grpo.common.arguments import check_load
 from sb3_grpo.common.safe_files import as_sb3_file, is_safe_model, pickles_in, read_safe_model, write_safe_model
-from sb3_grpo.utils.files import save_location, write_or_rescue
+from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
 
@@ -40,8 +39,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An existing file of this name is only replaced once the new one is complete. If the disk is full, the file is written
-        to another folder, and the error message says where.
+        An existing file of this name is only replaced once the new one is complete: on a full disk, it stays as it was.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
@@ -52,8 +50,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         Choice(("sb3", "safe")).check("format", format)
         if isinstance(path, (str, pathlib.Path)):
-            write = functools.partial(self._write, exclude=exclude, include=include, format=format)
-            write_or_rescue(save_location(path, "zip"), write)
+            with replace_file(save_location(path, "zip")) as file:
+                self._write(file, exclude, include, format)
         else:
             self._write(path, exclude, include, format)
 

@@ -23,11 +23,9 @@ from sb3_grpo.groups.faults import (
     EnvironmentFault,
     Watchdog,
     close_processes,
-    copy_of,
-    describe_late,
     ended_processes,
+    failed_copy,
     misshapen_copy,
-    not_a_number,
     not_finite,
 )
 from sb3_grpo.groups.feeder import make_feeder
@@ -77,13 +75,11 @@ class GroupCollector:
 
     def watch(self, step_timeout: float | None) -> None:
         """
-        From now on, interrupt steps that take too long, until ``watchdog.stop()``.
+        From now on, interrupt steps that take too long.
 
         :param step_timeout: Maximum duration of a step of the copies in seconds, see :class:`Watchdog`
         """
-        self.watchdog.stop()
         self.watchdog = Watchdog(self.env.unwrapped, step_timeout)
-        self.watchdog.start()
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """
@@ -91,9 +87,20 @@ class GroupCollector:
 
         :param actions: (n_envs, \\*action_shape)
         :return: See ``VecEnv.step``
+        :raises EnvironmentFault: if copies in subprocesses have not answered in time, or an observation has the wrong shape
         """
         with self.watchdog:
-            result = self.env.step(actions)
+            self.env.step_async(actions)
+            late = self.watchdog.late_copies()
+            if late:
+                raise self._end_processes(dict.fromkeys(late, self.watchdog.message))
+            try:
+                result = self.env.step_wait()
+            except (KeyError, ValueError) as error:
+                fault = self.fault_of(error) or self._shape_fault()
+                if fault is None:
+                    raise
+                raise fault from error
         self.feeder.note_episodes()
         return result
 
@@ -106,25 +113,36 @@ class GroupCollector:
         inner = self.env.unwrapped
         if type(error).__module__.startswith("sb3_grpo.envs") or not isinstance(error, Exception):
             return None
-        copy = copy_of(error, inner)
-        if copy is not None:
-            return EnvironmentFault(f"{self.where(copy)}: {not_a_number(error) or f'{type(error).__name__}: {error}'}")
-        if not isinstance(inner, SubprocVecEnv) or inner.closed:
-            return None
-        copy = misshapen_copy(error, inner)
-        if copy is not None:
-            return EnvironmentFault(
-                f"{self.where(copy)}: the observation is not of the shape that the observation space says "
-                f"({inner.observation_space}). Correct the environment."
-            )
-        ended = ended_processes(inner)
-        if not ended:
-            return None
-        late = {copy: describe_late(inner.processes[copy], self.watchdog) for copy in ended}
-        copy, *others = [copy for copy in ended if late[copy]] or [*ended]
-        close_processes(inner)
+        if isinstance(inner, SubprocVecEnv):
+            ended = {} if inner.closed else ended_processes(inner)
+            return self._end_processes(ended) if ended else None
+        copy = failed_copy(error, inner)
+        return None if copy is None else EnvironmentFault(f"{self.where(copy)}: {type(error).__name__}: {error}")
+
+    def _end_processes(self, failed: dict[int, str]) -> EnvironmentFault:
+        """
+        End the processes of all copies, because some have failed.
+
+        :param failed: What happened to each copy that has failed
+        :return: An error that says so
+        """
+        assert isinstance(self.env.unwrapped, SubprocVecEnv)
+        close_processes(self.env.unwrapped)
+        copy, *others = failed
         also = f" The same of copies {', '.join(map(str, others))}." if others else ""
-        return EnvironmentFault(f"{self.where(copy)}: {late[copy] or ended[copy]}.{also} {WHAT_IS_LEFT}")
+        return EnvironmentFault(f"{self.where(copy)}: {failed[copy]}.{also} {WHAT_IS_LEFT}")
+
+    def _shape_fault(self) -> EnvironmentFault | None:
+        """
+        :return: An error that says which observation has the wrong shape, ``None`` if all are right
+        """
+        copy = misshapen_copy(self.env.unwrapped)
+        if copy is None:
+            return None
+        return EnvironmentFault(
+            f"{self.where(copy)}: the observation is not of the shape that the observation space says "
+            f"({self.env.unwrapped.observation_space}). Correct the environment."
+        )
 
     def where(self, copy: int, n_back: int = 0) -> str:
         """

@@ -140,7 +140,12 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """The id of the environment, or its class if it has none."""
         return env_name(self)
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> OrdinarySeeds:
+    @property
+    def last_observation(self) -> Any:
+        """The observation that the last ``reset`` or ``step`` returned, ``None`` before the first."""
+        return None if self._last is None else self._last[0]
+
+    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
         Append a start to the queue.
 
@@ -149,10 +154,8 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param noise_seed: see ``begin``
         :param more: further fields of ``QueuedStart``
         :param named: further fields by name
-        :return: the seeds of ordinary resets, the only state that a start does not renew
         """
         self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
-        return self._ordinary_seeds
 
     def clear_starts(self) -> None:
         """
@@ -233,7 +236,11 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         :param action: the action
         :return: the result of the wrapped environment, also truncated where the episode is cut
         """
-        self._last = result = self.env.step(action)
+        try:
+            self._last = result = self.env.step(action)
+        except Exception as error:
+            error.failed_env = self  # type: ignore[attr-defined]  # see GroupCollector.fault_of
+            raise
         if self._steps_left is not None:
             self._steps_left -= 1
             if self._steps_left == 0 and not (result[2] or result[3]):
@@ -256,14 +263,11 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._continued = False
             return self._last[0], self._last[4]
         self._last = self.current_ticket = self._steps_left = None
-        if self.queue:
-            self._ordinary_seeds.note(seed)
-            observation, info = self._begin_queued(self.queue.popleft())
-        else:
-            seed = self._ordinary_seeds.ordinary(seed)
-            if self._recorded:
-                self._record_ordinary_reset(seed, options)
-            observation, info = self.env.reset(**reset_arguments(seed, options))
+        try:
+            observation, info = self._begin_episode(seed, options)
+        except Exception as error:
+            error.failed_env = self  # type: ignore[attr-defined]  # see GroupCollector.fault_of
+            raise
         self._is_new = False
         self._last = (observation, 0.0, False, False, info)
         return observation, info
@@ -273,6 +277,15 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if self._is_new:
             self._is_new = False
             self.env.reset(seed=0)
+
+    def _begin_episode(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        if self.queue:
+            self._ordinary_seeds.note(seed)
+            return self._begin_queued(self.queue.popleft())
+        seed = self._ordinary_seeds.ordinary(seed)
+        if self._recorded:
+            self._record_ordinary_reset(seed, options)
+        return self.env.reset(**reset_arguments(seed, options))
 
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
         if isinstance(queued.start, SnapshotStart):

@@ -1,8 +1,6 @@
 """Models, starts and configurations of version 0.1, whose modules had other names."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +51,3 @@ def test_snapshots() -> None:
     env = make_group_env("CartPole-v1", 1)
     env.env_method("queue_start", 1, start)
     assert (env.reset()[0] == start.observation).all()
-
-
-def test_names_in_configurations() -> None:
-    """In a process of its own, which has not imported the new names."""
-    code = (
-        "import warnings\n"
-        "from sb3_grpo.zoo.experiment import *\n"
-        "from rl_zoo3.utils import get_callback_list\n"
-        "warnings.simplefilter('always')\n"
-        "entry = {'sb3_grpo.common.callbacks.WarmStart': {'n_examples': 3, 'n_epochs': 1}}\n"
-        "(warm,) = get_callback_list({'callback': [entry]})\n"
-        "print(type(warm).__module__)"
-    )
-    pytest.importorskip("rl_zoo3")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "sb3_grpo.text.callbacks", done.stderr
-    assert "DeprecationWarning: sb3_grpo.common.callbacks.WarmStart is sb3_grpo.text.callbacks.WarmStart now" in done.stderr

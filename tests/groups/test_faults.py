@@ -30,7 +30,7 @@ def learn_until_it_fails(model: GRPO, error: type[Exception]) -> str:
     [
         ("raises", EnvironmentFault, "KeyError: 'no such place'"),
         ("hangs", EnvironmentFault, "it has not come back after 0.5 s (step_timeout)"),
-        ("wrong shape", EnvironmentFault, "could not broadcast input array from shape (5,)"),
+        ("wrong shape", EnvironmentFault, "not of the shape that the observation space says"),
         ("infinite reward", ValueError, "the reward is inf"),
         ("nan observation", ValueError, "the observation is not finite: [nan nan nan nan]"),
     ],
@@ -49,7 +49,10 @@ def test_a_fault_in_this_process_names_the_copy(how: str, error: type[Exception]
 
 @pytest.mark.parametrize(
     ("reward", "said"),
-    [(np.ones(2), r"the reward is an array of shape \(2,\) and must be"), (None, "the reward is of type NoneType")],
+    [
+        (np.ones(2), r"copy 0 \(.*Rewarding\), step 0 .*only .* arrays can be converted"),
+        (None, "copy 0 .*: TypeError: .*NoneType"),
+    ],
 )
 def test_a_reward_that_is_not_a_number(reward: Any, said: str) -> None:
     class Rewarding(ToyEnv):
@@ -59,6 +62,16 @@ def test_a_reward_that_is_not_a_number(reward: Any, said: str) -> None:
 
     with pytest.raises(EnvironmentFault, match=said):
         GRPO("MlpPolicy", make_group_env(Rewarding, n_envs=2, seed=0), **SMALL).learn(32)
+
+
+def test_a_copy_without_a_start_queue_raises_its_own_error() -> None:
+    class Raises(ToyEnv):
+        def step(self, action: Any) -> Any:
+            raise KeyError("no such place")
+
+    model = GRPO("MlpPolicy", DummyVecEnv([Raises] * 2), unrelated_starts=True, **SMALL)
+    with pytest.raises(KeyError, match="no such place"):
+        model.learn(32)
 
 
 def test_another_error_at_a_reward_keeps_its_message() -> None:
