@@ -133,14 +133,14 @@ class GroupQueue:
         if not isinstance(start, SnapshotStart):
             return None
         replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
-        # The first member plays twice
-        cost = (self.settings.group_size + 1) * (PROBE_STEPS + PROBE_OVERHEAD + replayed)
+        # The start is restored twice, and two short episodes are played
+        cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)
         if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
             return None
         self._n_probed += 1
         self._probed_steps += cost
         # Does not use the generator of the starts, which are the same as without probes
-        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=not self.settings.common_noise)
+        return Probe(self._n_probed, PROBE_STEPS, own_noise=not self.settings.common_noise)
 
     def next_ticket(self) -> int | None:
         """
@@ -170,9 +170,8 @@ class GroupQueue:
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
         noise_seed, horizon = group.noise_seeds[episode.member], self.settings.horizon
-        is_first = episode.member == 0
-        probe = group.probe and group.probe._replace(again=is_first)
-        goes_on = horizon is not None and is_first
+        probe = group.probe and group.probe._replace(other_seed=ticket)
+        goes_on = horizon is not None and episode.member == 0
         return QueuedStart(ticket, group.start, noise_seed, horizon, goes_on, group.number, episode.member, probe)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:

@@ -31,7 +31,7 @@ from sb3_grpo.utils.parameters import Whole
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Methods of StartQueue that leave a copy as it was
-_WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode", "scout"})
+_WITHOUT_TRACE = frozenset({"__dir__", "capture_start", "why_not_captured", "save_episode"})
 # Methods of StartQueue whose effect ends with the next queued start
 _UNTIL_NEXT_START = frozenset({"queue_start", "clear_starts", "cut_after", "load_episode"})
 # Ending a training asks all of its processes to end, perhaps also the fork server, which knows how the others ended (255)
