@@ -184,16 +184,20 @@ def has_own_protocol(layer: gym.Env) -> bool:
     return callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
 
 
-def explain_unsupported(base: gym.Env) -> StartNotSupportedError:
+def supported_state(base: gym.Env) -> BaseState:
     """
-    :param base: a base environment that ``base_state`` does not know
-    :return: the error to raise
+    :param base: a base environment
+    :return: how to handle its state
+    :raises StartNotSupportedError: if nothing is known about it
     """
-    return StartNotSupportedError(
-        f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
-        "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
-        "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
-    )
+    state = base_state(base)
+    if state is None:
+        raise StartNotSupportedError(
+            f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
+            "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
+            "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
+        )
+    return state
 
 
 def _known_ancestor(cls: type) -> BaseState | None:

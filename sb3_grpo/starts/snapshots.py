@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
-from sb3_grpo.starts.base_states import BaseState, base_state, explain_unsupported, has_own_protocol
+from sb3_grpo.starts.base_states import BaseState, base_state, has_own_protocol, supported_state
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.generators import (
     HOW_TO_DRAW,
@@ -89,9 +89,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
     :return: the state
     """
     base = env.unwrapped
-    state = base_state(base)
-    if state is None:
-        raise explain_unsupported(base)
+    state = supported_state(base)
     if state.replayed and replay is None:
         raise StartNotSupportedError(
             f"{type(base).__name__} is captured by replaying its actions, so they have to be recorded from the start "
@@ -120,16 +118,13 @@ def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
     :raises UnequalStartError: if the restored state differs from the captured one
     """
     base = env.unwrapped
-    state = base_state(base)
     check_identity(env, snapshot.identity)
-    if state is None:
-        raise explain_unsupported(base)
+    state = supported_state(base)
     if isinstance(snapshot.native, Replay):
         play_replay(env, snapshot.native, snapshot.observation)
     else:
         state.restore(base, snapshot.native)
-    has_own = _restore_layers(env, state, snapshot.layers)
-    if has_own:
+    if _restore_layers(env, state, snapshot.layers):
         _compare_restored(env, state, snapshot)
     return copy.deepcopy(snapshot.observation)
 
@@ -152,9 +147,7 @@ def prepare_ordinary_reset(env: gym.Env, seed: int | None, options: dict[str, An
     :param options: the options that will be passed to ``reset``
     :return: the record, as an origin for ``Replay``
     """
-    state = base_state(env.unwrapped)
-    if state is None:
-        raise explain_unsupported(env.unwrapped)
+    state = supported_state(env.unwrapped)
     state.before_reset(env.unwrapped)
     return OrdinaryReset(seed, copy.deepcopy(options), _capture_layers(env, state))
 
@@ -217,9 +210,7 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
     """
     origin = replay.origin
     if isinstance(origin, OrdinaryReset):
-        state = base_state(env.unwrapped)
-        if state is None:
-            raise explain_unsupported(env.unwrapped)
+        state = supported_state(env.unwrapped)
         _restore_layers(env, state, origin.layers)
         state.before_reset(env.unwrapped)
         reached, _ = env.reset(**reset_arguments(origin.seed, copy.deepcopy(origin.options)))
@@ -313,7 +304,7 @@ def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
         return _dumps((attributes, own, generators))
     except Exception:
         # Slow, but finds out which layer and which attribute are to blame
-        return _dumps((_copyable(layers, attributes), _copyable_own(layers, own), generators))
+        return _dumps((_copyable(layers, attributes, own), own, generators))
 
 
 def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any], dict[str, Any]]:
@@ -443,31 +434,32 @@ def _dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    copyable: list[dict[str, Any]] = []
-    for layer, values in zip(layers, attributes, strict=True):
-        copyable.append({})
-        for name, value in values.items():
-            try:
-                _dumps(value)
-            except _RenderObjectFoundError:
-                continue
-            except Exception as error:
-                raise StartNotSupportedError(
-                    f"The attribute {name!r} of {type(layer).__name__} cannot be copied ({error}). Give this class "
-                    "the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
-                ) from error
-            copyable[-1][name] = value
-    return copyable
+def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]], own: dict[int, Any]) -> list[dict[str, Any]]:
+    """
+    :return: the attributes that can be copied, without render objects
+    :raises StartNotSupportedError: if another one, or a result of ``get_state``, cannot be copied
+    """
+    for depth, value in own.items():
+        what = f"What {type(layers[depth]).__name__}.get_state() returns"
+        if not _is_copyable(value, what, "It has to be an object that can be pickled and does not refer to an environment."):
+            raise StartNotSupportedError(f"{what} cannot be copied: it holds an object of pygame.")
+    how = "Give this class the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
+    return [
+        {
+            name: value
+            for name, value in values.items()
+            if _is_copyable(value, f"The attribute {name!r} of {type(layer).__name__}", how)
+        }
+        for layer, values in zip(layers, attributes, strict=True)
+    ]
 
 
-def _copyable_own(layers: list[gym.Env], own: dict[int, Any]) -> dict[int, Any]:
-    for index, value in own.items():
-        try:
-            _dumps(value)
-        except Exception as error:
-            raise StartNotSupportedError(
-                f"What {type(layers[index]).__name__}.get_state() returns cannot be copied ({error}): it has to be "
-                "an object that can be pickled and does not refer to an environment."
-            ) from error
-    return own
+def _is_copyable(value: Any, what: str, how: str) -> bool:
+    """Whether it holds no render objects; an error that says what it is, and how to capture it, if it cannot be copied."""
+    try:
+        _dumps(value)
+    except _RenderObjectFoundError:
+        return False
+    except Exception as error:
+        raise StartNotSupportedError(f"{what} cannot be copied ({error}). {how}") from error
+    return True
