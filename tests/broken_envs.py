@@ -92,13 +92,11 @@ class Weather:
     """Random generators of four kinds."""
 
     def __init__(self, seed: int):
-        self.rng = np.random.default_rng(seed)
-        self.more = [{"old": np.random.RandomState(seed), "plain": random.Random(seed)}]
-        self.torch = th.Generator().manual_seed(seed)
+        self.rng, self.old = np.random.default_rng(seed), np.random.RandomState(seed)
+        self.plain, self.torch = random.Random(seed), th.Generator().manual_seed(seed)
 
     def draw(self) -> list[float]:
-        old, plain = self.more[0].values()
-        return [self.rng.normal(), old.normal(), plain.random(), th.rand(1, generator=self.torch).item()]
+        return [self.rng.normal(), self.old.normal(), self.plain.random(), th.rand(1, generator=self.torch).item()]
 
 
 class NestedGenerator(gym.Env):
@@ -131,6 +129,16 @@ class NestedGenerator(gym.Env):
         self.t = state
 
 
+class DeepGenerator(NestedGenerator):
+    """The noise comes from an object in a list."""
+
+    def make_weather(self, seed: int) -> list[Weather]:
+        return [Weather(seed)]
+
+    def draw(self) -> list[float]:
+        return self.weather[0].draw()
+
+
 class ClosureGenerator(NestedGenerator):
     """The noise comes from a function that has the generator in its closure."""
 
@@ -143,7 +151,7 @@ class ClosureGenerator(NestedGenerator):
 
 
 class SuspendedGenerator(NestedGenerator):
-    """The noise comes from a suspended function, which nobody can look into."""
+    """The noise comes from a suspended function."""
 
     def make_weather(self, seed: int) -> Iterator[list[float]]:
         rng = np.random.default_rng(seed)
@@ -197,4 +205,6 @@ class RandomActions(gym.ActionWrapper):
         return action if self.np_random.random() < 0.5 else self.action_space.sample()
 
 
+# Their noise comes from where no generator is restored
+UNSEEN = [DeepGenerator, ClosureGenerator, SuspendedGenerator, GlobalGenerator, ClassGenerator]
 BROKEN = [ForgottenField, RandomPosition, PassedOver, ForgottenGoal]

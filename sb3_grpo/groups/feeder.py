@@ -123,9 +123,10 @@ class StartFeeder(Feeder):
             if difference is not None:
                 raise UnequalStartError(
                     f"{self._env_name(idx)}: {difference}. Either make reset(seed=...) of the environment reproducible "
-                    "(draw every random number from self.np_random); or give it get_state() and set_state(state), and "
-                    "pass a start_sampler that returns snapshots; or, if it cannot start twice in the same state (a "
-                    "robot), opt in to groups of unrelated starts with unrelated_starts=True."
+                    "(draw every random number from self.np_random, or from a generator that is one of its attributes); or "
+                    "give it get_state() and set_state(state), and pass a start_sampler that returns snapshots; or, if it "
+                    "cannot start twice in the same state (a robot), opt in to groups of unrelated starts with "
+                    "unrelated_starts=True."
                 )
 
     def _compare_traces(self, copies: list[int], tickets: list[int]) -> None:

@@ -118,14 +118,14 @@ class GroupQueue:
         if not isinstance(start, SnapshotStart):
             return None
         replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
-        # The first member plays twice
-        cost = (self.settings.group_size + 1) * (PROBE_STEPS + PROBE_OVERHEAD + replayed)
+        # The start is restored twice, and two short episodes are played
+        cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)
         if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
             return None
         self._n_probed += 1
         self._probed_steps += cost
         # Does not use the generator of the starts, which are the same as without probes
-        return Probe(self._n_probed, PROBE_STEPS, again=False, own_noise=False)
+        return Probe(self._n_probed, PROBE_STEPS)
 
     def next_ticket(self) -> int | None:
         """
@@ -154,7 +154,7 @@ class GroupQueue:
         """
         group, episode = self._members[ticket]
         assert group.start is not None  # unrelated starts are never queued
-        probe = group.probe and group.probe._replace(again=episode.member == 0)
+        probe = group.probe and group.probe._replace(other_seed=ticket)
         return QueuedStart(ticket, group.start, group.noise_seed, group.number, episode.member, probe)
 
     def compare_first_observation(self, ticket: int, observation: Any) -> str | None:

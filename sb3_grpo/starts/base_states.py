@@ -89,6 +89,8 @@ class MujocoState(BaseState):
     skipped = frozenset({"model", "data", "mujoco_renderer"})
 
     def capture(self, base: Any) -> Any:
+        if not hasattr(sys.modules["mujoco"], "mj_copyData"):
+            raise StartNotSupportedError("Snapshots need MuJoCo 3.5 or later: pip install -U mujoco, or use SeedStart.")
         return copy.copy(base.data), _model_checksum(base.model)
 
     def restore(self, base: Any, native: Any) -> None:
@@ -99,17 +101,6 @@ class MujocoState(BaseState):
                 "(domain randomization?). Give the environment get_state() and set_state(state), or use SeedStart."
             )
         sys.modules["mujoco"].mj_copyData(base.data, base.model, data)
-
-
-class OldMujocoState(BaseState):
-    """Environments with MuJoCo before 3.5, which cannot restore ``MjData``: the actions are replayed."""
-
-    skipped = MujocoState.skipped
-    only = RNG_ATTRIBUTES
-    replayed = True
-
-    def restore(self, base: Any, native: Any) -> None:
-        raise StartMismatchError("The snapshot was taken with MuJoCo 3.5 or later, and this version cannot restore it.")
 
 
 class AtariState(BaseState):
@@ -142,16 +133,7 @@ class AtariState(BaseState):
     def reseed(self, base: Any, seed: int) -> None:
         if not _has_sticky_actions(base):
             return
-        state = _replace_emulator_rngs(base.clone_state(include_rng=True), seed)
-        if state is not None:
-            base.restore_state(state)
-            return
-        # Unknown state format: only loading the ROM seeds the emulator, which takes 25 times as long.
-        state = base.clone_state(include_rng=False)
-        base.ale.setInt("random_seed", int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1))
-        base.load_game()
-        base.ale.reset_game()
-        base.restore_state(state)
+        base.restore_state(_replace_emulator_rngs(base.clone_state(include_rng=True), seed))
 
 
 class Box2dState(BaseState):
@@ -179,7 +161,6 @@ _BY_MODULE: dict[str, BaseState] = {
     "minigrid": BaseState(),
 }
 _OWN = OwnState()
-_OLD_MUJOCO = OldMujocoState()
 
 
 def base_state(base: gym.Env) -> BaseState | None:
@@ -190,7 +171,7 @@ def base_state(base: gym.Env) -> BaseState | None:
     by_class = _known_ancestor(type(base))
     if isinstance(by_class, MujocoState):
         # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
-        return by_class if hasattr(sys.modules["mujoco"], "mj_copyData") else _OLD_MUJOCO
+        return by_class
     return _OWN if has_own_protocol(base) else by_class
 
 
@@ -203,16 +184,20 @@ def has_own_protocol(layer: gym.Env) -> bool:
     return callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
 
 
-def explain_unsupported(base: gym.Env) -> StartNotSupportedError:
+def supported_state(base: gym.Env) -> BaseState:
     """
-    :param base: a base environment that ``base_state`` does not know
-    :return: the error to raise
+    :param base: a base environment
+    :return: how to handle its state
+    :raises StartNotSupportedError: if nothing is known about it
     """
-    return StartNotSupportedError(
-        f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
-        "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
-        "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
-    )
+    state = base_state(base)
+    if state is None:
+        raise StartNotSupportedError(
+            f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
+            "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
+            "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
+        )
+    return state
 
 
 def _known_ancestor(cls: type) -> BaseState | None:
@@ -249,7 +234,8 @@ def _replace_emulator_rngs(state: Any, seed: int) -> Any:
 
     :param state: a state cloned with its generators
     :param seed: seed of the new generators
-    :return: a modified copy, or None if the state format is unknown
+    :return: a modified copy
+    :raises StartNotSupportedError: if the format of the state is unknown
     """
     source = np.random.default_rng(np.random.SeedSequence(seed))
 
@@ -259,11 +245,9 @@ def _replace_emulator_rngs(state: Any, seed: int) -> Any:
         return b"".join(b"%0*d " % (width, word % 10**width) for width, word in zip(widths, words, strict=True))
 
     content = state.__getstate__()
-    if not isinstance(content, bytes):
-        return None
-    content, found = _EMULATOR_RNG.subn(fresh, content)
+    content, found = _EMULATOR_RNG.subn(fresh, content) if isinstance(content, bytes) else (content, 0)
     if not found:
-        return None
+        raise StartNotSupportedError("No random generator was found in the state of this version of ale-py.")
     cls: Any = type(state)
     changed = cls.__new__(cls)
     changed.__setstate__(content)

@@ -13,8 +13,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from sb3_grpo.starts.holdings import env_name
-from sb3_grpo.starts.probes import Trace, play_probe, step_unwatched
+from sb3_grpo.starts.layers import env_name
+from sb3_grpo.starts.probes import Trace, play_probe
 from sb3_grpo.starts.snapshots import begin, capture, compare_captured
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.starts.starts import SnapshotStart, Start
@@ -239,26 +239,6 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         self._single.unwrapped.np_random = generator
         return capture(self._single, observation)
 
-    def scout(self, idx: int, start: Start, actions: list[Any], noise_seed: int) -> list[SnapshotStart]:
-        """
-        Play from a start in the ordinary environment.
-
-        :param idx: Index of any copy
-        :param start: Where to begin
-        :param actions: Actions to take until the episode ends
-        :param noise_seed: See ``begin``
-        :return: The state after each step that did not end the episode
-        """
-        self._generator(idx)
-        self._begin_single(start, noise_seed)
-        reached = []
-        for action in actions:
-            observation, _, terminated, truncated, _ = step_unwatched(self._single, action)
-            if terminated or truncated:
-                break
-            reached.append(capture(self._single, observation))
-        return reached
-
     def state_dict(self) -> dict[str, Any]:
         """
         :return: The episodes in progress, without queued starts: all that ``load_state_dict`` needs to continue them in
@@ -338,7 +318,7 @@ class BatchedVecEnv(VecEnv, Generic[EpisodeStart]):
         """
         :return: Methods of single copies for ``env_method``, with the index of the copy as their first argument
         """
-        return {"capture_start": self.capture_start, "scout": self.scout}
+        return {"capture_start": self.capture_start}
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any

@@ -31,36 +31,34 @@ def first_difference(
 class _Comparison:
     def __init__(self, sides: tuple[str, str]):
         self.sides = sides
-        # Keeps the objects, because an id is only unique as long as its object exists
+        # For objects that refer to each other. Keeps them, because an id is only unique as long as its object exists
         self.compared: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def compare(self, expected: Any, observed: Any, name: str) -> str | None:
-        if expected is observed or (id(expected), id(observed)) in self.compared:
+        if expected is observed:
             return None
         arrays = np.ndarray | np.generic | th.Tensor
         if isinstance(expected, arrays) or isinstance(observed, arrays):
             return self._compare_arrays(expected, observed, name)
         numbers = isinstance(expected, int | float) and isinstance(observed, int | float)
         if type(expected) is not type(observed) and not numbers:
-            return self._differ(name, expected, observed)
-        # For objects that refer to each other
-        self.compared[id(expected), id(observed)] = expected, observed
+            return self._describe(name, expected, observed)
         if isinstance(expected, GENERATORS):
             return self.compare(generator_state(expected), generator_state(observed), f"the state of {name}")
         if isinstance(expected, dict):
-            return self._compare_dicts(expected, observed, name)
+            return self._compare_entries(expected, observed, name, "{}[{!r}]")
         if isinstance(expected, list | tuple | deque):
-            if len(expected) != len(observed):
-                return self._differ(f"the length of {name}", len(expected), len(observed))
-            pairs = enumerate(zip(expected, observed, strict=True))
-            return next(filter(None, (self.compare(*pair, f"{name}[{index}]") for index, pair in pairs)), None)
+            return self._compare_entries(dict(enumerate(expected)), dict(enumerate(observed)), name, "{}[{}]")
         if isinstance(expected, _VALUES):
             # NaN equals itself here
             same = expected == observed or (expected != expected and observed != observed)
-            return None if same else self._differ(name, expected, observed)
-        return self._compare_objects(expected, observed, name)
+            return None if same else self._describe(name, expected, observed)
+        if (id(expected), id(observed)) in self.compared:
+            return None
+        self.compared[id(expected), id(observed)] = expected, observed
+        return self._compare_entries(_parts(expected), _parts(observed), name, "{}.{}")
 
-    def _compare_dicts(self, expected: Any, observed: Any, name: str, written: str = "{}[{!r}]") -> str | None:
+    def _compare_entries(self, expected: dict[Any, Any], observed: dict[Any, Any], name: str, written: str) -> str | None:
         for key in [*expected, *(key for key in observed if key not in expected)]:
             entry = written.format(name, key)
             if key not in expected or key not in observed:
@@ -70,23 +68,11 @@ class _Comparison:
                 return difference
         return None
 
-    def _compare_objects(self, expected: Any, observed: Any, name: str) -> str | None:
-        """Compare objects by their parts when pickled: class and arguments, state, entries."""
-        first, second = expected.__reduce_ex__(4), observed.__reduce_ex__(4)
-        if isinstance(first, str) or isinstance(second, str):
-            return self.compare(first, second, name)
-        (_, arguments, state, *entries), (_, now, state_now, *entries_now) = map(_pad, (first, second))
-        if isinstance(state, dict) and isinstance(state_now, dict):
-            difference = self._compare_dicts(state, state_now, name, "{}.{}")
-        else:
-            difference = self.compare(state, state_now, name)
-        return difference or self.compare(entries, entries_now, name) or self.compare(arguments, now, name)
-
     def _compare_arrays(self, expected: Any, observed: Any, name: str) -> str | None:
         # Numbers do not differ just because they have different types
         first, second = np.asarray(expected), np.asarray(observed)
         if first.shape != second.shape:
-            return self._differ(f"the shape of {name}", first.shape, second.shape)
+            return self._describe(f"the shape of {name}", first.shape, second.shape)
         if first.dtype.hasobject:
             return self.compare(first.tolist(), second.tolist(), name)
         unequal = first != second
@@ -97,22 +83,22 @@ class _Comparison:
         index = tuple(np.argwhere(unequal)[0].tolist())
         entry = f"{name}[{', '.join(map(str, index))}]" if index else name
         more = f"; {np.sum(unequal)} of {first.size} numbers differ" if first.size > 1 else ""
-        return self._differ(entry, first[index].item(), second[index].item()) + more
+        return self._describe(entry, first[index].item(), second[index].item()) + more
 
-    def _differ(self, name: str, one: Any, other: Any) -> str:
-        return f"{name} is {_short(one)} {self.sides[0]} and {_short(other)} {self.sides[1]}{_by(one, other)}"
-
-
-def _pad(reduced: tuple[Any, ...]) -> list[Any]:
-    """Pad to the full length, with lists instead of iterators."""
-    function, arguments, state, *entries = (*reduced, None, None, None)[:5]
-    return [function, arguments, state, *([] if each is None else list(each) for each in entries)]
+    def _describe(self, name: str, one: Any, other: Any) -> str:
+        numbers = isinstance(one, int | float) and isinstance(other, int | float) and not isinstance(one, bool)
+        by = f" (by {abs(one - other):.3g})" if numbers and np.isfinite([one, other]).all() else ""
+        return f"{name} is {_short(one)} {self.sides[0]} and {_short(other)} {self.sides[1]}{by}"
 
 
-def _by(one: Any, other: Any) -> str:
-    if isinstance(one, bool) or not (isinstance(one, int | float) and isinstance(other, int | float)):
-        return ""
-    return f" (by {abs(one - other):.3g})" if -1e300 < one < 1e300 and -1e300 < other < 1e300 else ""
+def _parts(item: Any) -> dict[str, Any]:
+    """What an object consists of when it is pickled: its attributes, the arguments it is made with, its entries."""
+    reduced = item.__reduce_ex__(4)
+    if isinstance(reduced, str):
+        return {"name": reduced}
+    _, arguments, state, entries, pairs = [*reduced, None, None, None][:5]
+    attributes = state if isinstance(state, dict) else {"state": state}
+    return {**attributes, "entries": [*(entries or ())], "pairs": [*(pairs or ())], "arguments": arguments}
 
 
 def _short(value: Any) -> str:

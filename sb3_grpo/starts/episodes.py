@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from sb3_grpo.starts.base_states import base_state
-from sb3_grpo.starts.holdings import DESCRIPTIVE, layers_of
+from sb3_grpo.starts.layers import DESCRIPTIVE, layers_of
 from sb3_grpo.starts.snapshots import begin, check_identity, identity, play_replay, restore
 from sb3_grpo.starts.starts import (
     Replay,
@@ -138,7 +138,7 @@ def _reach(env: "StartQueue", state: EpisodeState) -> None:
             begin(env.env, origin)
         else:
             env.reset_if_new()
-        restore(env.env, state.reached, compare=True)
+        restore(env.env, state.reached)
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:

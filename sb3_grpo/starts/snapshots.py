@@ -18,17 +18,17 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
-from sb3_grpo.starts.base_states import BaseState, base_state, explain_unsupported, has_own_protocol
+from sb3_grpo.starts.base_states import BaseState, base_state, has_own_protocol, supported_state
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.generators import (
+    HOW_TO_DRAW,
     depth_of,
+    find_generators,
     generator_state,
-    is_known,
-    known_generators,
     reseed_generators,
     set_generator_state,
 )
-from sb3_grpo.starts.holdings import DESCRIPTIVE, env_name, layers_of, package_of, records_of
+from sb3_grpo.starts.layers import DESCRIPTIVE, env_name, is_known, layers_of, package_of, records_of
 from sb3_grpo.starts.starts import (
     SEE_CHECK_STARTS,
     OrdinaryReset,
@@ -56,11 +56,7 @@ _SKIPPED_TYPES = (
 )
 
 
-# A larger state is not captured again for comparison each time it is restored
-MAX_COMPARED_BYTES = 2**16
-
-
-def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bool = False) -> tuple[Any, dict[str, Any]]:
+def begin(env: gym.Env, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
     """
     Put an environment exactly into a start, regardless of what happened in it before.
 
@@ -68,13 +64,12 @@ def begin(env: gym.Env, start: Start, noise_seed: int | None = None, compare: bo
     :param start: where to begin
     :param noise_seed: None: the start determines the randomness after it, so equal actions from this start lead to equal
         episodes. A non-negative int makes the randomness independent of the start: all generators that the environment
-        holds and the emulator's generator (sticky actions) are reseeded.
-    :param compare: see ``restore``
+        holds (see ``find_generators``) and the emulator's generator (sticky actions) are reseeded.
     :return: the first observation and the info dict
     """
     info: dict[str, Any] = {}
     if isinstance(start, SnapshotStart):
-        observation = restore(env, start, compare)
+        observation = restore(env, start)
     elif isinstance(start, SeedStart):
         observation, info = _begin_from_seed(env, start)
     else:
@@ -94,9 +89,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
     :return: the state
     """
     base = env.unwrapped
-    state = base_state(base)
-    if state is None:
-        raise explain_unsupported(base)
+    state = supported_state(base)
     if state.replayed and replay is None:
         raise StartNotSupportedError(
             f"{type(base).__name__} is captured by replaying its actions, so they have to be recorded from the start "
@@ -112,7 +105,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
     )
 
 
-def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any:
+def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
     """
     Put an environment into a captured state.
 
@@ -121,21 +114,17 @@ def restore(env: gym.Env, snapshot: SnapshotStart, compare: bool = False) -> Any
 
     :param env: an environment with the same wrappers as the captured one
     :param snapshot: the state
-    :param compare: whether to compare in any case, even if the state is large
     :return: the observation in this state
     :raises UnequalStartError: if the restored state differs from the captured one
     """
     base = env.unwrapped
-    state = base_state(base)
     check_identity(env, snapshot.identity)
-    if state is None:
-        raise explain_unsupported(base)
+    state = supported_state(base)
     if isinstance(snapshot.native, Replay):
         play_replay(env, snapshot.native, snapshot.observation)
     else:
         state.restore(base, snapshot.native)
-    own = _restore_layers(env, state, snapshot.layers)
-    if compare or (own and len(snapshot.layers) <= MAX_COMPARED_BYTES):
+    if _restore_layers(env, state, snapshot.layers):
         _compare_restored(env, state, snapshot)
     return copy.deepcopy(snapshot.observation)
 
@@ -158,9 +147,7 @@ def prepare_ordinary_reset(env: gym.Env, seed: int | None, options: dict[str, An
     :param options: the options that will be passed to ``reset``
     :return: the record, as an origin for ``Replay``
     """
-    state = base_state(env.unwrapped)
-    if state is None:
-        raise explain_unsupported(env.unwrapped)
+    state = supported_state(env.unwrapped)
     state.before_reset(env.unwrapped)
     return OrdinaryReset(seed, copy.deepcopy(options), _capture_layers(env, state))
 
@@ -197,7 +184,7 @@ def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any
 def _seed_spaces(env: gym.Env, seed: int) -> None:
     """Seed spaces: many environments and wrappers (not Gymnasium's) sample from them, and reset(seed) does not reach them."""
     samples_from_spaces = package_of(type(env.unwrapped)) == "stable_baselines3"  # SB3's environments for tests
-    if samples_from_spaces or not all(is_known(type(layer)) for layer in layers_of(env)):
+    if samples_from_spaces or not all(is_known(layer) for layer in layers_of(env)):
         # Wrappers may have different spaces from the base environment, and sample from them
         spaces = (space for layer in layers_of(env) for space in (layer.observation_space, layer.action_space))
         for space in {id(space): space for space in spaces}.values():
@@ -223,9 +210,7 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
     """
     origin = replay.origin
     if isinstance(origin, OrdinaryReset):
-        state = base_state(env.unwrapped)
-        if state is None:
-            raise explain_unsupported(env.unwrapped)
+        state = supported_state(env.unwrapped)
         _restore_layers(env, state, origin.layers)
         state.before_reset(env.unwrapped)
         reached, _ = env.reset(**reset_arguments(origin.seed, copy.deepcopy(origin.options)))
@@ -240,7 +225,7 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
         n_actions = sum(len(actions) for _, actions in replay.pieces)
         raise UnequalStartError(
             f"{env_name(env)}: replaying {n_actions} actions did not lead to the captured observation. Something in the "
-            "environment depends on more than its start, its actions and its random generators."
+            f"environment depends on more than its start, its actions and its random generators. {HOW_TO_DRAW}"
         )
 
 
@@ -319,7 +304,7 @@ def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
         return _dumps((attributes, own, generators))
     except Exception:
         # Slow, but finds out which layer and which attribute are to blame
-        return _dumps((_copyable(layers, attributes), _copyable_own(layers, own), generators))
+        return _dumps((_copyable(layers, attributes, own), own, generators))
 
 
 def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any], dict[str, Any]]:
@@ -333,7 +318,7 @@ def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any
     own = {depth: layers[depth].get_state() for depth, it_has in enumerate(has_own) if it_has}  # type: ignore[attr-defined]
     if not own:
         return {}, {}
-    generators = known_generators(layers, state.skipped)
+    generators = find_generators(layers, state.skipped)
     return own, {place: generator_state(each) for place, each in generators.items() if depth_of(place) in own}
 
 
@@ -354,7 +339,7 @@ def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
             # RecordEpisodeStatistics: a time that is only valid in this process and this run of the episode
             vars(layer)["episode_start_time"] = time.perf_counter()
     if generators:
-        present = known_generators(layers, state.skipped)
+        present = find_generators(layers, state.skipped)
         for place in generators.keys() & present.keys():
             # In place, because objects of the environment may draw from the same one
             set_generator_state(present[place], generators[place])
@@ -410,8 +395,7 @@ def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]
     """
     if state is None and (has_own_protocol(layer) or type(layer).__module__ == "gymnasium.wrappers.rendering"):
         return {}
-    cls: Any = type(layer)
-    skipped = records_of(cls) if state is None else state.skipped
+    skipped = records_of(layer) if state is None else state.skipped
     only = None if state is None else state.only
     return {
         name: value
@@ -425,7 +409,7 @@ def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]
 
 
 def _is_render_object(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "pygame"
+    return package_of(type(value)) == "pygame"
 
 
 class _RenderObjectFoundError(Exception):
@@ -450,31 +434,32 @@ def _dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    copyable: list[dict[str, Any]] = []
-    for layer, values in zip(layers, attributes, strict=True):
-        copyable.append({})
-        for name, value in values.items():
-            try:
-                _dumps(value)
-            except _RenderObjectFoundError:
-                continue
-            except Exception as error:
-                raise StartNotSupportedError(
-                    f"The attribute {name!r} of {type(layer).__name__} cannot be copied ({error}). Give this class "
-                    "the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
-                ) from error
-            copyable[-1][name] = value
-    return copyable
+def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]], own: dict[int, Any]) -> list[dict[str, Any]]:
+    """
+    :return: the attributes that can be copied, without render objects
+    :raises StartNotSupportedError: if another one, or a result of ``get_state``, cannot be copied
+    """
+    for depth, value in own.items():
+        what = f"What {type(layers[depth]).__name__}.get_state() returns"
+        if not _is_copyable(value, what, "It has to be an object that can be pickled and does not refer to an environment."):
+            raise StartNotSupportedError(f"{what} cannot be copied: it holds an object of pygame.")
+    how = "Give this class the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
+    return [
+        {
+            name: value
+            for name, value in values.items()
+            if _is_copyable(value, f"The attribute {name!r} of {type(layer).__name__}", how)
+        }
+        for layer, values in zip(layers, attributes, strict=True)
+    ]
 
 
-def _copyable_own(layers: list[gym.Env], own: dict[int, Any]) -> dict[int, Any]:
-    for index, value in own.items():
-        try:
-            _dumps(value)
-        except Exception as error:
-            raise StartNotSupportedError(
-                f"What {type(layers[index]).__name__}.get_state() returns cannot be copied ({error}): it has to be "
-                "an object that can be pickled and does not refer to an environment."
-            ) from error
-    return own
+def _is_copyable(value: Any, what: str, how: str) -> bool:
+    """Whether it holds no render objects; an error that says what it is, and how to capture it, if it cannot be copied."""
+    try:
+        _dumps(value)
+    except _RenderObjectFoundError:
+        return False
+    except Exception as error:
+        raise StartNotSupportedError(f"{what} cannot be copied ({error}). {how}") from error
+    return True

@@ -13,10 +13,9 @@ from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
 from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
-from sb3_grpo.starts.generators import is_known
-from sb3_grpo.starts.holdings import env_name
-from sb3_grpo.starts.probes import Probe, Trace, play_probe, put_back, step_unwatched
-from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments, restore
+from sb3_grpo.starts.layers import env_name, is_known
+from sb3_grpo.starts.probes import Probe, Trace, play_probe
+from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
 from sb3_grpo.starts.starts import (
     OrdinaryReset,
     Replay,
@@ -207,30 +206,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             return str(error)
         return None
 
-    def scout(self, start: Start, actions: list[Any], noise_seed: int) -> list[SnapshotStart]:
-        """
-        Play from a start without side effects: the current episode continues as if nothing had happened.
-
-        :param start: where to begin
-        :param actions: actions to take until the episode ends
-        :param noise_seed: see ``begin``
-        :return: the state after each step that did not end the episode
-        """
-        here, kept = self.capture_start(), dict(vars(self))
-        reached = []
-        with put_back(self.env):
-            begin(self.env, start, noise_seed)
-            self._record_origin(start, noise_seed)
-            for action in actions:
-                self._last = step_unwatched(self.env, action)
-                self._actions.append(action)
-                if self._last[2] or self._last[3]:
-                    break
-                reached.append(self.capture_start())
-            vars(self).update(kept)
-            restore(self.env, here)
-        return reached
-
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """
         :param action: the action
@@ -343,7 +318,7 @@ def _separate_spaces(base: gym.Env) -> None:
     """Copy spaces that belong to the class: otherwise, all copies of the environment would sample from the same generators."""
     for name in ("observation_space", "action_space"):
         space = getattr(type(base), name, None)
-        if isinstance(space, gym.Space) and name not in vars(base) and not is_known(type(base)):
+        if isinstance(space, gym.Space) and name not in vars(base) and not is_known(base):
             setattr(base, name, copy.deepcopy(space))
 
 

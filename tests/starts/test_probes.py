@@ -1,4 +1,4 @@
-from collections import OrderedDict, deque
+import random
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -7,12 +7,14 @@ import pytest
 import torch as th
 from broken_envs import (
     BROKEN,
+    DeepGenerator,
     ForgottenField,
     ForgottenGoal,
     NestedGenerator,
     OwnStrength,
     PassedOver,
     RandomPosition,
+    SuspendedGenerator,
     WindyWalk,
 )
 from stable_baselines3.common.callbacks import BaseCallback
@@ -24,10 +26,11 @@ from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import FunctionStarts
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.starts.probes import Probe, play_probe, put_back
+from sb3_grpo.starts.probes import Probe, play_probe
 from sb3_grpo.starts.snapshots import capture
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
+from sb3_grpo.utils.chance import process_state
 
 SETTINGS: dict[str, Any] = {
     "group_size": 3,
@@ -57,6 +60,14 @@ def test_training_refuses_broken_environments(env: type[gym.Env], settings: dict
     with pytest.raises(UnequalStartError, match=f"^{env.__name__}: .*{says[env]}.*check_starts"):
         GRPO("MlpPolicy", vec_env, **SETTINGS, **settings).learn(2000)
     vec_env.close()
+
+
+@pytest.mark.parametrize("settings", MID_EPISODE)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("env", [DeepGenerator, SuspendedGenerator])
+def test_generators_that_are_not_restored_are_noticed(settings: dict[str, Any], own: bool, env: type[gym.Env]) -> None:
+    with pytest.raises(UnequalStartError, match=rf"^{env.__name__}: .* went on differently: .* Draw random numbers from self"):
+        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(2000)
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
@@ -105,17 +116,11 @@ class Recorder(BaseCallback):
 
 
 class Drawing(WindyWalk):
-    """Counts what is not part of the state, and draws from PyTorch's generator."""
-
-    def __init__(self) -> None:
-        self.n_steps, self.past = 0, [0.0]
+    """Draws from the global generators."""
 
     def step(self, action: Any) -> Any:
-        observation, reward, *rest = super().step(action)
-        self.n_steps += 1
-        self.past.append(reward)
-        th.rand(1)
-        return observation, reward, *rest
+        th.rand(1), np.random.random(), random.random()
+        return super().step(action)
 
 
 def trained(make_env: Any, settings: dict[str, Any]) -> tuple[Any, ...]:
@@ -123,10 +128,15 @@ def trained(make_env: Any, settings: dict[str, Any]) -> tuple[Any, ...]:
     seen = Recorder()
     model = GRPO("MlpPolicy", env, **SETTINGS, **settings).learn(1500, callback=seen)
     inner = env.envs if isinstance(env, DummyVecEnv) else []
-    statistics = [(copy.get_total_steps(), copy.get_episode_rewards()) for copy in map(monitor_of, inner)]
-    held = [vars(copy.unwrapped).get("past") for copy in inner], [vars(copy.unwrapped).get("n_steps") for copy in inner]
+    statistics = [copy.get_episode_rewards() for copy in map(monitor_of, inner)]
     parameters = th.cat([each.flatten() for each in model.policy.parameters()]).tolist()
-    return seen.n_probes, (parameters, seen.seen, statistics, held, [each["r"] for each in model.ep_info_buffer or []])
+    return seen.n_probes, (
+        parameters,
+        seen.seen,
+        statistics,
+        process_state(),
+        [each["r"] for each in model.ep_info_buffer or []],
+    )
 
 
 def monitor_of(env: Any) -> Any:
@@ -189,72 +199,6 @@ def test_batched_copies_that_are_elsewhere() -> None:
         GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(2000)
 
 
-class Slots:
-    __slots__ = ("count", "numbers")
-
-    def __init__(self) -> None:
-        self.numbers, self.count = [1, 2], 2
-
-
-class Full(gym.Env):
-    """Holds all kinds of things."""
-
-    observation_space = gym.spaces.Dict({"a": gym.spaces.Discrete(9)})
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.number, self.array, self.tensor = 1, np.arange(3.0), th.zeros(2)
-        self.rng = np.random.default_rng(0)
-        self.things: dict[str, Any] = {"queue": deque([1, 2], maxlen=5), "set": {1}, "slots": Slots(), "rng": self.rng}
-
-    def spoil(self) -> None:
-        self.number, self.new = 2, 3
-        self.array += 1
-        self.tensor += 1
-        self.rng.random()
-        self.things["queue"].append(3)
-        self.things["set"].add(2)
-        self.things["slots"].numbers.append(4)
-        self.things["slots"].count += 1
-        self.things["more"] = 5
-        self.observation_space.sample()
-        np.random.random()
-        th.rand(1)
-
-    def content(self) -> Any:
-        slots = self.things["slots"].numbers, self.things["slots"].count
-        names = [*vars(self), *self.things]
-        numbers = [self.number, self.array.tolist(), self.tensor.tolist(), [*self.things["queue"]], self.things["set"], slots]
-        copied = [np.random.get_state()[2], th.get_rng_state().tolist(), self.rng.bit_generator.state]
-        space: Any = self.observation_space["a"]
-        return names, repr(numbers), copied, space._np_random and space.np_random.bit_generator.state
-
-
-def test_everything_is_put_back_in_place() -> None:
-    env = Full()
-    env.content()
-    held = {id(value) for value in [*vars(env).values(), *env.things.values()]}
-    before = env.content()
-    for _ in range(2):
-        with put_back(gym.wrappers.TimeLimit(env, 5)):
-            env.spoil()
-            assert env.content() != before
-        assert env.content() == before
-        assert held == {id(value) for value in [*vars(env).values(), *env.things.values()]}
-    assert env.things["rng"] is env.rng
-
-
-def test_ordered_dicts_keep_their_order() -> None:
-    env: Any = Full()
-    env.recent = OrderedDict(a=1, b=2)
-    with put_back(env):
-        env.recent["c"] = 3
-        env.recent.move_to_end("a")
-        env.recent.popitem(last=False)
-    assert [*env.recent.items()] == [("a", 1), ("b", 2)]
-    assert env.recent.popitem(last=False) == ("a", 1)
-
-
 class Fragile(WindyWalk):
     """Some actions are impossible."""
 
@@ -267,7 +211,7 @@ class Fragile(WindyWalk):
 def test_errors_of_actions_are_compared_like_results() -> None:
     env = Fragile()
     start = capture(env, env.reset(seed=0)[0])
-    trace = play_probe(env, start, Probe(1, 5, True, False))
+    trace = play_probe(env, start, Probe(1, 5, False))
     assert len(trace) == 2 and "ValueError: impossible" in trace[-1]
 
 
