@@ -1,9 +1,5 @@
 """Callbacks: a progress bar for rollouts of whole episodes."""
 
-import importlib
-import warnings
-from typing import Any
-
 from stable_baselines3.common.callbacks import ProgressBarCallback
 
 
@@ -25,11 +21,3 @@ class ClampedProgressBarCallback(ProgressBarCallback):
         # The RL Zoo calls it in any case, even if an error occurred before the training began
         if hasattr(self, "pbar"):
             super()._on_training_end()
-
-
-def __getattr__(name: str) -> Any:
-    # Configuration files of version 0.1 refer to them here
-    if name in ("PlainAttention", "WarmStart"):
-        warnings.warn(f"{__name__}.{name} is sb3_grpo.text.callbacks.{name} now.", DeprecationWarning)
-        return getattr(importlib.import_module("sb3_grpo.text.callbacks"), name)
-    raise AttributeError(name)
