@@ -5,10 +5,9 @@ import io
 import os
 import secrets
 import stat
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stable_baselines3.common.save_util import open_path
@@ -42,6 +41,7 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
     :param path: Path of the file; a missing folder is created as in SB3
     :param durable: Whether the file survives a power cut if anything written later does
     :return: The file to write to
+    :raises OSError: if the disk has no room
     """
     if path.is_symlink():
         path = Path(os.path.realpath(path))
@@ -63,9 +63,13 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
-        raise
+        code = no_room(error)
+        if code is None:
+            raise
+        old = " The older file is as it was." if exists else ""
+        raise OSError(code, f"{os.strerror(code)}: {path} could not be written.{old}") from error
 
 
 def replace_text(path: Path, text: str, durable: bool = True) -> None:
@@ -80,27 +84,6 @@ def replace_text(path: Path, text: str, durable: bool = True) -> None:
         file.write(text.encode())
 
 
-def write_or_rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> None:
-    """
-    Write a file with ``replace_file``. If the disk has no room, write it to another folder before raising the error.
-
-    :param path: Path of the file
-    :param write: Function that writes the file, called again for the other folder
-    :raises OSError: if the file could not be written to ``path``; the message says where it is instead
-    """
-    try:
-        with replace_file(path) as file:
-            write(file)
-    except Exception as error:
-        code = no_room(error)
-        if code is None:
-            raise
-        old = f"The older {path.name} is as it was. " if path.exists() else ""
-        elsewhere = _rescue(path, write)
-        instead = "No other folder has room, either." if elsewhere is None else f"It is in {elsewhere} instead."
-        raise OSError(code, f"{os.strerror(code)}: {path} could not be written. {old}{instead}") from error
-
-
 def no_room(error: BaseException | None) -> int | None:
     """
     :param error: The error that was raised
@@ -111,15 +94,4 @@ def no_room(error: BaseException | None) -> int | None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error.errno
         error = error.__cause__ or error.__context__
-    return None
-
-
-def _rescue(path: Path, write: Callable[[io.BufferedIOBase], None]) -> Path | None:
-    for find_folder in (tempfile.gettempdir, Path.home, Path.cwd):
-        # Whatever the error is, the next folder may work. gettempdir raises one if there is no room for temporary files
-        with suppress(Exception):
-            target = Path(find_folder()) / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
-            with replace_file(target) as file:
-                write(file)
-            return target
     return None
