@@ -40,7 +40,7 @@ _KNOWN = {
     "gymnasium.spaces.dict.Dict": ("spaces",),
     "gymnasium.spaces.discrete.Discrete": ("n", "start", "dtype"),
     "gymnasium.spaces.multi_binary.MultiBinary": ("n",),
-    "gymnasium.spaces.multi_discrete.MultiDiscrete": ("nvec", "dtype", "start"),
+    "gymnasium.spaces.multi_discrete.MultiDiscrete": ("nvec", "dtype"),
     "rl_zoo3.utils.SimpleLinearSchedule": ("initial_value",),
     "stable_baselines3.common.utils.ConstantSchedule": ("val",),
     "stable_baselines3.common.utils.FloatSchedule": ("value_schedule",),

@@ -83,22 +83,6 @@ def test_other_spaces_and_policies(tmp_path: Path) -> None:
     assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
 
 
-class TwoActions(ToyEnv):
-    """An action has two parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.MultiDiscrete([2, 3])
-
-
-def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
-    """No training takes them any more, but a model of before may predict with them."""
-    model = GRPO("MlpPolicy", make_group_env(TwoActions, 2), policy_kwargs=TINY, **SMALL)
-    model.action_space = spaces.MultiDiscrete([2, 3], start=[1, 1])
-    model.save(tmp_path / "model", format="safe")
-    assert GRPO.load(tmp_path / "model", trusted=False).action_space.start.tolist() == [1, 1]
-
-
 class Narrow(ToyEnv):
     """Its actions are numbers of 32 bits."""
 
