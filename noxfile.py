@@ -9,7 +9,6 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 QUICK = [
     "tests/common/test_run.py",
     "tests/common/test_save_load.py",
-    "tests/common/test_saved_by_0_1.py",
     "tests/common/test_spaces.py",
     "tests/common/test_vec_envs.py",
     "tests/envs/test_control_vec_env.py",

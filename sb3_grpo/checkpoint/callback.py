@@ -7,8 +7,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_grpo.checkpoint.environments import prepare_env
-from sb3_grpo.checkpoint.folder import checkpoints_in, remove_unfinished
+from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.checkpoint.training import Stateful, save_training
 from sb3_grpo.utils.parameters import Whole, short_repr
 from sb3_grpo.utils.user_warnings import warn_user
@@ -72,8 +71,9 @@ class TrainingCheckpoint(BaseCallback):
                 f"{self.folder} has checkpoints of another training: go on with it by "
                 f"{type(model).__name__}.resume({str(self.folder)!r}, env), or choose another folder."
             )
-        remove_unfinished(self.folder)
-        prepare_env(self.training_env)
+        copies = self.training_env.unwrapped
+        if copies.has_attr("prepare_saving"):
+            copies.env_method("prepare_saving")  # lets them record what is needed to save them later
         self._next_steps, self._next_time = 0, 0.0  # not those of an earlier learn()
         if resumed is not None:
             for name, each in self.also.items():

@@ -1,27 +1,30 @@
 """Saving a training run between two updates, and restoring it in another process."""
 
-import functools
+import os
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from sb3_grpo.checkpoint.environments import NotSavedError, load_copies, load_wrappers, save_copies, save_wrappers
-from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
+from sb3_grpo.checkpoint.folder import MODEL, STATE, Checkpoint, newest_checkpoint, write_checkpoint
 from sb3_grpo.starts.atari import make_env_of
-from sb3_grpo.utils.chance import process_state, set_process_state, set_space_states, space_states
+from sb3_grpo.starts.starts import StartMismatchError
+from sb3_grpo.utils.chance import process_state, set_process_state
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.user_warnings import warn_user
 
-MODEL, STATE = "model.zip", "training.pkl"
+# Attributes of a VecEnvWrapper that are not training state: descriptions, files and clocks
+_NOT_STATE = frozenset({"class_attributes", "results_writer", "t_start"})
 
 
 class Stateful(Protocol):
@@ -73,13 +76,12 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     """
     episodes = None
     # Saved even if they are not whole: without its statistics, a VecNormalize would change what the policy sees
-    wrappers, differs = save_wrappers(model.env)
+    wrappers, differs = _save_wrappers(model.env)
     if differs is None:
-        try:
-            collected = {"collector": model.collector.state_dict(), "buffer": model.rollout_buffer.state_dict()}
-            episodes = {"copies": save_copies(model.env.unwrapped), **collected}
-        except NotSavedError as error:
-            differs = str(error)
+        copies, differs = _save_copies(model.env.unwrapped)
+    if differs is None:
+        collected = {"collector": model.collector.state_dict(), "buffer": model.rollout_buffer.state_dict()}
+        episodes = {"copies": copies, **collected}
     state = {
         "wrappers": wrappers,
         "episodes": episodes,
@@ -98,11 +100,9 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         "n_envs": model.n_envs,
         "seed": model.seed,
         "differs": differs,
-        "versions": _versions(),
+        "versions": versions(),
     }
-    # cloudpickle saves the functions of a script by value, pickle only by name
-    files = {MODEL: model.save, STATE: functools.partial(cloudpickle.dump, state)}
-    return write_checkpoint(folder, model.num_timesteps, files, facts, keep)
+    return write_checkpoint(folder, model, state, facts, keep)
 
 
 def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, custom_objects: dict[str, Any] | None) -> Any:
@@ -140,46 +140,126 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     :param model: The model loaded from the checkpoint, with its environment
     :param checkpoint: The checkpoint
     """
-    now = _versions()
-    then = checkpoint.manifest["versions"]
+    now, then = versions(), checkpoint.manifest["versions"]
     changed = [f"{name} {then[name]} (now {now.get(name)})" for name in then if now.get(name) != then[name]]
     if changed:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
     with (checkpoint.path / STATE).open("rb") as file:
         state = pickle.load(file)
-    wrappers, episodes = state.pop("wrappers"), state.pop("episodes")
-    load_wrappers(model.env, wrappers)
-    problem = checkpoint.manifest["differs"] if episodes is None else _load_episodes(model, episodes)
-    if problem is not None:
-        warn_user(f"{problem} So the training goes on with new episodes.")
-        model._last_obs = None
-    for name, part in model.training_parts().items():
-        part.load_state_dict(state["parts"][name])
-    del state["parts"]
-    model.resumption = Resumption(checkpoint.path, **state)
-
-
-def _load_episodes(model: Any, episodes: dict[str, Any]) -> str | None:
-    model.begin_groups()
-    problem = load_copies(model.env.unwrapped, episodes["copies"])
+    _load_wrappers(model.env, state.pop("wrappers"))
+    episodes, problem = state.pop("episodes"), checkpoint.manifest["differs"]
+    if episodes is not None:
+        model.begin_groups()
+        problem = _load_copies(model.env.unwrapped, episodes["copies"])
     if problem is None:
         # This fills the queues of the copies
         model.collector.load_state_dict(episodes["collector"])
         model.rollout_buffer.load_state_dict(episodes["buffer"])
-    return problem
+    else:
+        warn_user(f"{problem} So the training goes on with new episodes.")
+        model._last_obs = None
+    parts = state.pop("parts")
+    for name, part in model.training_parts().items():
+        part.load_state_dict(parts[name])
+    model.resumption = Resumption(checkpoint.path, **state)
 
 
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: version for name, version in versions().items() if not name.endswith("commit")}
+def _wrappers(env: VecEnv) -> Iterator[VecEnvWrapper]:
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
+
+
+def _save_wrappers(env: VecEnv) -> tuple[list[tuple[str, dict[str, Any]]], str | None]:
+    """
+    :param env: The training environment
+    :return: Names and attributes of its layers, and why they are not whole, ``None`` if they are
+    """
+    layers, problem = [], None
+    for layer in _wrappers(env):
+        attributes = {
+            name: value
+            for name, value in vars(layer).items()
+            if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space)
+        }
+        if (reason := _why_not_pickled(attributes)) is not None:
+            attributes, problem = {}, f"The attributes of {type(layer).__name__} {reason}."
+        layers.append((type(layer).__name__, attributes))
+    return [*layers, (type(env.unwrapped).__name__, {})], problem
+
+
+def _load_wrappers(env: VecEnv, saved: list[tuple[str, dict[str, Any]]]) -> None:
+    """
+    :param env: A training environment built like the saved one
+    :param saved: What ``_save_wrappers`` returned
+    :raises ValueError: if its class or its wrappers differ from those saved
+    """
+    layers = [*_wrappers(env), env.unwrapped]
+    expected, present = [name for name, _ in saved], [type(layer).__name__ for layer in layers]
+    if expected != present:
+        raise ValueError(
+            f"The checkpoint was written with {' around '.join(expected)}, and the environment is {' around '.join(present)}: "
+            "give resume() an environment that is made in the same way."
+        )
+    for layer, (_, attributes) in zip(layers, saved, strict=True):
+        vars(layer).update(attributes)
+
+
+def _save_copies(copies: VecEnv) -> tuple[Any, str | None]:
+    """
+    :param copies: The training environment without its wrappers
+    :return: Its episodes in progress, which can be pickled, and why they cannot be saved, ``None`` if they can
+    """
+    if hasattr(copies, "state_dict"):
+        return copies.state_dict(), None
+    if not copies.has_attr("save_episode"):
+        name = type(copies).__name__
+        return (
+            None,
+            f"The copies in this {name} have no StartQueue, which saves episodes: build them with make_group_env(...).",
+        )
+    state = list(zip(copies.env_method("save_episode", os.getpid()), copies.reset_infos, strict=True))
+    for idx, each in enumerate(state):
+        problem = each[0] if isinstance(each[0], str) else _why_not_pickled(each)
+        if problem is not None:
+            return None, f"Environment copy {idx}: {problem}."
+    return state, None
+
+
+def _load_copies(copies: VecEnv, state: Any) -> str | None:
+    """
+    :param copies: The training environment without its wrappers
+    :param state: What ``_save_copies`` returned
+    :return: Why the episodes cannot be continued, None if they can
+    :raises StartMismatchError: if the copies differ from those saved
+    """
+    if hasattr(copies, "load_state_dict"):
+        copies.load_state_dict(state)
+        return None
+    for idx, (episode, info) in enumerate(state):
+        (error,) = copies.env_method("load_episode", episode, info, indices=idx)
+        if isinstance(error, StartMismatchError):
+            raise error
+        if error is not None:
+            return f"Environment copy {idx}: {error}"
+    # This resets into the episodes just loaded
+    copies.reset()
+    return None
+
+
+def _why_not_pickled(value: Any) -> str | None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        return f"cannot be pickled ({error})"
+    return None
 
 
 def _chance(model: Any) -> dict[str, Any]:
     return {
         "process": process_state(),
-        "devices": [state.numpy() for state in th.cuda.get_rng_state_all()] if th.cuda.is_initialized() else [],
-        "spaces": [space_states(space) for space in _spaces(model)],
-        "noise": [each.detach().cpu().numpy() for each in _noise(model)],
+        "devices": th.cuda.get_rng_state_all() if th.cuda.is_initialized() else [],
+        "noise": [each.detach().cpu() for each in _noise(model)],
     }
 
 
@@ -191,12 +271,15 @@ def draw_on(model: Any, chance: dict[str, Any]) -> None:
     :param chance: Generator states from a checkpoint
     """
     set_process_state(chance["process"])
-    if chance["devices"] and len(chance["devices"]) == th.cuda.device_count():
-        th.cuda.set_rng_state_all([th.from_numpy(state) for state in chance["devices"]])
-    for space, states in zip(_spaces(model), chance["spaces"], strict=True):
-        set_space_states(space, states)
+    if len(chance["devices"]) == th.cuda.device_count():
+        th.cuda.set_rng_state_all(chance["devices"])
     for each, then in zip(_noise(model), chance["noise"], strict=True):
-        each.detach().copy_(th.from_numpy(then))
+        each.detach().copy_(then)
+
+
+def _noise(model: Any) -> list[th.Tensor]:
+    noise = model.policy.action_dist
+    return [noise.exploration_mat, noise.exploration_matrices] if isinstance(noise, StateDependentNoiseDistribution) else []
 
 
 def _logged(logger: Logger) -> dict[str, Any]:
@@ -214,12 +297,3 @@ def log_on(logger: Logger, logged: dict[str, Any]) -> None:
     logger.name_to_value.update(logged["values"])
     logger.name_to_count.update(logged["counts"])
     logger.name_to_excluded.update(logged["excluded"])
-
-
-def _spaces(model: Any) -> list[Any]:
-    return [model.observation_space, model.action_space, model.env.observation_space, model.env.action_space]
-
-
-def _noise(model: Any) -> list[th.Tensor]:
-    noise = model.policy.action_dist
-    return [noise.exploration_mat, noise.exploration_matrices] if isinstance(noise, StateDependentNoiseDistribution) else []

@@ -1,36 +1,56 @@
-"""Model files with data only: safetensors and JSON, each member with its hash. And a look into files with pickles."""
+"""
+Model files with data only: JSON and safetensors, each member with its hash. Only a few known classes are created again, by
+their constructors; beyond these, nothing named in a file is imported or called.
+"""
 
-import base64
 import hashlib
+import importlib
+import inspect
 import io
 import json
-import lzma
 import pathlib
-import pickletools
+import re
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import stable_baselines3 as sb3
-from safetensors import SafetensorError
-from stable_baselines3.common.save_util import open_path, save_to_zip_file
-from stable_baselines3.common.utils import get_system_info
+import torch as th
+from stable_baselines3.common.save_util import open_path
 
-from sb3_grpo.common.safe_data import Decoder, Encoder, NotDataError
+from sb3_grpo.utils.parameters import short_repr
 
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
-_MANIFEST, _DATA, _SYSTEM = "manifest.json", "data.json", "system_info.txt"
-# Maximum size in bytes of attributes to inspect: a small file can unpack to more than the memory
-_MAX_LOOK = 2**24
+_MANIFEST, _DATA = "manifest.json", "data.json"
 _FORMAT, _VERSION = "sb3-grpo safe model", 1
 # Name of the attributes in data.json, next to the state dicts, and of the file with their tensors
 _ATTRIBUTES = "attributes"
 # Names that SB3 does not treat as parameters: it would set their content anywhere in the model
-_NO_PARAMETERS = frozenset({"pytorch_variables", "tensors"})
+_NO_PARAMETERS = {"pytorch_variables", "tensors"}
+
+# Attributes of the classes that are created again. Those that the constructor does not take are set afterwards.
+# By their dotted names: this package must not import those above it
+_KNOWN = {
+    "gymnasium.spaces.box.Box": ("low", "high", "dtype"),
+    "gymnasium.spaces.dict.Dict": ("spaces",),
+    "gymnasium.spaces.discrete.Discrete": ("n", "start", "dtype"),
+    "gymnasium.spaces.multi_binary.MultiBinary": ("n",),
+    "gymnasium.spaces.multi_discrete.MultiDiscrete": ("nvec", "dtype"),
+    "rl_zoo3.utils.SimpleLinearSchedule": ("initial_value",),
+    "stable_baselines3.common.utils.ConstantSchedule": ("val",),
+    "stable_baselines3.common.utils.FloatSchedule": ("value_schedule",),
+    "stable_baselines3.common.utils.LinearSchedule": ("start", "end", "end_fraction"),
+    "sb3_grpo.envs.text.hard_prompts.HardPrompts": ("n_items", "floor", "rate", "success_rates"),
+    "sb3_grpo.envs.text.tokenizers.CharTokenizer": ("alphabet",),
+    "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer"),
+}
+# Packages whose classes are allowed in policy_kwargs
+_CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.optimizers.")
 
 
 def write_safe_model(
@@ -43,182 +63,215 @@ def write_safe_model(
     :param policies: policy classes by name
     :raises ValueError: if something is not data; the message says what to do
     """
-    members: dict[str, bytes] = {_SYSTEM: get_system_info(print_info=False)[1].encode()}
-    content = {}
-    for name, value in {_ATTRIBUTES: data, **params}.items():
-        encoder = Encoder(policies)
-        content[name] = {key: _encoded(encoder, name, str(key), each) for key, each in value.items()}
+    content, members = {}, {}
+    for name, values in {_ATTRIBUTES: data, **params}.items():
+        encoder = _Encoder(policies)
+        content[name] = {key: encoder.encode(str(key), value) for key, value in values.items()}
         members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
     members[_DATA] = json.dumps(content).encode()
-    hashes = {name: hashlib.sha256(each).hexdigest() for name, each in members.items()}
-    manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": hashes}
+    manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": _hashes(members)}
     # Not compressed, so a small file needs little memory
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-        for name, each in members.items():
+        for name, each in {_MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
             archive.writestr(name, each)
 
 
-def _encoded(encoder: Encoder, section: str, key: str, value: Any) -> Any:
+def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """
-    :param encoder: the encoder
-    :param section: attributes, or the name of a state dict
-    :param key: name of the attribute, or key in the state dict
-    :param value: its value
-    :return: the value for JSON
-    :raises ValueError: if the value is not data; the message says what to do
+    :param path: path to the file, or the open file
+    :param policies: policy classes by name
+    :return: attributes of the model, and state dicts by name; ``None`` for a file in the format of Stable-Baselines3
+    :raises ValueError: if the file is not what ``write_safe_model`` has written
     """
-    try:
-        return encoder.encode(key, value)
-    except NotDataError as error:
-        anew = f'leave it out with exclude=["{key}"] and give it anew with load(path, custom_objects=dict({key}=...)), '
-        raise ValueError(
-            f'{error}: format="safe" has no pickles. Write it as data (LinearSchedule in place of a function, the name of an '
-            f'advantage), {anew if section == _ATTRIBUTES else ""}or save with format="sb3".'
-        ) from error
+    with opened(path) as archive:
+        infos = archive.infolist()
+        if _MANIFEST not in archive.namelist():
+            return None
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+            raise ValueError("its members are compressed")
+        members = {info.filename: archive.read(info) for info in infos}
+        manifest = json.loads(members.pop(_MANIFEST))
+        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+            raise ValueError("this version of the package does not know its format")
+        now, then = _hashes(members), manifest["sha256"]
+        for name in sorted({*now, *then}):
+            if now.get(name) != then.get(name):
+                raise ValueError(f"{name} is not the one that was saved with this model (its hash is another)")
+        content = json.loads(members[_DATA])
+        if strange := _NO_PARAMETERS & content.keys():
+            raise ValueError(f"there are no parameters by the name of {strange}")
+        read = {}
+        for name, values in content.items():
+            decoder = _Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
+            read[name] = {key: decoder.decode(value) for key, value in values.items()}
+        return read.pop(_ATTRIBUTES), read
 
 
 @contextmanager
-def _opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
+def opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
+    """
+    Open the file of a model.
+
+    :param path: path to the file, or the open file
+    :return: the zip file, for a ``with`` block that reads it
+    :raises ValueError: if anything goes wrong in the block
+    """
     file = open_path(path, "r", verbose=0, suffix="zip")
     position = file.tell()
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
-    # RuntimeError: encrypted, or compressed with an unknown method
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no zip file of a model, or damaged: {error}") from error
+    except Exception as error:  # deliberately damaged files can raise anything
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not what save has written, or damaged: {said}") from error
     finally:
-        if file is not path:
-            file.close()
-        else:
+        if file is path:
             file.seek(position)
+        else:
+            file.close()
 
 
-def is_safe_model(path: ModelFile) -> bool:
+def _hashes(members: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
+
+
+class _Encoder:
     """
-    :param path: path to the file, or the open file
-    :return: whether it was saved with ``format="safe"``
-    """
-    with _opened(path) as archive:
-        return _MANIFEST in archive.namelist()
+    Encode objects as JSON and tensors.
 
-
-def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """
-    :param path: path to the file, or the open file
     :param policies: policy classes by name
-    :return: attributes of the model, and state dicts by name
-    :raises ValueError: if a member is not the one that was saved, or its content is not that of a model
     """
-    with _opened(path) as archive:
-        members = _verified(archive, path)
-    try:
-        content = json.loads(members[_DATA])
-        if strange := sorted(_NO_PARAMETERS & content.keys()):
-            raise ValueError(f"there are no parameters by the name of {strange[0]}")
-        read = {}
-        for name, parts in content.items():
-            decoder = Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
-            read[name] = {key: decoder.decode(each) for key, each in parts.items()}
-        return read.pop(_ATTRIBUTES), read
-    except (ValueError, AssertionError, KeyError, AttributeError, TypeError, RecursionError, SafetensorError) as error:
-        raise ValueError(f"{path} is not what save has written: {error}") from error
+
+    def __init__(self, policies: Mapping[str, type]):
+        self._policies = {cls: name for name, cls in policies.items()}
+        self.tensors: dict[str, th.Tensor] = {}
+
+    def encode(self, where: str, value: Any) -> Any:
+        """
+        :param where: where the value was found
+        :param value: any object
+        :return: the value for JSON. Tensors and arrays are stored in ``tensors``
+        :raises ValueError: if the value is not data
+        """
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str):
+            return value
+        if isinstance(value, np.generic) and isinstance(value.item(), bool | int | float):
+            return value.item()
+        if kind is list:
+            return [self.encode(f"{where}[{index}]", each) for index, each in enumerate(value)]
+        if kind in (tuple, th.Size):
+            return {"$tuple": self.encode(where, [*value])}
+        if kind is deque:
+            return {"$deque": self.encode(where, [*value]), "maxlen": value.maxlen}
+        if kind in (dict, OrderedDict):
+            entries = [(key, self.encode(f"{where}[{key!r}]", each)) for key, each in value.items()]
+            if all(type(key) is str and not key.startswith("$") for key in value):
+                return dict(entries)
+            return {"$dict": [[self.encode(where, key), each] for key, each in entries]}
+        if isinstance(value, th.Tensor):
+            # Copied, because the same storage must not be saved twice
+            self.tensors[where] = value.detach().cpu().clone().contiguous()
+            return {"$tensor": where}
+        if kind is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype.itemsize <= 8:
+            self.tensors[where] = th.from_numpy(value.copy())
+            return {"$array": where}
+        if isinstance(value, np.dtype) and value.kind in "biuf":
+            return {"$dtype": str(value)}
+        if kind is np.random.Generator and isinstance(value.bit_generator, np.random.PCG64):
+            return {"$generator": value.bit_generator.state}
+        if isinstance(value, type) and value in self._policies:
+            return {"$policy": self._policies[value]}
+        if isinstance(value, type) and _class_of(_dotted(value)) is value:
+            return {"$class": _dotted(value)}
+        if (name := _dotted(kind)) in _KNOWN:
+            return {
+                "$object": name,
+                "with": {each: self.encode(f"{where}.{each}", getattr(value, each)) for each in _KNOWN[name]},
+            }
+        attribute = re.split(r"[.\[]", where)[0]
+        raise ValueError(
+            f'{where} is {short_repr(value)}, which is no data and can only be pickled: format="safe" has no pickles. '
+            "Write it as data (LinearSchedule in place of a function, the name of an advantage), leave it out with "
+            f'exclude=["{attribute}"] and give it anew with load(path, custom_objects=dict({attribute}=...)), or save with '
+            'format="sb3".'
+        )
 
 
-def _verified(archive: zipfile.ZipFile, path: ModelFile) -> dict[str, bytes]:
+class _Decoder:
     """
-    :param archive: file of a model
-    :param path: path to the file, for error messages
-    :return: content of its members by name
-    :raises ValueError: if the members are not the ones that were saved, or the format is unknown
+    Decode objects written by :class:`_Encoder`.
+
+    :param policies: policy classes by name
+    :param tensors: ``tensors`` of the encoder
     """
-    members = {}
-    for info in archive.infolist():
-        if info.compress_type != zipfile.ZIP_STORED or info.filename in members:
-            raise ValueError(f"{path}: {info.filename} is compressed or there twice, as save does not write it.")
-        members[info.filename] = archive.read(info)
-    try:
-        manifest = json.loads(members.pop(_MANIFEST))
-        kind, version, hashes = manifest["format"], manifest["version"], dict(manifest["sha256"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: its {_MANIFEST} cannot be read ({error}).") from error
-    if kind != _FORMAT or version != _VERSION:
-        raise ValueError(f"{path} has the format {kind!r:.40}, version {version!r:.40}, which this version does not read.")
-    for name in sorted({*members, *hashes}):
-        if name not in members or hashes.get(name) != hashlib.sha256(members[name]).hexdigest():
-            raise ValueError(f"{path}: {name} is not the one that was saved with this model (its hash is another).")
-    if _DATA not in members:
-        raise ValueError(f"{path} has no {_DATA}.")
-    return members
+
+    def __init__(self, policies: Mapping[str, type], tensors: Mapping[str, th.Tensor]):
+        self._policies = policies
+        self._tensors = tensors
+
+    def decode(self, value: Any) -> Any:
+        """
+        :param value: value read from JSON
+        :return: the object. Anything that ``_Encoder`` does not write raises an error
+        """
+        if isinstance(value, list):
+            return [self.decode(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        tag = next(iter(value), "")
+        if not tag.startswith("$"):
+            return {key: self.decode(each) for key, each in value.items()}
+        content = value[tag]
+        match tag:
+            case "$tuple":
+                return tuple(self.decode(content))
+            case "$deque":
+                return deque(self.decode(content), maxlen=value["maxlen"])
+            case "$dict":
+                return {self.decode(key): self.decode(each) for key, each in content}
+            case "$tensor":
+                return self._tensors[content]
+            case "$array":
+                return self._tensors[content].numpy()
+            case "$dtype" if np.dtype(content).kind in "biuf":
+                return np.dtype(content)
+            case "$generator":
+                generator = np.random.Generator(np.random.PCG64())
+                generator.bit_generator.state = content
+                return generator
+            case "$policy":
+                return self._policies[content]
+            case "$class" if (found := _class_of(content)) is not None:
+                return found
+            case "$object":
+                return self._make(content, value["with"])
+        raise ValueError(f"{tag} {short_repr(content)} is unknown")
+
+    def _make(self, dotted: str, attributes: dict[str, Any]) -> Any:
+        given = {name: self.decode(attributes[name]) for name in _KNOWN[dotted]}
+        # Dict sorts the keys of any other dict, and features extractors depend on their order
+        given = {name: OrderedDict(each) if isinstance(each, dict) else each for name, each in given.items()}
+        module, _, name = dotted.rpartition(".")
+        cls = getattr(importlib.import_module(module), name)
+        arguments = given.keys() & inspect.signature(cls).parameters.keys()
+        made = cls(**{name: given[name] for name in arguments})
+        for name in given.keys() - arguments:
+            setattr(made, name, given[name])
+        return made
 
 
-def as_sb3_file(names: Iterable[str], params: dict[str, Any]) -> io.BytesIO:
-    """
-    :param names: names of the attributes. Their values are passed as ``custom_objects``: in the file they would be JSON
-        again, and SB3 would treat some of it as pickles
-    :param params: state dicts by name
-    :return: an in-memory file that SB3 can load
-    """
-    file = io.BytesIO()
-    save_to_zip_file(file, data=dict.fromkeys(names), params=params, pytorch_variables={})
-    file.seek(0)
-    return file
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def pickles_in(path: ModelFile) -> list[str]:
+def _class_of(dotted: str) -> type | None:
     """
-    Inspect a file without loading it.
-
-    :param path: path to the file, or the open file
-    :return: for each pickled attribute, its name and the names in its pickle; the names of pickled members
+    :param dotted: dotted name of a class
+    :return: the class if it is an allowed module or optimizer, otherwise None
     """
-    found = []
-    with _opened(path) as archive:
-        try:
-            with archive.open("data") as file:
-                text = file.read(_MAX_LOOK + 1)
-            if len(text) > _MAX_LOOK:
-                raise ValueError("they are too large")
-            data = json.loads(text)
-            for name, saved in data.items():
-                if isinstance(saved, dict) and ":serialized:" in saved:
-                    found.append(
-                        f"{name} ({', '.join(_names_in(base64.b64decode(saved[':serialized:']))) or 'nothing by name'})"
-                    )
-        except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
-            found.append(f"attributes that cannot be read ({type(error).__name__})")
-        found += [f"{name}" for name in archive.namelist() if name.endswith((".pth", ".pkl"))]
-    return found
-
-
-def _names_in(pickled: bytes) -> list[str]:
-    """
-    :param pickled: a pickle, which is not loaded
-    :return: names of the modules and functions that it refers to
-    """
-    names: set[str] = set()
-    texts: list[str] = []
-    memo: dict[int, str | None] = {}
-    last: str | None = None
-    try:
-        for operation, argument, _ in pickletools.genops(pickled):
-            if operation.name in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
-                memo[len(memo) if argument is None else int(argument)] = last
-                continue
-            last = (
-                memo.get(int(argument or 0))
-                if operation.name.endswith("GET")
-                else argument
-                if isinstance(argument, str)
-                else None
-            )
-            if operation.name in ("GLOBAL", "INST"):
-                names.add(str(argument).replace(" ", "."))
-            elif operation.name == "STACK_GLOBAL":
-                names.add(".".join(texts[-2:]))
-            elif last is not None:
-                texts.append(last)
-    except Exception:  # deliberately damaged pickles
-        names.add("something that cannot be read")
-    return sorted(names)
+    if not dotted.startswith(_CLASSES):
+        return None
+    module, _, name = dotted.rpartition(".")
+    found = getattr(importlib.import_module(module), name, None)
+    return found if isinstance(found, type) and issubclass(found, th.nn.Module | th.optim.Optimizer) else None

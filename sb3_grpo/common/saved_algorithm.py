@@ -1,20 +1,25 @@
 """Saving and loading of an algorithm, as in Stable-Baselines3 or without pickles."""
 
+import base64
+import functools
 import inspect
 import io
+import json
 import pathlib
+import pickle
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.save_util import save_to_zip_file
 from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_grpo.common.arguments import check_load
-from sb3_grpo.common.safe_files import as_sb3_file, is_safe_model, pickles_in, read_safe_model, write_safe_model
+from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import Choice, short_repr
-from sb3_grpo.utils.plugins import MissingPlugIn, missing_plugins
+from sb3_grpo.utils.plugins import MissingPlugIn
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 
@@ -32,52 +37,40 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     def save(
         self,
-        path: str | pathlib.Path | io.BufferedIOBase,
+        path: ModelFile,
         exclude: Iterable[str] | None = None,
         include: Iterable[str] | None = None,
         format: str = "sb3",
     ) -> None:
         """
         Save all the attributes of the object and the model parameters in a zip-file, see :meth:`BaseAlgorithm.save`.
-        An existing file of this name is only replaced once the new one is complete: on a full disk, it stays as it was.
+        An existing file of this name is only replaced once the new one is complete.
 
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
         :param format: ``"sb3"``: the format of Stable-Baselines3, with pickles. ``"safe"``: safetensors and JSON, each member
             with its hash, for models to be loaded by others. Anything that is not data (custom functions and classes) raises
-            an error
+            an error; what is excluded by default cannot be included
         """
         Choice(("sb3", "safe")).check("format", format)
+        if format == "safe":
+            excluded = {*(exclude or ())} - {*(include or ())} | self._never_in_safe_files(vars(self))
+            data = {name: value for name, value in vars(self).items() if name not in excluded}
+            params, policies = self.get_parameters(), self.policy_aliases
+            write = functools.partial(write_safe_model, data=data, params=params, policies=policies)
+        else:
+            write = functools.partial(super().save, exclude=exclude, include=include)
         if isinstance(path, (str, pathlib.Path)):
             with replace_file(save_location(path, "zip")) as file:
-                self._write(file, exclude, include, format)
+                write(file)
         else:
-            self._write(path, exclude, include, format)
-
-    def _write(
-        self, file: io.BufferedIOBase, exclude: Iterable[str] | None, include: Iterable[str] | None, format: str
-    ) -> None:
-        """
-        See ``save`` for the parameters.
-        """
-        if format == "safe":
-            excluded = {*(exclude or ()), *self._excluded_save_params()} - {*(include or ())}
-            excluded |= {name.split(".")[0] for names in self._get_torch_save_params() for name in names}
-            data = {name: value for name, value in self.__dict__.items() if name not in excluded}
-            for name in self._never_in_safe_files(data):
-                raise ValueError(
-                    f'{name} of this model is not for format="safe": take it out of include=, leave it out with '
-                    f'exclude=["{name}"], or save with format="sb3".'
-                )
-            write_safe_model(file, data, self.get_parameters(), self.policy_aliases)
-        else:
-            super().save(file, exclude, include)
+            write(path)
 
     @classmethod
     def load(  # type: ignore[override]
         cls: type[SelfSavedAlgorithm],
-        path: str | pathlib.Path | io.BufferedIOBase,
+        path: ModelFile,
         env: GymEnv | None = None,
         device: th.device | str = "auto",
         custom_objects: dict[str, Any] | None = None,
@@ -105,48 +98,47 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if "n_steps" in kwargs:
             # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None
-        if is_safe_model(path):
-            model = cls._load_safe(path, env, device, custom_objects, **kwargs)
+        given = custom_objects or {}
+        saved = read_safe_model(path, cls.policy_aliases)
+        if saved is not None:
+            data, params = saved
+            cls._check_safe_attributes(path, data)
+            left_out = {name: MissingPlugIn(name, "left out") for name in cls.plugin_parameters if name not in kwargs}
+            # tensorboard_log may be a folder on another machine
+            data = {**left_out, **data, "tensorboard_log": None, **given}
+            # The attributes are passed as custom_objects: SB3 would treat some of the JSON in a file as pickles
+            file: Any = io.BytesIO()
+            save_to_zip_file(file, data=dict.fromkeys(data), params=params, pytorch_variables={})
+            file.seek(0)
+            try:
+                model = super().load(file, env, device, data, **kwargs)
+            except IMPOSSIBLE as error:
+                if isinstance(error, ValueError | th.OutOfMemoryError):
+                    raise
+                raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
         elif trusted:
-            custom_objects = {**missing_plugins(path, cls.plugin_parameters), **(custom_objects or {})}
-            model = super().load(path, env, device, custom_objects, **kwargs)
+            model = super().load(path, env, device, {**_missing_plugins(path, cls.plugin_parameters), **given}, **kwargs)
         else:
             raise ValueError(
-                f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles of '
-                f"{'; '.join(pickles_in(path))}. Ask for a file that was, or write trusted=True if you would run a program of "
-                "its author."
+                f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
+                "a safe file, or write trusted=True if you would run a program of its author."
             )
         if env is not None:
             model.env_id = None
         return model
 
     @classmethod
-    def _load_safe(
-        cls: type[SelfSavedAlgorithm],
-        path: str | pathlib.Path | io.BufferedIOBase,
-        env: GymEnv | None,
-        device: th.device | str,
-        custom_objects: dict[str, Any] | None,
-        **kwargs: Any,
-    ) -> SelfSavedAlgorithm:
-        data, params = read_safe_model(path, cls.policy_aliases)
-        for name in cls.plugin_parameters:
-            # save would have refused a function: only the user decides what is imported
-            if isinstance(plugin := data.get(name), str) and "." in plugin:
-                raise ValueError(f"{path} is not what save has written: {name}={plugin!r:.80} is the name of a function.")
-        for name in cls._without_parameters()._never_in_safe_files(data):
+    def _check_safe_attributes(cls, path: ModelFile, data: dict[str, Any]) -> None:
+        """
+        :param path: Path to a safe file, or the open file
+        :param data: Its attributes
+        :raises ValueError: if ``save`` would not have written one of them. A function is never given by its dotted name: only
+            the user decides what is imported
+        """
+        never = cls._without_parameters()._never_in_safe_files(data)
+        never |= {name for name in cls.plugin_parameters if isinstance(data.get(name), str) and "." in data[name]}
+        for name in sorted(never):
             raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
-        given = custom_objects or {}
-        left_out = {name: MissingPlugIn(name) for name in cls.plugin_parameters if name not in kwargs}
-        # tensorboard_log may be a folder on another machine
-        data = {**left_out, **data, "tensorboard_log": None, **given}
-        file: Any = as_sb3_file(data, params)
-        try:
-            return super().load(file, env, device, data, **kwargs)
-        except IMPOSSIBLE as error:
-            if isinstance(error, ValueError | th.OutOfMemoryError):
-                raise
-            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
 
     @classmethod
     def _without_parameters(cls: type[SelfSavedAlgorithm]) -> SelfSavedAlgorithm:
@@ -155,7 +147,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         return cls(policy=next(iter(cls.policy_aliases)), env=None, device="cpu", _init_setup_model=False)  # type: ignore[call-arg, arg-type]
 
-    def _never_in_safe_files(self, names: Iterable[str]) -> list[str]:
+    def _never_in_safe_files(self, names: Iterable[str]) -> set[str]:
         """
         :param names: Names of attributes
         :return: Names that ``save(format="safe")`` does not write and ``load`` does not set: attributes that are saved in
@@ -164,8 +156,26 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         state_dicts, variables = self._get_torch_save_params()
         never = {*self._excluded_save_params(), *(name.split(".")[0] for name in (*state_dicts, *variables))}
         of_class = {name: getattr(type(self), name, None) for name in names}
-        return [
+        return {
             name
             for name, found in of_class.items()
             if name in never or name.startswith("__") or callable(found) or inspect.isdatadescriptor(found)
-        ]
+        }
+
+
+def _missing_plugins(path: ModelFile, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:
+    """
+    :param path: Path to a file in the format of Stable-Baselines3, or the open file
+    :param parameters: Names of parameters that can be functions
+    :return: Placeholders for the functions that cannot be imported, by parameter
+    """
+    with opened(path) as archive:
+        data = json.loads(archive.read("data"))
+        pickles = {name: base64.b64decode(data[name][":serialized:"]) for name in parameters if type(data.get(name)) is dict}
+    missing = {}
+    for name, pickled in pickles.items():
+        try:
+            pickle.loads(pickled)
+        except (ImportError, AttributeError) as error:
+            missing[name] = MissingPlugIn(name, str(error))
+    return missing

@@ -30,7 +30,7 @@ from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
-from sb3_grpo.common.safe_files import is_safe_model, read_safe_model
+from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
@@ -686,10 +686,8 @@ class GRPO(OnGroupAlgorithm):
         """
         params: Any = load_path_or_dict
         if not isinstance(params, dict):
-            if is_safe_model(params):
-                params = read_safe_model(params, self.policy_aliases)[1]
-            else:
-                params = load_from_zip_file(params, device=device, load_data=False)[1]
+            saved = read_safe_model(params, self.policy_aliases) or load_from_zip_file(params, device=device, load_data=False)
+            params = saved[1]
         params = with_reference(params, self.policy, self.reference is not None)
         super().set_parameters(params, exact_match, device)
         if self.reference is not None:

@@ -79,13 +79,10 @@ def save_episode(env: "StartQueue", process_id: int) -> EpisodeState | str:
     if env._last is None:
         return "no episode has begun"
     reached: SnapshotStart | Replay | str = _capture(env)
-    if isinstance(reached, str) and env._recorded:
-        if isinstance(env._origin, SeedStart):
-            reached = Replay(env._origin, (ReplayPiece(env._noise_seed, tuple(env._actions)),))
-        else:
-            reached = f"{reached} {env._origin or ''}"
     if isinstance(reached, str):
-        return reached
+        if not (env._recorded and isinstance(env._origin, SeedStart)):
+            return f"{reached} {env._origin or ''}" if env._recorded else reached
+        reached = Replay(env._origin, (ReplayPiece(env._noise_seed, tuple(env._actions)),))
     return EpisodeState(
         identity=identity(env.env),
         observation=env._last[0],
@@ -110,12 +107,18 @@ def load_episode(
     """
     try:
         check_identity(env.env, state.identity)
-    except StartMismatchError as error:
-        return error
-    try:
-        _reach(env, state)
+        origin = state.attributes["_origin"]
+        if isinstance(state.reached, Replay):
+            play_replay(env.env, state.reached, state.observation)
+        elif isinstance(origin, SeedStart):
+            # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
+            begin(env.env, origin)
+        else:
+            env.reset_if_new()
+        if isinstance(state.reached, SnapshotStart):
+            restore(env.env, state.reached)
     except (StartMismatchError, UnequalStartError) as error:
-        return UnequalStartError(str(error))
+        return error
     vars(env).update(state.attributes)
     if env._recorded:
         env.step = env._step_and_record  # type: ignore[method-assign]
@@ -126,19 +129,6 @@ def load_episode(
     if state.process is not None:
         set_process_state(state.process)
     return None
-
-
-def _reach(env: "StartQueue", state: EpisodeState) -> None:
-    if isinstance(state.reached, Replay):
-        play_replay(env.env, state.reached, state.observation)
-    else:
-        origin = state.attributes["_origin"]
-        if isinstance(origin, SeedStart):
-            # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
-            begin(env.env, origin)
-        else:
-            env.reset_if_new()
-        restore(env.env, state.reached)
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:

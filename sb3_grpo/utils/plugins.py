@@ -1,17 +1,10 @@
 """Custom functions in place of built-in names: how they are imported, checked and saved."""
 
-import base64
 import importlib
-import io
-import json
-import pathlib
-import pickle
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch as th
-from stable_baselines3.common.save_util import open_path
 
 # A function that can be used instead of a built-in name
 PlugIn = Callable[..., Any]
@@ -64,60 +57,18 @@ def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: t
 
 class MissingPlugIn:
     """
-    Placeholder for a missing parameter of a saved model. When it is saved again, the original is preserved.
+    Placeholder for a function of a saved model, which predicts without it.
 
     :param parameter: Name of the parameter
-    :param reason: Why it cannot be imported; ``None``: it was left out of the file
-    :param pickled: The saved parameter
+    :param reason: Why the function is missing
     """
 
-    def __init__(self, parameter: str, reason: str | None = None, pickled: bytes | None = None):
-        self.parameter = parameter
-        self.reason = reason
-        self.pickled = pickled
-
-    def __reduce__(self) -> Any:
-        return (type(self), (self.parameter,)) if self.pickled is None else (pickle.loads, (self.pickled,))
+    def __init__(self, parameter: str, reason: str):
+        self.message = (
+            f"{parameter} of this model is a function that was left out when it was saved, or cannot be imported here "
+            f"({reason}). To predict it is not needed. To go on learning, give it anew: "
+            f"load(path, custom_objects=dict({parameter}=...))."
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(self.message)
-
-    @property
-    def message(self) -> str:
-        """Error message that says what is missing, and what to do."""
-        what, remedy = "was left out when it was saved", ""
-        if self.reason is not None:
-            what = f"is a function that cannot be imported here ({self.reason})"
-            remedy = "make its module importable, or "
-        return (
-            f"{self.parameter} of this model {what}. To predict it is not needed. To go on learning {remedy}give it anew: "
-            f"load(path, custom_objects=dict({self.parameter}=...))."
-        )
-
-
-def missing_plugins(path: str | pathlib.Path | io.BufferedIOBase, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:
-    """
-    Find the functions of a saved model that cannot be imported.
-
-    :param path: Path to the file, or the open file
-    :param parameters: Names of parameters that can be functions
-    :return: Placeholders to load instead, by parameter
-    """
-    missing = {}
-    file = open_path(path, "r", verbose=0, suffix="zip")
-    position = file.tell()
-    with zipfile.ZipFile(file) as archive:
-        data = json.loads(archive.read("data")) if "data" in archive.namelist() else {}
-    if file is not path:
-        file.close()
-    else:
-        file.seek(position)
-    for parameter in parameters:
-        saved = data.get(parameter)
-        if isinstance(saved, dict) and ":serialized:" in saved:
-            pickled = base64.b64decode(saved[":serialized:"])
-            try:
-                pickle.loads(pickled)
-            except (ImportError, AttributeError) as error:
-                missing[parameter] = MissingPlugIn(parameter, str(error), pickled)
-    return missing

@@ -9,8 +9,8 @@ import numpy as np
 import yaml
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback
 
-from sb3_grpo.checkpoint.folder import MANIFEST, Checkpoint, newest_checkpoint
-from sb3_grpo.checkpoint.training import MODEL, Stateful
+from sb3_grpo.checkpoint.folder import MANIFEST, MODEL, Checkpoint, newest_checkpoint
+from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.console import UsageError
 
 # In the folder of a run

@@ -332,25 +332,25 @@ def test_what_cannot_be_pickled_ends_no_training(tmp_path: Path) -> None:
 
 
 class Scaled(VecEnvWrapper):
-    """It scales rewards by a function, which cannot be pickled."""
+    """It scales rewards, and has an attribute that cannot be pickled."""
 
     def __init__(self, venv: VecEnv):
         super().__init__(venv)
-        self.scale = lambda rewards: 2.0 * rewards
+        self.lock = threading.Lock()
 
     def reset(self) -> Any:
         return self.venv.reset()
 
     def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        return observations, self.scale(rewards), dones, infos
+        return observations, 2.0 * rewards, dones, infos
 
 
 def test_other_wrappers_are_saved_beside_one_that_cannot_be_pickled(tmp_path: Path) -> None:
     env = VecNormalize(Scaled(cart_pole()), norm_reward=False)
     train(tmp_path, lambda: env, steps=100)
     resumed: Any = VecNormalize(Scaled(cart_pole()), norm_reward=False)
-    with pytest.warns(UserWarning, match=r"'scale' of Scaled cannot be pickled .* goes on with new episodes"):
+    with pytest.warns(UserWarning, match=r"attributes of Scaled cannot be pickled .* goes on with new episodes"):
         GRPO.resume(tmp_path, resumed)
     assert resumed.obs_rms.count > 50
     assert abs(resumed.obs_rms.mean).max() > 0.0
@@ -407,12 +407,12 @@ def test_damaged_checkpoints_are_passed_over(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     (paths[-1] / "training.pkl").write_bytes(content)
     (paths[-2] / "manifest.json").unlink()
-    with pytest.warns(UserWarning, match=r"training\.pkl is damaged"):
+    with pytest.warns(UserWarning, match=r"damaged: the SHA-256 of training\.pkl"):
         model = GRPO.resume(tmp_path, cart_pole())
     assert digest(model.learn()) == expected
     for path in paths:
         (path / "model.zip").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* model\.zip is damaged"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* damaged: the SHA-256 of model\.zip"):
         GRPO.resume(tmp_path, cart_pole())
 
 
@@ -420,7 +420,7 @@ def test_members_of_two_checkpoints_are_not_mixed(tmp_path: Path) -> None:
     train(tmp_path)
     paths = checkpoints_in(tmp_path)
     shutil.copy(paths[0] / "model.zip", paths[-1] / "model.zip")
-    with pytest.warns(UserWarning, match=r"model\.zip is damaged"):
+    with pytest.warns(UserWarning, match=r"damaged: the SHA-256 of model\.zip"):
         assert newest_checkpoint(tmp_path).path == paths[-2]
 
 
@@ -497,9 +497,9 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     train(tmp_path, steps=40)
-    (tmp_path / "000009_90_steps.0123abcd.part").mkdir()
+    (tmp_path / "unfinished.part").mkdir()
     (tmp_path / "notes").mkdir()
-    GRPO.resume(tmp_path, cart_pole()).learn(callback=TrainingCheckpoint(tmp_path))
+    GRPO.resume(tmp_path, cart_pole()).learn(200, callback=TrainingCheckpoint(tmp_path, save_freq=1))
     assert not list(tmp_path.glob("*.part")) and (tmp_path / "notes").is_dir()
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import functools
 import hashlib
 import io
 import json
@@ -82,22 +81,6 @@ def test_other_spaces_and_policies(tmp_path: Path) -> None:
     loaded.learn(20)
     prompts = ["1+2="]
     assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
-
-
-class TwoActions(ToyEnv):
-    """An action has two parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.MultiDiscrete([2, 3])
-
-
-def test_spaces_that_begin_elsewhere(tmp_path: Path) -> None:
-    """No training takes them any more, but a model of before may predict with them."""
-    model = GRPO("MlpPolicy", make_group_env(TwoActions, 2), policy_kwargs=TINY, **SMALL)
-    model.action_space = spaces.MultiDiscrete([2, 3], start=[1, 1])
-    model.save(tmp_path / "model", format="safe")
-    assert GRPO.load(tmp_path / "model", trusted=False).action_space.start.tolist() == [1, 1]
 
 
 class Narrow(ToyEnv):
@@ -210,7 +193,9 @@ def test_without_what_was_left_out_a_model_predicts_and_does_not_learn_something
     # As SB3 saves it, too
     loaded.save(tmp_path / "again")
     for each in (loaded, GRPO.load(tmp_path / "again", env)):
-        with pytest.raises(ValueError, match=r"advantage of this model was left out .*custom_objects=dict\(advantage="):
+        with pytest.raises(
+            ValueError, match=r"advantage of this model is a function that was left out .*custom_objects=dict\(advantage="
+        ):
             each.learn(40)
     assert GRPO.load(tmp_path / "model", env, advantage="outcome").learn(40).advantage == "outcome"
 
@@ -246,24 +231,16 @@ class Touch:
         return os.mkdir, (self.path,)
 
 
-def test_pickles_of_strangers_are_named_and_not_loaded(tmp_path: Path) -> None:
+def test_pickles_of_strangers_are_not_loaded(tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
-    model.save(tmp_path / "harmless")
-    with pytest.raises(
-        ValueError, match=r"may run any program .* pickles of policy_class .*ActorPolicy.*; policy.optimizer.pth\. Ask for"
-    ):
-        GRPO.load(tmp_path / "harmless", trusted=False)
-    assert GRPO.load(tmp_path / "harmless").group_size == 2
-    for protocol in (0, 2, 4):
-        executed = tmp_path / f"executed{protocol}"
-        model.harmless = Touch(str(executed))  # type: ignore[attr-defined]
-        model.save(tmp_path / "stranger")
-        repack(tmp_path / "stranger.zip", data=functools.partial(repickled, value=model.harmless, protocol=protocol))  # type: ignore[attr-defined]
-        with pytest.raises(ValueError, match=r"harmless \((posix|nt)\.mkdir\)"):
-            GRPO.load(tmp_path / "stranger", trusted=False)
-        assert not executed.exists()
-        GRPO.load(tmp_path / "stranger")
-        assert executed.exists()
+    executed = tmp_path / "executed"
+    model.harmless = Touch(str(executed))  # type: ignore[attr-defined]
+    model.save(tmp_path / "stranger")
+    with pytest.raises(ValueError, match=r"stranger may run any program .* and has pickles\. Ask for a safe file"):
+        GRPO.load(tmp_path / "stranger", trusted=False)
+    assert not executed.exists()
+    assert GRPO.load(tmp_path / "stranger").group_size == 2
+    assert executed.exists()
 
 
 @pytest.mark.parametrize("format", ["safe", "sb3"])
@@ -281,21 +258,8 @@ def test_encrypted_or_damaged_members_are_said_to_be_so(format: str, tmp_path: P
     for place in re.finditer(rb"PK\x01\x02", content):
         encrypted[place.start() + 8] |= 1
     for changed in (encrypted, damaged):
-        with pytest.raises(ValueError, match=r"damaged|is compressed"):
+        with pytest.raises(ValueError, match=r"damaged|are compressed|may run any program"):
             GRPO.load(io.BytesIO(bytes(changed)), trusted=False)  # type: ignore[arg-type]
-
-
-def test_pickles_that_unpack_to_more_than_they_may_are_not_looked_at(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data", json.dumps({"harmless": "x" * 2**25}))
-    with pytest.raises(ValueError, match=r"may run any program .* pickles of attributes that cannot be read"):
-        GRPO.load(tmp_path / "model", trusted=False)
-
-
-def repickled(text: bytes, value: Any, protocol: int) -> bytes:
-    data = json.loads(text)
-    data["harmless"][":serialized:"] = base64.b64encode(pickle.dumps(value, protocol)).decode()
-    return json.dumps(data).encode()
 
 
 def repack(path: Path, compression: int = zipfile.ZIP_STORED, **changes: Any) -> None:
@@ -338,8 +302,7 @@ def test_what_else_is_in_a_safe_file(tmp_path: Path) -> None:
         {"$class": "subprocess.Popen"},
         {"$class": "torch.hub.load"},
         {"$policy": "NoSuchPolicy"},
-        {"$array": "no_such", "dtype": "float32"},
-        {"$array": "_last_obs", "dtype": "object"},
+        {"$array": "no_such"},
         {"$dtype": "O"},
         {"$generator": {"bit_generator": "MT19937"}},
         {"$float": "1e999"},
@@ -351,7 +314,7 @@ def test_nothing_is_called_that_no_model_has(value: Any, tmp_path: Path) -> None
     """With hashes that are right again: a program that changes a file can write these, too."""
     saved(tmp_path / "model")
     changed_attributes(tmp_path / "model.zip", tensorboard_log=value)
-    with pytest.raises(ValueError, match=r"is not what save has written: "):
+    with pytest.raises(ValueError, match=r"is not what save has written, or damaged: "):
         DAPO.load(tmp_path / "model")
 
 
@@ -380,7 +343,7 @@ def test_no_function_is_imported_by_its_name(tmp_path: Path) -> None:
     for name in ("advantage", "start_sampler", "policy_loss"):
         saved(tmp_path / "model")
         changed_attributes(tmp_path / "model.zip", **{name: "stranger.function"})
-        with pytest.raises(ValueError, match=f"{name}='stranger.function' is the name of a function"):
+        with pytest.raises(ValueError, match=f"{name}='stranger.function' is in no safe file"):
             DAPO.load(tmp_path / "model")
 
 
@@ -434,13 +397,14 @@ def test_attributes_of_the_users_own_are_kept(tmp_path: Path) -> None:
 
 def test_what_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
     model = GRPO("MlpPolicy", ToyEnv(), **SMALL)
-    with pytest.raises(ValueError, match=r'_custom_logger of this model is not for format="safe": take it out of include='):
-        model.save(tmp_path / "model", format="safe", include=["_custom_logger"])
     model.predict = LinearSchedule(1.0, 0.0, 1.0)  # type: ignore[method-assign, assignment]
-    with pytest.raises(ValueError, match=r'predict of this model is not for .* leave it out with exclude=\["predict"\]'):
-        model.save(tmp_path / "model", format="safe")
-    model.save(tmp_path / "model", format="safe", exclude=["predict"])
-    assert GRPO.load(tmp_path / "model", trusted=False).group_size == 2
+    model.save(tmp_path / "model", format="safe", include=["_custom_logger"])
+    loaded = GRPO.load(tmp_path / "model", trusted=False)
+    assert loaded.group_size == 2 and callable(loaded.predict)
+    assert (
+        not {"predict", "_custom_logger"}
+        & json.loads(zipfile.ZipFile(tmp_path / "model.zip").read("data.json"))["attributes"].keys()
+    )
 
 
 @pytest.mark.parametrize("name", ["pytorch_variables", "tensors"])
@@ -451,7 +415,7 @@ def test_only_parameters_of_the_model_are_set(name: str, tmp_path: Path) -> None
     content = json.loads(members["data.json"]) | {name: {"policy.action_net.bias": {"$tensor": "x"}}}
     more = {"data.json": json.dumps(content).encode(), f"{name}.safetensors": safetensors.torch.save({"x": th.zeros(2)})}
     rewritten(tmp_path / "model.zip", members | more)
-    with pytest.raises(ValueError, match=f"is not what save has written: there are no parameters by the name of {name}"):
+    with pytest.raises(ValueError, match=f"there are no parameters by the name of {{'{name}'}}"):
         DAPO.load(tmp_path / "model", trusted=False)
 
 

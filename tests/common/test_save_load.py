@@ -135,21 +135,6 @@ def test_optimizer_and_starts_go_on(tmp_path: Path) -> None:
     assert len(set(drawn)) == len(drawn), "the loaded model does not draw the old starts again"
 
 
-def test_older_model_without_fused_adam_goes_on(tmp_path: Path) -> None:
-    model = make_model().learn(40)
-    for group in model.policy.optimizer.param_groups:
-        group["fused"] = None
-    for state in model.policy.optimizer.state.values():
-        state["step"] = state["step"].clone()
-    model.save(tmp_path / "model")
-    loaded = GRPO.load(tmp_path / "model", env=make_env())
-    saved, again = (each.policy.optimizer.state_dict()["state"] for each in (model, loaded))
-    assert th.equal(saved[0]["exp_avg"], again[0]["exp_avg"])
-    assert not loaded.policy.optimizer.param_groups[0]["fused"], "as it was saved"
-    loaded.learn(40)
-    assert loaded.policy.optimizer.state_dict()["state"][0]["step"] > saved[0]["step"] > 0
-
-
 def test_custom_objects_and_keyword_arguments(tmp_path: Path) -> None:
     make_model(learning_rate=lambda _: 0.5).save(tmp_path / "model")
     loaded = GRPO.load(
