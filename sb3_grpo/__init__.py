@@ -11,8 +11,8 @@ import sb3_grpo._layout  # noqa: F401  makes sb3_grpo.envs importable
 from sb3_grpo import presets
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups.frontier import FrontierStarts
 from sb3_grpo.groups.restarting import RestartingSubprocVecEnv
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.atari import make_atari_group_env
 from sb3_grpo.starts.check_starts import check_starts
@@ -24,11 +24,11 @@ __version__ = (Path(__file__).resolve().parent / "version.txt").read_text().stri
 __all__ = [
     "DAPO",
     "GRPO",
-    "FrontierStarts",
     "RestartingSubprocVecEnv",
     "SeedStart",
     "SnapshotStart",
     "StartQueue",
+    "StartSampler",
     "TrainingCheckpoint",
     "__version__",
     "capture_starts",
