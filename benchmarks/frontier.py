@@ -1,7 +1,7 @@
 """
 Tasks with a distant reward: ``python -m benchmarks.frontier``.
 
-PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``FrontierStarts``, five seeds each. Steps of scouts count.
+PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``examples/frontier_starts.py``, five seeds each. Steps of scouts count.
 Each run is a process with one torch thread; its row is appended to ``benchmarks/results/frontier.jsonl`` when it ends.
 Continues where it was interrupted, and writes ``docs/results/frontier.md`` from the existing rows (``--page``: only that).
 """
@@ -105,6 +105,7 @@ def learn(distant: Distant, arm: str, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
     import sb3_grpo
+    from examples.frontier_starts import FrontierStarts
 
     th.set_num_threads(1)
     gym.logger.min_level = gym.logger.ERROR
@@ -121,7 +122,7 @@ def learn(distant: Distant, arm: str, seed: int) -> dict[str, Any]:
         if distant.norm:
             kwargs["policy_kwargs"] = {"normalize_observations": True}
         if arm == "frontier":
-            kwargs["start_sampler"] = sb3_grpo.FrontierStarts()
+            kwargs["start_sampler"] = FrontierStarts(distant.make)
     model = cls("MlpPolicy", env, seed=seed, device="cpu", **kwargs)
     evaluate = Evaluate(eval_env, [share * distant.task.timesteps for share in EVALUATED_AT])
     model.learn(distant.task.timesteps, callback=evaluate)

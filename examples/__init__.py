@@ -1,0 +1,1 @@
+"""Programs that extend sb3_grpo from outside, with its public interface alone."""
