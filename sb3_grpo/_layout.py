@@ -15,7 +15,6 @@ _OUTSIDE = {"envs": _PACKAGE.parent, "notebooks": _PACKAGE.parent / "docs", "zoo
 
 # Modules of version 0.1 whose names stand in saved models, pickled starts and configuration files
 _MOVED = {
-    "sb3_grpo.common.batched_vec_env": "sb3_grpo.starts.batched_vec_env",
     "sb3_grpo.common.causal_lm": "sb3_grpo.text.causal_lm",
     "sb3_grpo.common.starts": "sb3_grpo.starts.starts",
     "sb3_grpo.common.token_policies": "sb3_grpo.text.policies",

@@ -239,6 +239,11 @@ def test_copies_that_are_there_are_not_made_again() -> None:
         (None, "env must be the id of a registered environment"),
         (5, r"env must be .* got 5 \(int\)"),
         (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
+        (
+            gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"),
+            r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
+        ),
+        (gym.make_vec("CartPole-v1", 4), "got CartPoleVectorEnv, a vector environment"),
         ("NoSuchEnv-v0", "env='NoSuchEnv-v0' cannot be made: .*NoSuchEnv"),
         ("", "env='' cannot be made"),
     ],

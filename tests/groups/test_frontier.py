@@ -11,7 +11,6 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecExtractDi
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, FrontierStarts, SeedStart, make_group_env
-from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import frontier
 from sb3_grpo.groups.collector import own_observations
 from sb3_grpo.groups.frontier import Archive, Cell, FrontierState, _stack
@@ -92,13 +91,11 @@ def test_a_distant_reward_is_found_and_learned() -> None:
     assert learned[True] >= 28 > learned[False]
 
 
-@pytest.mark.parametrize("kind", ["dummy", "subproc", "batched"])
+@pytest.mark.parametrize("kind", ["dummy", "subproc"])
 def test_groups_begin_where_scouts_have_been(kind: str) -> None:
     env_id = "MountainCar-v0"
-    if kind == "batched":
-        env: VecEnv = ControlVecEnv(env_id, 4, seed=0)
-    elif kind == "subproc":
-        env = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    if kind == "subproc":
+        env: VecEnv = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
     else:
         env = make_group_env(env_id, 4, seed=0)
     sampler = FrontierStarts()

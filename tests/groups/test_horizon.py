@@ -11,7 +11,7 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo.common import residuals
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.envs import ControlVecEnv
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.group import Group
 from sb3_grpo.grpo import GRPO
@@ -299,8 +299,8 @@ def test_mistakes_are_explained() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             GRPO("MlpPolicy", "CartPole-v1", **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"ControlVecEnv cannot cut .* make_group_env"):
-        learn(ControlVecEnv("CartPole-v1", 4, seed=0))
+    with pytest.raises(ValueError, match=r"VerifierTextVecEnv cannot cut .* make_group_env"):
+        GRPO("TokenPolicy", VerifierTextVecEnv(4, seed=0), horizon=9).learn(1)
     with pytest.raises(StartNotSupportedError, match="FrameStackObservation"):
         learn(VecFrameStack(pendulum(), 2))
     with pytest.raises(ValueError, match=r"leave it out\. Monitor"):
