@@ -55,12 +55,13 @@ class Scorer(NamedTuple):
 
     :param function: Takes the answer and the result of ``payload``, returns the score
     :param payload: Takes the item, returns the part of it that ``function`` needs. It is never sent to another process.
-    :param n_bytes: Memory that the process may use in addition to what it starts with (on Linux). None: no limit
+    :param name: Name of a verifier of this package or of reasoning-gym that some answers may be too hard for: it has a memory
+        limit, and its failures count as wrong answers by default. None: a function that should not fail
     """
 
     function: Callable[[str, Any], Any]
     payload: Callable[[Item], Any]
-    n_bytes: int | None = None
+    name: str | None = None
 
 
 class Task(ABC):
