@@ -4,7 +4,7 @@ import gymnasium as gym
 
 from sb3_grpo.envs.float_observation import FloatObservation
 from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
-from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
+from sb3_grpo.envs.tasks.base import Item, PairsTask, Task
 from sb3_grpo.envs.tasks.builtin import CapitalsTask, GuessNumberTask, make_task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
@@ -21,7 +21,6 @@ __all__ = [
     "CapitalsTask",
     "CharTokenizer",
     "FloatObservation",
-    "GeneratorTask",
     "GuessNumberTask",
     "HardPrompts",
     "HuggingFaceTokenizer",

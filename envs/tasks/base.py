@@ -1,6 +1,5 @@
 """Text tasks: prompts, and scores of the answers to them."""
 
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -216,8 +215,8 @@ class PairsTask(Task):
             pairs = list(islice(pairs, _MAX_PAIRS + 1))
             if len(pairs) > _MAX_PAIRS:
                 raise ValueError(
-                    f"There are more than {_MAX_PAIRS} pairs, perhaps without an end: give a list, or a function from an "
-                    "index to a pair"
+                    f"There are more than {_MAX_PAIRS} pairs, perhaps without an end: give a list, or a "
+                    "Task with an item() for each index"
                 )
         self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
@@ -265,56 +264,6 @@ class PairsTask(Task):
         :return: All characters of all pairs
         """
         return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
-
-
-class GeneratorTask(Task):
-    """
-    A task whose prompts come from a function.
-
-    :param function: Takes an index, returns (prompt, answer) or (prompt, answer, metadata), always the same for an index
-    :param n_items: Number of items. None: unlimited
-    :param alphabet: The characters that occur. None: printable ASCII
-    """
-
-    def __init__(self, function: Callable[[int], tuple[Any, ...]], n_items: int | None = None, alphabet: str | None = None):
-        if n_items is not None and n_items < 1:
-            raise ValueError(f"n_items={n_items}: a task has at least one item")
-        _check_takes_index(function)
-        self.function = function
-        self.n_items = n_items
-        self._alphabet = PRINTABLE if alphabet is None else alphabet
-
-    def item(self, index: int) -> Item:
-        """
-        :param index: Index of the item
-        :return: The item that the function returns for it
-        """
-        return _pair(self.function(index), f"What {getattr(self.function, '__name__', self.function)}({index}) returned")
-
-    def alphabet(self) -> str:
-        """
-        :return: The characters that occur
-        """
-        return self._alphabet
-
-
-def _check_takes_index(function: Callable[[int], tuple[Any, ...]]) -> None:
-    name = getattr(function, "__name__", repr(function))
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(
-            f"task={name} is a generator function. Give what it generates, task={name}(), "
-            "or a function from an index to one pair (prompt, answer), with return in place of yield"
-        )
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some built-in functions have no signature
-    try:
-        signature.bind(0)
-    except TypeError:
-        raise TypeError(
-            f"task={name} takes {signature}: it has to be a function of one index that returns a pair (prompt, answer)"
-        ) from None
 
 
 def _pair(pair: Any, where: str) -> Item:

@@ -44,6 +44,7 @@ class VerifierTextEnv(HasRules, gym.Env):
         """
         super().reset(seed=seed)
         info = self._episodes.begin(0, self.rules.choose_item(options, self.np_random))
+        self._episodes.in_progress = True
         return self._episodes.tokens[0].copy(), info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -78,6 +79,7 @@ class VerifierTextEnv(HasRules, gym.Env):
         :param state: State returned by ``get_state``
         """
         self._episodes.set_state(0, state)
+        self._episodes.in_progress = not state["ended"]
 
     def close(self) -> None:
         """End the verifier's process."""

@@ -60,7 +60,8 @@ class TextEpisodes:
         self.tokens = np.full((n_copies, rules.length), PAD, np.int64)
         self.n_tokens = np.zeros(n_copies, np.int64)
         self.n_given = np.zeros(n_copies, np.int64)  # tokens written by the agent in this episode
-        self.ended = np.ones(n_copies, bool)
+        # Whether all copies have an episode in progress. Set by the environment when it has begun those that it needs
+        self.in_progress = False
         self._exchanges: list[Exchange | None] = [None] * n_copies
         self._rows = np.arange(n_copies)
 
@@ -72,14 +73,14 @@ class TextEpisodes:
         """
         self._exchanges[idx] = Exchange(encoded, [], encoded.n_tokens)
         self.tokens[idx] = encoded.row
-        self.n_tokens[idx], self.n_given[idx], self.ended[idx] = encoded.n_tokens, 0, False
+        self.n_tokens[idx], self.n_given[idx] = encoded.n_tokens, 0
         return {"prompt": encoded.item.prompt, "item": encoded.index}
 
     def check_in_progress(self) -> None:
         """
         :raises ResetNeeded: if a copy has no episode in progress
         """
-        if self.ended.any():
+        if not self.in_progress:
             raise gym.error.ResetNeeded(
                 "The episode has not begun, has ended, or was ended by an error: call reset() before the next step() (a model "
                 "that goes on with this environment does so after model.set_env(env))"
@@ -93,21 +94,19 @@ class TextEpisodes:
         :return: The episodes that have ended, by the index of the copy, in order
         """
         self.check_in_progress()
-        # Continued below if no error is raised until then
-        self.ended[:] = True
+        # Reset below if no error is raised until then
+        self.in_progress = False
         self.tokens[self._rows, self.n_tokens] = actions
         self.n_tokens += 1
         self.n_given += 1
         has_end = actions == self.rules.tokenizer.eos_id
         stopped = has_end | (self.n_given >= self.rules.max_answer_tokens)
-        endings = {}
+        verdicts: dict[int, Verdict | None] = {}
         if stopped.any():
-            verdicts: dict[int, Verdict | None] = dict.fromkeys(np.flatnonzero(stopped & ~has_end).tolist())
+            verdicts = dict.fromkeys(np.flatnonzero(stopped & ~has_end).tolist())
             verdicts.update(self._end_answers(np.flatnonzero(has_end).tolist()))
-            endings = {idx: self._end(idx, verdicts[idx]) for idx in sorted(verdicts)}
-        self.ended[:] = False
-        self.ended[[*endings]] = True
-        return endings
+        self.in_progress = not verdicts
+        return {idx: self._end(idx, verdicts[idx]) for idx in sorted(verdicts)}
 
     def _end_answers(self, copies: list[int]) -> dict[int, Verdict | None]:
         """
@@ -216,7 +215,7 @@ class TextEpisodes:
             "n_reply_tokens": exchange.n_reply_tokens,
             "tokens": self.tokens[idx, : self.n_tokens[idx]].copy(),
             "n_given": int(self.n_given[idx]),
-            "ended": bool(self.ended[idx]),
+            "ended": not self.in_progress,
         }
 
     def set_state(self, idx: int, state: dict[str, Any]) -> None:
@@ -243,4 +242,4 @@ class TextEpisodes:
         self._exchanges[idx] = Exchange(encoded, list(state["messages"]), state["turn_start"], state["n_reply_tokens"])
         self.tokens[idx] = PAD
         self.tokens[idx, :n_tokens] = state["tokens"]
-        self.n_tokens[idx], self.n_given[idx], self.ended[idx] = n_tokens, state["n_given"], state["ended"]
+        self.n_tokens[idx], self.n_given[idx] = n_tokens, state["n_given"]

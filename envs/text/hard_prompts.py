@@ -3,15 +3,13 @@
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import SeedStart
-from sb3_grpo.utils.user_warnings import warn_user
 
 
-class HardPrompts(StartSampler, BaseCallback):
+class HardPrompts(StartSampler):
     """
     Start sampler that draws prompts according to how often they are still answered wrongly, so that no samples are wasted on
     groups whose answers are all correct::
@@ -30,7 +28,6 @@ class HardPrompts(StartSampler, BaseCallback):
     """
 
     def __init__(self, n_items: int, floor: float = 0.05, rate: float = 0.05):
-        super().__init__()
         if isinstance(n_items, bool) or not isinstance(n_items, int | np.integer):
             raise ValueError(
                 f"HardPrompts counts the answers to each of n_items prompts, got n_items={n_items!r}: write their number. "
@@ -45,11 +42,6 @@ class HardPrompts(StartSampler, BaseCallback):
         self.floor = floor
         self.rate = rate
 
-    @property
-    def n_items(self) -> int:
-        """Number of items of the task."""
-        return len(self.success_rates)
-
     def __call__(self, rng: np.random.Generator) -> SeedStart:
         weights = 1.0 - self.success_rates + self.floor
         item = rng.choice(len(weights), p=weights / weights.sum())
@@ -61,18 +53,3 @@ class HardPrompts(StartSampler, BaseCallback):
             raise ValueError("HardPrompts counts the successes of VerifierText environments, but this one has no such info.")
         item = info["item"]
         self.success_rates[item] += self.rate * (float(info["is_success"]) - self.success_rates[item])
-
-    def _init_callback(self) -> None:
-        # In version 0.1, a callback counted the answers
-        warn_user("HardPrompts is not a callback any more: start_sampler=hard is enough, leave callback=hard out of learn().")
-
-    def _on_step(self) -> bool:
-        return True
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Without the model, as this object is saved with the model
-        return {key: getattr(self, key) for key in ("success_rates", "floor", "rate")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(len(state["success_rates"]))  # type: ignore[misc]
-        self.__dict__.update(state)

@@ -90,6 +90,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
                 "episode": episode,
             }
             self._begin(idx)
+        self._episodes.in_progress = True
         return self._episodes.tokens.copy(), rewards, dones, infos
 
     def _check_actions(self, actions: np.ndarray) -> None:
@@ -108,9 +109,10 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
         :return: The observations
         """
-        self._episodes.ended[:] = True
+        self._episodes.in_progress = False
         for idx in range(self.num_envs):
             self._begin(idx, self._seeds[idx], self._options[idx])
+        self._episodes.in_progress = True
         self._reset_seeds()
         self._reset_options()
         return self._episodes.tokens.copy()
@@ -199,6 +201,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         """
         for idx, episode in enumerate(state["episodes"]):
             self._episodes.set_state(idx, episode)
+        self._episodes.in_progress = True
         for name in _STATE:
             setattr(self, name, state[name])
 

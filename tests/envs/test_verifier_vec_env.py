@@ -10,9 +10,9 @@ from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor
-from toy_envs import TINY_TEXT, step_both, without_time
+from toy_envs import TINY_TEXT, Numbered, step_both, without_time
 
-from sb3_grpo.envs import CharTokenizer, HardPrompts, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.starts.starts import SeedStart, Start, StartMismatchError
@@ -23,7 +23,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"task": "arithmetic", "reward_wrong": -1.0},
     {"task": "guess_number"},
     {"task": "guess_number", "max_answer_tokens": 5, "max_reply_tokens": 1},
-    {"task": lambda index: (f"{index % 97}?", str(index % 7)), "max_prompt_tokens": 3, "max_answer_tokens": 4},
+    {"task": Numbered(lambda index: (f"{index % 97}?", str(index % 7))), "max_prompt_tokens": 3, "max_answer_tokens": 4},
 ]
 
 
@@ -290,17 +290,6 @@ def test_training_and_evaluation(task: str) -> None:
     assert 0 <= mean <= 1
     # The evaluation has disturbed the groups
     model.learn(100, reset_num_timesteps=False)
-
-
-def test_hard_prompts_as_a_callback_is_the_spelling_of_version_0_1() -> None:
-    env = VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")])
-    hard = HardPrompts(2, rate=0.5)
-    model = GRPO("TokenPolicy", env, group_size=4, n_groups=2, start_sampler=hard, policy_kwargs=TINY_TEXT, device="cpu")
-    counted = []
-    hard.after_episode = lambda group, episode, info: counted.append(episode.ticket)  # type: ignore[method-assign]
-    with pytest.warns(UserWarning, match="start_sampler=hard is enough, leave callback=hard out"):
-        model.learn(30, callback=hard)
-    assert len(counted) == len({*counted}) > 4
 
 
 def test_the_example_with_a_language_model(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+from toy_envs import Numbered
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.buffers import Minibatch
-from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
+from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.callbacks import WarmStart
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 from sb3_grpo.text.tokens import PAD
@@ -222,7 +223,7 @@ def test_hard_prompts_errors() -> None:
     with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
         HardPrompts(0)
     with pytest.raises(ValueError, match=r"n_items=None: write their number.*without an end"):
-        HardPrompts(make_task(lambda index: (str(index), "")).n_items)
+        HardPrompts(Numbered(lambda index: (str(index), "")).n_items)
     model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu", start_sampler=HardPrompts(3))
     with pytest.raises(ValueError, match="no such info"):
         model.learn(100)
