@@ -20,9 +20,10 @@ from benchmarks.fuzz_arguments import Case, make_case, try_case
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
+from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import OK, USAGE_ERROR, known_settings
+from sb3_grpo.console import OK, USAGE_ERROR
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
