@@ -4,7 +4,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +17,6 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 # Maximum number of items to create when looking for the longest prompt
 MAX_ITEMS_LOOKED_THROUGH = 10_000
-
-# Maximum number of pairs to read from an iterator, which may be infinite
-_MAX_PAIRS = 1_000_000
 
 # Number of indices to draw from if a task has infinitely many items
 _UNLIMITED = 2**31
@@ -211,13 +207,6 @@ class PairsTask(Task):
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, ...]]):
-        if not isinstance(pairs, list | tuple):
-            pairs = list(islice(pairs, _MAX_PAIRS + 1))
-            if len(pairs) > _MAX_PAIRS:
-                raise ValueError(
-                    f"There are more than {_MAX_PAIRS} pairs, perhaps without an end: give a list, or a "
-                    "Task with an item() for each index"
-                )
         self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
         if not self._items:

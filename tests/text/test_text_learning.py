@@ -14,7 +14,7 @@ from toy_envs import Numbered
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.buffers import Minibatch
-from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.callbacks import WarmStart
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 from sb3_grpo.text.tokens import PAD
@@ -189,10 +189,9 @@ def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
 
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None:
-    def task(index: int) -> tuple[str, str]:  # which cannot be pickled, and so cannot leave its process
-        return ("ab", "ba") if index else ("c", "cc")
-
-    settings: Any = {"task": task, "task_kwargs": {"n_items": 2, "alphabet": "abc"}, "truncate": False}
+    # Its function cannot be pickled, and so cannot leave its process
+    task = Numbered(lambda index: ("ab", "ba") if index else ("c", "cc"), 2)
+    settings: Any = {"task": task, "tokenizer": CharTokenizer("abc"), "truncate": False}
     env: Any = VecNormalize(VerifierTextVecEnv(2, **settings), norm_obs=False)
     if in_processes:
         env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2, start_method="fork")
