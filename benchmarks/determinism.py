@@ -3,8 +3,8 @@ Does the same seed give the same training? ``python -m benchmarks.determinism``:
 
 Each setting is trained twice, in two new processes, the second of which works through the list from its end. Both must agree
 in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and random generators. So must
-a ``ControlVecEnv`` and a ``DummyVecEnv``, and with unrelated starts a ``SubprocVecEnv`` and a ``DummyVecEnv``. With shared
-starts these two may differ, and so may training with one and with two torch threads: the results are recorded.
+a ``SubprocVecEnv`` and a ``DummyVecEnv`` with unrelated starts. With shared starts they may differ, and so may training with
+one and with two torch threads: the results are recorded.
 ``--device cuda`` trains the settings for threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
 """
 
@@ -26,7 +26,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from benchmarks.common import RESULTS, command, machine, write_trust
 from benchmarks.resume import digest
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.envs import VerifierTextVecEnv
 
 COPIES = (1, 2, 4, 8, 16)
 SEED = 5
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     A training run.
 
     :param algorithm: "GRPO" or "DAPO"
-    :param copies: "DummyVecEnv", "SubprocVecEnv", "ControlVecEnv" or "VerifierTextVecEnv"
+    :param copies: "DummyVecEnv", "SubprocVecEnv" or "VerifierTextVecEnv"
     :param env: id of the environment, or "sums"
     :param n_envs: Number of copies
     :param width: Width of the layers
@@ -72,16 +72,9 @@ def _subproc(env_id: str, n_envs: int, seed: int) -> VecEnv:
     return make_group_env(env_id, n_envs, seed, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork, env_kwargs=LIMIT)
 
 
-def _control(env_id: str, n_envs: int, seed: int) -> VecEnv:
-    env = ControlVecEnv(env_id, n_envs, **LIMIT)
-    env.seed(seed)
-    return env
-
-
 SAME_COPIES: dict[str, Callable[[str, int, int], VecEnv]] = {
     "DummyVecEnv": _dummy,
     "SubprocVecEnv": _subproc,
-    "ControlVecEnv": _control,
 }
 TEXT = "VerifierTextVecEnv"
 
@@ -216,11 +209,11 @@ def main() -> None:
     wrong = [" ".join(map(str, each)) for each in wanted if first[each] != again[each]]
     promise = "parameters, optimizer, regression and random generators are bit-identical"
     write_trust("determinism", "training with the same seed in two new processes, one thread", promise, len(wanted), wrong)
-    equal = copies_of(first, "ControlVecEnv", False) | copies_of(first, "SubprocVecEnv", True)
+    equal = copies_of(first, "SubprocVecEnv", True)
     shared = copies_of(first, "SubprocVecEnv", False)
     write_trust(
         "determinism_copies",
-        "the same for `ControlVecEnv` against `DummyVecEnv`; with unrelated starts, `SubprocVecEnv` against `DummyVecEnv`",
+        "the same for `SubprocVecEnv` against `DummyVecEnv`, with unrelated starts",
         promise,
         len(equal),
         [name for name, same in equal.items() if not same],

@@ -20,9 +20,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from benchmarks.common import command, machine
+from sb3_grpo import make_group_env
 from sb3_grpo.common.kl import exact_kl
 from sb3_grpo.compare.statistics import iqm_curve
-from sb3_grpo.envs import ControlVecEnv
 
 TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "runs.json"
 TIMESTEPS, EVALUATE_EVERY = 50_000, 2_500
@@ -105,7 +105,7 @@ class Recorder(BaseCallback):
         self._before: tuple[th.Tensor, Any, dict[str, float]] | None = None
 
     def _on_training_start(self) -> None:
-        self._evaluation = ControlVecEnv("CartPole-v1", N_EPISODES, seed=EVALUATION_SEED)
+        self._evaluation = make_group_env("CartPole-v1", N_EPISODES, seed=EVALUATION_SEED)
         self._evaluate()
 
     def _evaluate(self) -> None:

@@ -55,7 +55,6 @@ TARGETS = {
     "sb3_grpo/groups/queue.py": ["tests/groups"],
     "sb3_grpo/groups/samplers.py": ["tests/groups"],
     "sb3_grpo/starts/base_states.py": ["tests/starts"],
-    "sb3_grpo/starts/batched_vec_env.py": ["tests/starts", "tests/envs/test_control_vec_env.py"],
     "sb3_grpo/starts/differences.py": ["tests/starts"],
     "sb3_grpo/starts/generators.py": ["tests/starts/test_generators.py"],
     "sb3_grpo/starts/layers.py": ["tests/starts"],

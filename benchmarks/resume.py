@@ -31,7 +31,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStac
 from benchmarks.common import RESULTS
 from sb3_grpo import DAPO, GRPO, FrontierStarts, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.envs import ControlVecEnv, HardPrompts, VerifierTextVecEnv
+from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 
 ROWS = RESULTS / "resume.jsonl"
 SEED = 3
@@ -146,10 +146,6 @@ def _subproc(env_id: Any, **kwargs: Any) -> Callable[[], VecEnv]:
     return lambda: make_group_env(env_id, n_envs=3, seed=SEED, vec_env_cls=SubprocVecEnv, **kwargs)
 
 
-def _control(env_id: str) -> Callable[[], VecEnv]:
-    return lambda: ControlVecEnv(env_id, N_ENVS, seed=SEED)
-
-
 def _normalised(make_env: Callable[[], VecEnv]) -> Callable[[], VecEnv]:
     return lambda: VecNormalize(make_env())
 
@@ -174,7 +170,7 @@ def settings() -> dict[str, Setting]:
     :return: All settings by name
     """
     found: dict[str, Setting] = {}
-    kinds = {"Dummy": _dummy, "Subproc": _subproc, "ControlVecEnv": _control}
+    kinds = {"Dummy": _dummy, "Subproc": _subproc}
     algorithms = {"GRPO": GRPO, "DAPO": DAPO}
     for name, algorithm in algorithms.items():
         for kind, make in kinds.items():
@@ -222,9 +218,6 @@ def settings() -> dict[str, Setting]:
         "GRPO, Dummy, unrelated starts": Setting(GRPO, _dummy("CartPole-v1"), {**STEPS, "unrelated_starts": True}, 2500),
         "GRPO, Dummy, FrontierStarts": Setting(
             GRPO, _dummy("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 4000
-        ),
-        "DAPO, ControlVecEnv, FrontierStarts": Setting(
-            DAPO, _control("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 6000
         ),
         "GRPO, Dummy, VerifierText-v0": Setting(
             GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"

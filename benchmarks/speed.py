@@ -29,7 +29,7 @@ def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: d
     """
     :param env_id: id of a registered environment
     :param n_envs: Number of copies
-    :param vec_env: "dummy", "subproc" or "control"
+    :param vec_env: "dummy" or "subproc"
     :param groups: Whether the algorithm needs exact starts. Copies in one process get them from the model
     :param env_kwargs: Arguments for ``gym.make``
     :return: The copies
@@ -37,14 +37,10 @@ def make_env(env_id: str, n_envs: int, vec_env: str, groups: bool, env_kwargs: d
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    # Our package is imported only where it is needed, so that each process holds only its own algorithm in memory
-    if vec_env == "control":
-        from sb3_grpo.envs import ControlVecEnv
-
-        return ControlVecEnv(env_id, n_envs, seed=0, **env_kwargs)
     if vec_env == "dummy":
         return make_vec_env(env_id, n_envs, seed=0, env_kwargs={"render_mode": None, **env_kwargs})
     if groups:
+        # Imported only where it is needed, so that each process holds only its own algorithm in memory
         from sb3_grpo import make_group_env as make_vec_env
     return make_vec_env(env_id, n_envs, seed=0, vec_env_cls=SubprocVecEnv, env_kwargs={"render_mode": None, **env_kwargs})
 

@@ -45,7 +45,7 @@ def cells() -> Iterator[Cell]:
     :return: All cells
     """
     cart_pole = {"env_id": "CartPole-v1", "steps": 50_000}
-    for vec_env in ("dummy", "subproc", "control"):
+    for vec_env in ("dummy", "subproc"):
         for n_envs in (1, 8, 16, 64):
             steps = 20_000 if n_envs == 1 else 50_000
             yield Cell(
@@ -53,8 +53,6 @@ def cells() -> Iterator[Cell]:
             )
     for env_id in ("Acrobot-v1", "MountainCar-v0", "LunarLander-v3"):
         yield Cell("task", env_id, ALL, {"env_id": env_id, "steps": 50_000})
-    for env_id in ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1"):
-        yield Cell("task, control", env_id, ALL, {"env_id": env_id, "steps": 50_000, "vec_env": "control"})
     for group_size in (4, 8, 16, 32):
         yield Cell(
             "group_size",

@@ -2,10 +2,9 @@
 
 import gymnasium as gym
 
-from sb3_grpo.envs.control.float_observation import FloatObservation
-from sb3_grpo.envs.control.vec_env import ControlVecEnv
+from sb3_grpo.envs.float_observation import FloatObservation
 from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
-from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
+from sb3_grpo.envs.tasks.base import Item, PairsTask, Task
 from sb3_grpo.envs.tasks.builtin import CapitalsTask, GuessNumberTask, make_task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
@@ -21,9 +20,7 @@ __all__ = [
     "ArithmeticTask",
     "CapitalsTask",
     "CharTokenizer",
-    "ControlVecEnv",
     "FloatObservation",
-    "GeneratorTask",
     "GuessNumberTask",
     "HardPrompts",
     "HuggingFaceTokenizer",

@@ -1,31 +1,20 @@
-"""Shared by the commands: options, errors and output."""
+"""Shared by the commands: errors, output, and the environments that they name."""
 
-import argparse
 import difflib
 import importlib
-import inspect
-import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gymnasium as gym
-import torch as th
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_grpo import DAPO, GRPO, presets
+from sb3_grpo import DAPO, GRPO
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import importable_id
 from sb3_grpo.starts.starts import StartNotSupportedError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 
@@ -33,9 +22,6 @@ ALGORITHMS: dict[str, type[GRPO]] = {"dapo": DAPO, "grpo": GRPO}
 _EXTRAS = {"ale_py": "atari", "gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 # Games by the module that registers them: their extra, and further modules without which they cannot be trained on
 _NEEDED_BY = {"ale_py": ("atari", ["cv2"]), "sb3_grpo.envs.minatar": ("minatar", [])}
-
-# Constructor parameters that have their own option or cannot be written as a Python literal
-_NOT_SETTABLE = ("self", "policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 OK, USAGE_ERROR, INTERRUPTED = 0, 2, 130
 
@@ -53,84 +39,6 @@ def say(*parts: str | Text, stderr: bool = False) -> None:
     """
     # Text instead of markup: "[box2d]" is not a style
     Console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True, highlight=False)
-
-
-def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
-    """
-    Print a table without borders.
-
-    :param rows: its cells, row by row
-    """
-    table = Table.grid(padding=(0, 2))
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def positive(text: str) -> int:
-    """
-    Parse a command-line argument.
-
-    :param text: the argument
-    :return: a whole number above 0
-    """
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
-    return int(text)
-
-
-def valid_seed(text: str) -> int:
-    """
-    Parse a command-line argument.
-
-    :param text: the argument
-    :return: a seed that NumPy and PyTorch accept
-    """
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
-    return int(text)
-
-
-def add_preset(parser: argparse.ArgumentParser, ours: str) -> None:
-    """
-    Add ``--preset``.
-
-    :param parser: where to add the option
-    :param ours: what to call the settings without a preset
-    """
-    parser.add_argument(
-        "--preset",
-        choices=presets.PRESETS,
-        metavar="NAME",
-        help=f"settings from a paper instead of {ours}: {', '.join(presets.PRESETS)}",
-    )
-
-
-def title(algorithm: type[GRPO], preset: str | None, ours: str, task: str) -> str:
-    """
-    :param algorithm: the algorithm
-    :param preset: name of the preset, if any
-    :param ours: what to call the settings without a preset
-    :param task: the task
-    :return: title of a run and its figures
-    """
-    return f"{algorithm.__name__} ({preset or ours}) on {task}"
-
-
-def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
-    """
-    :param algorithm: the algorithm
-    :return: the constructor parameters that ``--set`` can set
-    """
-    known: dict[str, inspect.Parameter] = {}
-    # DAPO's constructor passes on the parameters that it does not name
-    for cls in (GRPO, algorithm):
-        known |= inspect.signature(cls).parameters
-    return {
-        name: parameter
-        for name, parameter in known.items()
-        if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
 
 
 def close_matches(word: str, known: Iterable[str]) -> list[str]:
@@ -207,39 +115,6 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
         raise UsageError(f"{error}\n{known}") from error
 
 
-def announce(model: GRPO, title: str, policy: str) -> None:
-    """
-    Print what will be trained.
-
-    :param model: the model
-    :param title: see :func:`title`
-    :param policy: name of the policy, as users write it
-    """
-    threads = th.get_num_threads()
-    say(
-        Text(title, "bold"),
-        f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device} ({threads} thread{'s' if threads > 1 else ''})",
-    )
-
-
-class ProgressLines(BaseCallback):
-    """Print the progress at intervals, where there is no terminal for a progress bar."""
-
-    INTERVAL = 15.0
-
-    def _on_training_start(self) -> None:
-        self._begin = self._last = time.perf_counter()
-
-    def _on_step(self) -> bool:
-        now = time.perf_counter()
-        if now - self._last >= self.INTERVAL:
-            self._last = now
-            total = self.model._total_timesteps
-            rest = ", completing the last groups" if self.num_timesteps >= total else ""
-            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
-        return True
-
-
 def is_own_error(error: Exception) -> bool:
     """
     :param error: an exception from training
@@ -269,28 +144,3 @@ def save_model(model: BaseAlgorithm, path: Path) -> None:
         except ValueError as error:
             say(Text("Note: ", "bold yellow"), f"{path.name} is saved with pickle, as in Stable-Baselines3. {error}")
     model.save(path)
-
-
-@contextmanager
-def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["Axes"]:
-    """
-    Draw a figure with a legend. It is saved at the end of the ``with`` block.
-
-    :param path: where to save it
-    :param title: its title
-    :param xlabel: label of the horizontal axis
-    :param ylabel: label of the vertical axis
-    :return: the axes to draw on
-    """
-    # Imported here, because it is slow to import
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    yield axes
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sb3_grpo.console import ALGORITHMS, known_settings
+from sb3_grpo.cli.settings import known_settings
+from sb3_grpo.console import ALGORITHMS
 
 BUDGET = 10_000
 N_EVALUATIONS = 5

@@ -12,9 +12,9 @@ from toy_envs import TINY, TINY_TEXT, ToyEnv
 
 import sb3_grpo.grpo.grpo
 from sb3_grpo import DAPO, GRPO, make_group_env, presets
+from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.advantages import group_advantages
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
-from sb3_grpo.console import known_settings
 from sb3_grpo.envs import VerifierTextVecEnv
 
 # Written by benchmarks/trl_losses.py

@@ -1,5 +1,6 @@
 """Small environments whose every detail the tests know."""
 
+from collections.abc import Callable
 from itertools import count
 from random import random
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
 from sb3_grpo.common.buffers import Minibatch
+from sb3_grpo.envs import Item, Task
 
 TINY = {"net_arch": [8]}
 TINY_TEXT = {"n_layers": 1, "width": 16, "n_heads": 1}
@@ -161,3 +163,14 @@ class SpacesEnv(ToyEnv):
         self.actions.append(action)
         observation, _, *rest = super().step(action)
         return observation, float(np.sum(action)), *rest
+
+
+class Numbered(Task):
+    """Its items are made by a function of their index."""
+
+    def __init__(self, function: Callable[[int], tuple[str, str]], n_items: int | None = None):
+        self.function = function
+        self.n_items = n_items
+
+    def item(self, index: int) -> Item:
+        return Item(*self.function(index))

@@ -15,10 +15,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks.switches.tasks import N_COPIES, TASKS, arguments
 from benchmarks.unseen.run import ROOT, origin
-from sb3_grpo import GRPO
+from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.common.advantages import group_advantages
 from sb3_grpo.common.buffers import GroupBatch
-from sb3_grpo.envs import ControlVecEnv
 
 RESULTS = ROOT / "benchmarks" / "results" / "group_noise.json"
 SIZES = (2, 4, 8, 16, 32)
@@ -60,10 +59,12 @@ def play(steps: int = STEPS_BEFORE, n_starts: int = N_STARTS, members: int = LAR
     :return: The episodes
     """
     task = TASKS["sizes"]
-    learned = GRPO("MlpPolicy", ControlVecEnv(task.title, N_COPIES, seed=seed), seed=seed, device="cpu", **arguments(task, ()))
+    learned = GRPO(
+        "MlpPolicy", make_group_env(task.title, N_COPIES, seed=seed), seed=seed, device="cpu", **arguments(task, ())
+    )
     learned.learn(steps)
     kwargs = arguments(task, (f"group_size={members}", f"n_groups={n_starts}"))
-    env = ControlVecEnv(task.title, members, seed=seed + 1)
+    env = make_group_env(task.title, members, seed=seed + 1)
     model: Any = GRPO("MlpPolicy", env, seed=seed, device="cpu", learning_rate=0.0, **{**kwargs, "n_epochs": 1})
     model.policy.load_state_dict(learned.policy.state_dict())
     keep = _Keep()

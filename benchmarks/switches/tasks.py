@@ -155,11 +155,11 @@ def environments(name: str, seed: int) -> tuple[Any, Callable[[Any], float]]:
     :param seed: Random seed
     :return: The training environment, and a function of a model that returns its score
     """
-    from sb3_grpo.envs import ControlVecEnv
+    from sb3_grpo import make_group_env
 
     if TASKS[name].is_text:
         return _text(seed)
-    return ControlVecEnv(TASKS[name].title, N_COPIES, seed=seed), recent_return
+    return make_group_env(TASKS[name].title, N_COPIES, seed=seed), recent_return
 
 
 def recent_return(model: Any) -> float:

@@ -1,6 +1,5 @@
 """Arithmetic task: sums, differences and products of numbers with few digits."""
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -28,7 +27,6 @@ class ArithmeticTask(Task):
     :param split: ``"all"`` items, those for ``"train"``, or those held out for ``"test"``
     :param n_test: Number of items held out
     :param seed: Seed for choosing the items held out
-    :param max_answer: Leave out items with larger answers
     """
 
     trusted = True
@@ -41,39 +39,23 @@ class ArithmeticTask(Task):
         split: str = "all",
         n_test: int = 0,
         seed: int = 0,
-        max_answer: int | None = None,
     ):
         digits, n_test = Whole(1, 9).check("digits", digits), Whole(0).check("n_test", n_test)
-        max_answer = Whole(-math.inf, none="no limit").check("max_answer", max_answer)
         if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(_COMPUTE):
             raise ValueError(f"operations={operations!r} has to be some of {''.join(_COMPUTE)!r}, each at most once")
         if split not in ("all", "train", "test"):
             raise ValueError(f"split={split!r} has to be 'all', 'train' or 'test'")
         self.digits, self.operations, self.zero_pad = digits, operations, zero_pad
-        self.max_answer = max_answer
         self._n_pairs = len(operations) * 10 ** (2 * digits)
-        self._listed: np.ndarray | None = None
-        if max_answer is not None or split != "all":
-            self._listed = self._list_items(split, n_test, seed)
+        self._listed = None if split == "all" else self._list_items(split, n_test, seed)
         self.n_items = self._n_pairs if self._listed is None else len(self._listed)
 
     def _list_items(self, split: str, n_test: int, seed: int) -> np.ndarray:
         if self._n_pairs > _MAX_LISTED:
-            raise ValueError(
-                f"split and max_answer need a list of all {self._n_pairs} items, which is too long: use fewer digits"
-            )
-        listed = np.arange(self._n_pairs)
-        if self.max_answer is not None:
-            operands = np.arange(10**self.digits)
-            results = [_COMPUTE[sign](operands[:, None], operands).ravel() for sign in self.operations]
-            listed = listed[np.concatenate(results) <= self.max_answer]
-            if len(listed) == 0:
-                raise ValueError(f"max_answer={self.max_answer} leaves no item")
-        if split == "all":
-            return listed
-        if not 0 < n_test < len(listed):
-            raise ValueError(f"split={split!r} needs n_test from 1 to {len(listed) - 1}, got {n_test}")
-        shuffled = np.random.default_rng(seed).permutation(listed)
+            raise ValueError(f"split={split!r} needs a list of all {self._n_pairs} items, which is too long: use fewer digits")
+        if not 0 < n_test < self._n_pairs:
+            raise ValueError(f"split={split!r} needs n_test from 1 to {self._n_pairs - 1}, got {n_test}")
+        shuffled = np.random.default_rng(seed).permutation(self._n_pairs)
         return np.sort(shuffled[:n_test] if split == "test" else shuffled[n_test:])
 
     def _compute(self, pair: int) -> tuple[int, str, int, int]:
@@ -94,8 +76,6 @@ class ArithmeticTask(Task):
     def _extreme_answers(self) -> list[int]:
         largest = 10**self.digits - 1
         answers = [_COMPUTE[sign](largest, largest) for sign in self.operations]
-        if self.max_answer is not None:
-            answers = [min(answer, self.max_answer) for answer in answers]
         return answers + ([-largest] if "-" in self.operations else [])
 
     def item(self, index: int) -> Item:

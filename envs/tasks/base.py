@@ -1,11 +1,9 @@
 """Text tasks: prompts, and scores of the answers to them."""
 
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +17,6 @@ PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 # Maximum number of items to create when looking for the longest prompt
 MAX_ITEMS_LOOKED_THROUGH = 10_000
-
-# Maximum number of pairs to read from an iterator, which may be infinite
-_MAX_PAIRS = 1_000_000
 
 # Number of indices to draw from if a task has infinitely many items
 _UNLIMITED = 2**31
@@ -55,12 +50,13 @@ class Scorer(NamedTuple):
 
     :param function: Takes the answer and the result of ``payload``, returns the score
     :param payload: Takes the item, returns the part of it that ``function`` needs. It is never sent to another process.
-    :param n_bytes: Memory that the process may use in addition to what it starts with (on Linux). None: no limit
+    :param name: Name of a verifier of this package or of reasoning-gym that some answers may be too hard for: it has a memory
+        limit, and its failures count as wrong answers by default. None: a function that should not fail
     """
 
     function: Callable[[str, Any], Any]
     payload: Callable[[Item], Any]
-    n_bytes: int | None = None
+    name: str | None = None
 
 
 class Task(ABC):
@@ -211,13 +207,6 @@ class PairsTask(Task):
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, ...]]):
-        if not isinstance(pairs, list | tuple):
-            pairs = list(islice(pairs, _MAX_PAIRS + 1))
-            if len(pairs) > _MAX_PAIRS:
-                raise ValueError(
-                    f"There are more than {_MAX_PAIRS} pairs, perhaps without an end: give a list, or a function from an "
-                    "index to a pair"
-                )
         self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
         if not self._items:
@@ -264,56 +253,6 @@ class PairsTask(Task):
         :return: All characters of all pairs
         """
         return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
-
-
-class GeneratorTask(Task):
-    """
-    A task whose prompts come from a function.
-
-    :param function: Takes an index, returns (prompt, answer) or (prompt, answer, metadata), always the same for an index
-    :param n_items: Number of items. None: unlimited
-    :param alphabet: The characters that occur. None: printable ASCII
-    """
-
-    def __init__(self, function: Callable[[int], tuple[Any, ...]], n_items: int | None = None, alphabet: str | None = None):
-        if n_items is not None and n_items < 1:
-            raise ValueError(f"n_items={n_items}: a task has at least one item")
-        _check_takes_index(function)
-        self.function = function
-        self.n_items = n_items
-        self._alphabet = PRINTABLE if alphabet is None else alphabet
-
-    def item(self, index: int) -> Item:
-        """
-        :param index: Index of the item
-        :return: The item that the function returns for it
-        """
-        return _pair(self.function(index), f"What {getattr(self.function, '__name__', self.function)}({index}) returned")
-
-    def alphabet(self) -> str:
-        """
-        :return: The characters that occur
-        """
-        return self._alphabet
-
-
-def _check_takes_index(function: Callable[[int], tuple[Any, ...]]) -> None:
-    name = getattr(function, "__name__", repr(function))
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(
-            f"task={name} is a generator function. Give what it generates, task={name}(), "
-            "or a function from an index to one pair (prompt, answer), with return in place of yield"
-        )
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some built-in functions have no signature
-    try:
-        signature.bind(0)
-    except TypeError:
-        raise TypeError(
-            f"task={name} takes {signature}: it has to be a function of one index that returns a pair (prompt, answer)"
-        ) from None
 
 
 def _pair(pair: Any, where: str) -> Item:

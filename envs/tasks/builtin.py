@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
-from sb3_grpo.envs.tasks.base import GeneratorTask, Item, PairsTask, Task
+from sb3_grpo.envs.tasks.base import Item, PairsTask, Task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.utils.parameters import Whole
 
@@ -88,9 +88,9 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
     Create a task.
 
     :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list or
-        iterator of pairs (prompt, answer), the path of a ``.jsonl`` file, or a function that maps an index to such a pair
-    :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym,
-        ``PairsTask.from_jsonl`` or :class:`GeneratorTask`
+        iterator of pairs (prompt, answer), or the path of a ``.jsonl`` file
+    :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym or
+        ``PairsTask.from_jsonl``
     :return: The task
     """
     if isinstance(task, Task):
@@ -103,11 +103,8 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         return _by_name(task, task_kwargs)
     if isinstance(task, list | tuple | Iterator):
         return PairsTask(task, **task_kwargs)
-    if callable(task) and not isinstance(task, type):
-        return GeneratorTask(task, **task_kwargs)
     raise TypeError(
-        f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer), the path of a .jsonl file, "
-        "or a function from an index to such a pair"
+        f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer) or the path of a .jsonl file"
     )
 
 

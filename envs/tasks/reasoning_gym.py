@@ -19,9 +19,6 @@ _SAMPLING_SECONDS = 2.0
 # Index of an item that only an unlimited data set has
 _FAR = 2**31 - 1
 
-# Memory limit for scoring an answer, as sympy has none
-_SCORE_BYTES = 4 * 2**30
-
 
 class ReasoningGymTask(Task):
     """
@@ -91,7 +88,7 @@ class ReasoningGymTask(Task):
         """
         :return: The data set's own method, protected by a guard. The process that runs it does not need this package
         """
-        return Scorer(guard_score_answer(self.name, self.dataset), _entry, _SCORE_BYTES)
+        return Scorer(guard_score_answer(self.name, self.dataset), _entry, f"reasoning_gym:{self.name}")
 
     def has_reference(self, item: Item) -> bool:
         """

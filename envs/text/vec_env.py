@@ -1,87 +1,99 @@
 """Vectorized version of the text environment, without a loop over the copies at each step."""
 
 import time
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.envs.text.encoded_task import EncodedItem
-from sb3_grpo.envs.text.env import VerifierTextEnv, check_render_mode
-from sb3_grpo.envs.text.rules import Exchange, HasRules, TextEpisodeRules, Turn
-from sb3_grpo.envs.verifiers.runner import Verdict
-from sb3_grpo.starts.batched_vec_env import BatchedVecEnv
-from sb3_grpo.starts.starts import SeedStart, Start
-from sb3_grpo.text.tokens import PAD
+from sb3_grpo.envs.text.env import VerifierTextEnv
+from sb3_grpo.envs.text.episodes import TextEpisodes
+from sb3_grpo.envs.text.rules import HasRules, TextEpisodeRules
+from sb3_grpo.starts.holdings import env_name
+from sb3_grpo.starts.snapshots import begin, capture
+from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.utils.parameters import Whole
 
+# Attributes that are part of the episodes in progress
+_STATE = ("_tickets", "_first", "_generators", "_ordinary_seeds", "reset_infos")
 
-class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
+
+class VerifierTextVecEnv(HasRules, VecEnv):
     """
     Equivalent to ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each wrapped in a ``Monitor`` and a
-    ``StartQueue``, but faster, see :class:`BatchedVecEnv`. All answers that end in the same step are passed to the verifier
-    together.
+    ``StartQueue``, but faster. All answers that end in the same step are passed to the verifier together.
+
+    The info dicts of copies whose episode continues are empty. ``queue`` contains the starts of the next episodes:
+    the first copy to end its episode takes the next one.
 
     :param num_envs: Number of copies
     :param seed: Copy i begins with ``reset(seed=seed + i)``. None: use a seed from the system
     :param task: The task, see :func:`make_task`
-    :param render_mode: See :class:`VerifierTextEnv`
     :param settings: Parameters of :class:`TextEpisodeRules`
     """
 
-    _single: VerifierTextEnv
-    not_state = BatchedVecEnv.not_state | {"_rows", "rules"}
-
-    def __init__(
-        self,
-        num_envs: int,
-        seed: int | None = None,
-        task: Any = "arithmetic",
-        *,
-        render_mode: str | None = None,
-        **settings: Any,
-    ):
+    def __init__(self, num_envs: int, seed: int | None = None, task: Any = "arithmetic", **settings: Any):
         num_envs = Whole().check("num_envs", num_envs)
-        check_render_mode(render_mode)
-        self.rules = rules = TextEpisodeRules(task, **settings)
-        self.render_mode = render_mode
-        self._rows = np.arange(num_envs)
-        self._tokens = np.full((num_envs, rules.length), PAD, np.int64)
-        self._n_tokens = np.zeros(num_envs, np.int64)
-        self._n_given = np.zeros(num_envs, np.int64)  # tokens written by the agent in this episode
-        self._exchanges: list[Exchange | None] = [None] * num_envs
+        self.rules = TextEpisodeRules(task, **settings)
+        self._episodes = TextEpisodes(self.rules, num_envs)
+        # Rare operations are left to one ordinary environment, so that they work as everywhere else
+        self._single = VerifierTextEnv(self.rules)
+        self.queue: deque[QueuedStart] = deque()
+        self._tickets: list[int | None] = [None] * num_envs
+        self._first: list[np.ndarray | None] = [None] * num_envs
+        # A copy that begins from a start gets the start's generator, but only once random numbers are drawn
+        self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
+        self._ordinary_seeds = [OrdinarySeeds() for _ in range(num_envs)]
+        # The members of a group come one after another
+        self._last_start: tuple[Start, EncodedItem | dict[str, Any]] | None = None
+        self._actions = np.empty(0)
         self._t_start = time.time()
-        super().__init__(num_envs, VerifierTextEnv.from_rules(rules), seed)
+        super().__init__(num_envs, self._single.observation_space, self._single.action_space)
+        if seed is not None:
+            self.seed(seed)
 
     @property
-    def verifier_errors(self) -> int:
-        """Number of failures of the verifier that were counted as wrong answers."""
-        return self.rules.runner.n_errors
+    def env_name(self) -> str:
+        """The id of the environment."""
+        return env_name(self._single)
 
-    def _observations(self) -> np.ndarray:
-        return self._tokens.copy()
+    def step_async(self, actions: np.ndarray) -> None:
+        """
+        :param actions: One token per copy
+        """
+        self._actions = np.asarray(actions)
 
-    def _step(self, actions: np.ndarray) -> VecEnvStepReturn:
-        self._tokens[self._rows, self._n_tokens] = actions
-        self._n_tokens += 1
-        self._n_given += 1
-        rewards = np.zeros(self.num_envs, np.float32)
-        dones = np.zeros(self.num_envs, bool)
+    def step_wait(self) -> VecEnvStepReturn:
+        """
+        :return: Observations, rewards, dones, infos
+        """
+        self._episodes.check_in_progress()
+        self._check_actions(self._actions)
+        rewards, dones = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, bool)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        stopped = (actions == self.rules.tokenizer.eos_id) | (self._n_given >= self.rules.max_answer_tokens)
-        if stopped.any():
-            ended = self._end_turns(np.flatnonzero(stopped), actions)
-            # The copies take the next starts in this order
-            copies = sorted(ended)
-            dones[copies] = True
-            rewards[copies] = self._end(copies, ended, infos)
-            for idx in copies:
-                self._begin(idx)
-        return self._observations(), rewards, dones, infos
+        endings = self._episodes.step(self._actions)
+        seconds = round(time.time() - self._t_start, 6)
+        for idx, (reward, truncated, info) in endings.items():
+            rewards[idx], dones[idx] = reward, True
+            episode = {"r": round(reward, 6), "l": int(self._episodes.n_given[idx]), "t": seconds}
+            observation = self._episodes.tokens[idx].copy()
+            infos[idx] = {
+                **info,
+                "TimeLimit.truncated": truncated,
+                "terminal_observation": observation,
+                "episode": episode,
+            }
+            self._begin(idx)
+        self._episodes.in_progress = True
+        return self._episodes.tokens.copy(), rewards, dones, infos
 
-    def _check_actions(self, actions: np.ndarray) -> np.ndarray:
+    def _check_actions(self, actions: np.ndarray) -> None:
         vocab_size = self.rules.tokenizer.vocab_size
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
@@ -90,100 +102,142 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
             )
         if actions.min() < 0 or actions.max() >= vocab_size:
             raise ValueError(f"Expected tokens from 0 to {vocab_size - 1} as actions, got {actions.tolist()!r:.200}")
-        return actions
 
-    def _end_turns(self, copies: np.ndarray, actions: np.ndarray) -> dict[int, Verdict | None]:
+    def reset(self) -> np.ndarray:
         """
-        :param copies: Copies whose answer has ended or has become too long
-        :return: For each copy whose episode has ended, the verdict, or None if the answer is not complete
+        Begin an episode in every copy.
+
+        :return: The observations
         """
-        has_end = actions[copies] == self.rules.tokenizer.eos_id
-        answered = copies[has_end]
-        ended: dict[int, Verdict | None] = dict.fromkeys(copies[~has_end].tolist())
-        n_tokens, n_given = self._n_tokens[answered].tolist(), self._n_given[answered].tolist()
-        exchanges = [self._exchange(idx) for idx in answered.tolist()]
-        turns = list(map(Turn, exchanges, self._tokens[answered], n_tokens, n_given))
-        complete: dict[int, Exchange] = {}
-        for idx, turn, end in zip(answered.tolist(), turns, self.rules.end_turns(turns), strict=True):
-            if end.complete:
-                complete[idx] = turn.exchange
-            elif end.reply is None:
-                ended[idx] = None
-            else:
-                self._tokens[idx, turn.n_tokens : turn.n_tokens + len(end.reply)] = end.reply
-                self._n_tokens[idx] += len(end.reply)
-        if complete:
-            ended.update(zip(complete, self.rules.score([*complete.values()]), strict=True))
-        return ended
+        self._episodes.in_progress = False
+        for idx in range(self.num_envs):
+            self._begin(idx, self._seeds[idx], self._options[idx])
+        self._episodes.in_progress = True
+        self._reset_seeds()
+        self._reset_options()
+        return self._episodes.tokens.copy()
 
-    def _end(self, copies: list[int], verdicts: dict[int, Verdict | None], infos: list[dict[str, Any]]) -> list[float]:
-        """
-        :param copies: Copies whose episode has ended
-        :param verdicts: See ``_end_turns``
-        :param infos: Infos of all copies, which are updated
-        :return: Their rewards
-        """
-        rewards = []
-        seconds = round(time.time() - self._t_start, 6)
-        n_tokens, n_given = self._n_tokens[copies].tolist(), self._n_given[copies].tolist()
-        for idx, tokens, given in zip(copies, n_tokens, n_given, strict=True):
-            verdict = verdicts[idx]
-            observation = self._tokens[idx].copy()
-            reward, info = self.rules.outcome(self._exchange(idx), verdict, observation, tokens)
-            info["TimeLimit.truncated"] = verdict is None and self.rules.truncate
-            info["terminal_observation"] = observation
-            info["episode"] = {"r": round(reward, 6), "l": given, "t": seconds}
-            rewards.append(reward)
-            infos[idx] = info
-        return rewards
-
-    def _exchange(self, idx: int) -> Exchange:
-        exchange = self._exchanges[idx]
-        if exchange is None:
-            raise gym.error.ResetNeeded("Call reset() first")
-        return exchange
-
-    def _reset_copy(self, idx: int, options: dict[str, Any] | None) -> dict[str, Any]:
-        return self._begin_item(idx, self.rules.choose_item(options, self._generator(idx)))
-
-    def _begin_item(self, idx: int, encoded: EncodedItem) -> dict[str, Any]:
-        self._exchanges[idx], info = self.rules.begin(encoded)
-        self._tokens[idx] = encoded.row
-        self._n_tokens[idx] = encoded.n_tokens
-        self._n_given[idx] = 0
-        return info
+    def _begin(self, idx: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin from the next queued start, or do an ordinary reset if there is none."""
+        self._tickets[idx] = None
+        if not self.queue:
+            seed = self._ordinary_seeds[idx].ordinary(seed)
+            if seed is not None:
+                self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
+            self.reset_infos[idx] = self._episodes.begin(idx, self.rules.choose_item(options, self._generator(idx)))
+            return
+        self._ordinary_seeds[idx].note(seed)
+        queued = self.queue.popleft()
+        if self._last_start is None or self._last_start[0] is not queued.start:
+            self._last_start = queued.start, self._prepare_start(queued.start)
+        self._generators[idx] = queued
+        prepared, info = self._last_start[1], {}
+        if isinstance(prepared, EncodedItem):
+            info = self._episodes.begin(idx, prepared)
+        else:
+            self._episodes.set_state(idx, prepared)
+        self._first[idx] = self._episodes.tokens[idx].copy()
+        self._tickets[idx] = queued.ticket
+        self.reset_infos[idx] = queued.add_names(info)
 
     def _prepare_start(self, start: Start) -> EncodedItem | dict[str, Any]:
-        if not isinstance(start, SeedStart):
-            self._begin_single(start)
-            return self._single.get_state()
-        # As in reset; creating the generator takes longer than everything else
-        return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
-
-    def _begin_start(self, idx: int, start: EncodedItem | dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        if isinstance(start, EncodedItem):
-            return start.row, self._begin_item(idx, start)
-        self._single.set_state(start)
-        self._exchanges[idx] = self._single._exchange
-        self._tokens[idx] = self._single._tokens
-        self._n_tokens[idx], self._n_given[idx] = self._single._n_tokens, self._single._n_given
-        return self._tokens[idx].copy(), {}
-
-    def _load(self, idx: int) -> np.ndarray:
-        single = self._single
-        single._exchange, single._ended = self._exchange(idx), False
-        single._tokens = self._tokens[idx].copy()
-        single._n_tokens, single._n_given = int(self._n_tokens[idx]), int(self._n_given[idx])
-        return single._tokens
-
-    def _get_state(self, idx: int) -> dict[str, Any]:
-        self._load(idx)
+        """
+        :param start: A start
+        :return: The item or the state that episodes begin with
+        """
+        if isinstance(start, SeedStart):
+            # As in reset; creating the generator takes longer than everything else
+            return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
+        self._begin_single(start)
         return self._single.get_state()
 
-    def _transcript(self, idx: int) -> str | None:
-        if self.render_mode is None:
-            return None
-        return self.rules.transcript(self._exchange(idx), self._tokens[idx], int(self._n_tokens[idx]))
+    def _begin_single(self, start: Start, noise_seed: int | None = None) -> None:
+        # begin() may write into the current generator, which belongs to some copy
+        self._single.np_random = gym.utils.seeding.np_random()[0]
+        begin(self._single, start, noise_seed)
+
+    def _generator(self, idx: int) -> np.random.Generator:
+        """
+        :param idx: Index of the copy
+        :return: Its random generator
+        """
+        generator = self._generators[idx]
+        if isinstance(generator, QueuedStart):
+            # The generator as the start left it
+            self._begin_single(generator.start, generator.noise_seed)
+            generator = self._single.np_random
+        elif generator is None:
+            generator = gym.utils.seeding.np_random()[0]
+        self._generators[idx] = generator
+        return generator
+
+    def capture_start(self, idx: int = 0) -> SnapshotStart:
+        """
+        :param idx: Index of the copy
+        :return: The current state of its episode
+        """
+        self._episodes.check_in_progress()
+        generator = self._generator(idx)
+        self._single.set_state(self._episodes.get_state(idx))
+        self._single.np_random = generator
+        return capture(self._single, self._episodes.tokens[idx].copy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The episodes in progress, without queued starts: all that ``load_state_dict`` needs to continue them in
+            another process
+        """
+        self._episodes.check_in_progress()
+        # A generator that is not there yet would be another one in another process
+        self._generators = [each or self._generator(idx) for idx, each in enumerate(self._generators)]
+        return {
+            "episodes": [self._episodes.get_state(idx) for idx in range(self.num_envs)],
+            **{name: getattr(self, name) for name in _STATE},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: The result of ``state_dict`` for the same number of copies of the same environment
+        """
+        for idx, episode in enumerate(state["episodes"]):
+            self._episodes.set_state(idx, episode)
+        self._episodes.in_progress = True
+        for name in _STATE:
+            setattr(self, name, state[name])
+
+    def queue_start(self, *fields: Any, **named: Any) -> None:
+        """
+        Append a start to the queue. The first copy to end its episode takes the next one.
+
+        :param fields: Fields of ``QueuedStart``
+        :param named: Further fields by name
+        """
+        self.queue.append(QueuedStart(*fields, **named))
+
+    def clear_starts(self) -> None:
+        """Drop all queued starts. Current episodes continue, followed by ordinary ones with their own seeds."""
+        self.queue.clear()
+        for seeds in self._ordinary_seeds:
+            seeds.draw_from_now_on()
+
+    def close(self) -> None:
+        """End the verifier's process."""
+        self.rules.close()
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """
+        :param attr_name: ``current_ticket``, ``first_observation``, ``np_random``, or a shared attribute
+        :param indices: Indices of the copies, None for all
+        :return: The attribute of each of them
+        """
+        copies = self._get_indices(indices)
+        if attr_name == "current_ticket":
+            return [self._tickets[idx] for idx in copies]
+        if attr_name == "first_observation":
+            return [self._first[idx] for idx in copies]
+        if attr_name == "np_random":
+            return [self._generator(idx) for idx in copies]
+        return [getattr(self._single if hasattr(self._single, attr_name) else self, attr_name) for _ in copies]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """
@@ -194,11 +248,34 @@ class VerifierTextVecEnv(HasRules, BatchedVecEnv[EncodedItem | dict[str, Any]]):
         """
         if hasattr(self.rules, attr_name) and not hasattr(HasRules, attr_name):
             raise AttributeError(f"{attr_name!r} cannot be changed: create a new {type(self).__name__} with another one")
-        super().set_attr(attr_name, value, indices)
+        if len(set(self._get_indices(indices))) < self.num_envs:
+            raise ValueError(f"The copies in a {type(self).__name__} share {attr_name!r}: it can only be set for all of them")
+        setattr(self, attr_name, value)
 
-    def _own_methods(self) -> dict[str, Callable[..., Any]]:
-        def worked_examples(idx: int, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
-            return self.worked_examples(*args, **kwargs)
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """
+        :param method_name: ``queue_start``, ``clear_starts``, ``worked_examples`` or ``capture_start``
+        :param method_args: Positional arguments
+        :param indices: Indices of the copies, None for all
+        :param method_kwargs: Keyword arguments
+        :return: The result for each of them
+        """
+        copies = self._get_indices(indices)
+        if method_name == "capture_start":
+            return [self.capture_start(idx) for idx in copies]
+        if method_name in ("queue_start", "clear_starts", "worked_examples"):
+            return [getattr(self, method_name)(*method_args, **method_kwargs) for _ in copies]
+        raise AttributeError(
+            f"The copies in a {type(self).__name__} have no method {method_name!r}, only queue_start, clear_starts, "
+            "worked_examples and capture_start"
+        )
 
-        shown = {"get_state": self._get_state, "render": self._transcript}
-        return {**super()._own_methods(), **shown, "worked_examples": worked_examples}
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
+        """
+        :param wrapper_class: Class of a wrapper
+        :param indices: Indices of the copies, None for all
+        :return: Whether the copies act as if wrapped in it
+        """
+        return [wrapper_class in (Monitor, StartQueue)] * len([*self._get_indices(indices)])

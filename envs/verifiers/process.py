@@ -1,14 +1,12 @@
 """A separate process for verifiers, which may hang or crash without harming the training."""
 
 import contextlib
-import math
 import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -50,54 +48,38 @@ class VerifierProcess:
         """The worker's process id, None if there is no worker."""
         return None if self._process is None else self._process.pid
 
-    def call(
-        self, name: str, calls: list[bytes], time_limit: float, step_limit: float = math.inf
-    ) -> Generator[tuple[Any, str | None], None, None]:
+    def call(self, name: str, calls: list[bytes], time_limit: float) -> Generator[tuple[Any, str | None], None, None]:
         """
         :param name: Key of the function
         :param calls: The arguments of each call, as a pickled tuple
         :param time_limit: Maximum seconds per call
-        :param step_limit: Maximum seconds for all calls together
         :return: Generator of pairs, one per call as soon as it is available: the result and None, or None and the error
         """
         with self._lock:
             n_done = 0
             try:
-                self._start()
-                end = time.monotonic() + step_limit
                 while n_done < len(calls):
-                    if time.monotonic() >= end:
-                        n_done += 1
-                        yield None, f"the answers before it took all of the {step_limit:g} s that a step has for its answers"
-                        continue
                     self._start()
                     # If the worker has ended, _receive notices
                     with contextlib.suppress(OSError):
                         self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
                     while n_done < len(calls) and self._process is not None:
-                        left = max(end - time.monotonic(), 0.0)
-                        if left < time_limit:
-                            result = self._receive(left, f"the {step_limit:g} s that a step has for its answers")
-                        else:
-                            result = self._receive(time_limit, f"{time_limit:g} s")
+                        result = self._receive(time_limit)
                         n_done += 1
                         yield result
-                        if left == 0.0:
-                            self._stop()  # it is still busy with the next ones
             finally:
                 if n_done < len(calls):
                     self._stop()
 
-    def _receive(self, seconds: float, limit: str) -> tuple[Any, str | None]:
+    def _receive(self, seconds: float) -> tuple[Any, str | None]:
         """
         :param seconds: How long to wait
-        :param limit: What that is, for the error
         :return: The result and None, or None and the error
         """
         assert self._process is not None
         if not self._connection.poll(seconds):
             self._stop()
-            return None, f"it did not finish within {limit} and was stopped"
+            return None, f"it did not finish within {seconds:g} s and was stopped"
         try:
             return self._connection.recv()
         except (EOFError, OSError):
@@ -128,7 +110,7 @@ class VerifierProcess:
         self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
         with contextlib.suppress(OSError):
             self._connection.send((os.getpid(), sys.path, self._functions, self._n_bytes))
-        _, error = self._receive(_START_SECONDS, f"{_START_SECONDS:g} s")
+        _, error = self._receive(_START_SECONDS)
         if error is not None:
             self._stop()
             raise VerifierStartError(error)

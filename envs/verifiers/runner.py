@@ -22,6 +22,9 @@ Verifier = Callable[[str, str], float]
 # The process that runs it does not import this package
 cloudpickle.register_pickle_by_value(math_answers)
 
+# Memory that a verifier with a name may use in addition, as sympy has no limit of its own
+_N_BYTES = 4 * 2**30
+
 # No exponents, as a model may also answer 1e999999999
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 
@@ -187,14 +190,12 @@ class VerifierRunner:
     :param function: Takes an answer and something to compare it with, returns a number
     :param trusted: Whether ``function`` is known to be quick and safe, so that it can run in this process
     :param time_limit: Maximum seconds per answer
-    :param on_error: ``"raise"`` a :class:`VerifierError`, or count the error and give a score of ``"zero"``
+    :param on_error: ``"raise"`` a :class:`VerifierError`, or count the error and give a score of ``"zero"``. None: zero for a
+        verifier with a name, otherwise raise
     :param reply: See :meth:`Task.reply`; None if there is only one turn
     :param reply_trusted: Like ``trusted``, for ``reply``
-    :param n_bytes: Memory that the process may use, see :class:`VerifierProcess`
-    :param reply_on_error: Like ``on_error``, for ``reply``
-    :param name: Name of the verifier in messages. None: the name of the function
-    :param step_limit: Maximum seconds for all answers that are scored, or replied to, together. None: only the limit per
-        answer applies
+    :param name: See :class:`Scorer`
+    :param n_bytes: Memory that the process of a verifier with a name may use, see :class:`VerifierProcess`
     """
 
     def __init__(
@@ -202,23 +203,18 @@ class VerifierRunner:
         function: Callable[[str, Any], Any],
         trusted: bool,
         time_limit: float = 5.0,
-        on_error: str = "raise",
+        on_error: str | None = None,
         reply: Callable[[Any, list[str]], str | None] | None = None,
         reply_trusted: bool = False,
-        n_bytes: int | None = None,
-        reply_on_error: str = "raise",
         name: str | None = None,
-        step_limit: float | None = None,
+        n_bytes: int = _N_BYTES,
     ):
-        for argument, limit in (("verifier_timeout", time_limit), ("verifier_step_timeout", step_limit)):
-            if limit is not None and not (limit > 0 and math.isfinite(limit)):
-                raise ValueError(f"{argument}={limit} has to be a number of seconds greater than 0")
-        for each_on_error in (on_error, reply_on_error):
-            if each_on_error not in ("raise", "zero"):
-                raise ValueError(f"on_verifier_error={each_on_error!r} has to be 'raise' or 'zero'")
-        self.time_limit, self.n_bytes = time_limit, n_bytes
-        self.step_limit = math.inf if step_limit is None else step_limit
-        self.on_error = {"score": on_error, "reply": reply_on_error}
+        if not (time_limit > 0 and math.isfinite(time_limit)):
+            raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
+        if on_error not in (None, "raise", "zero"):
+            raise ValueError(f"on_verifier_error={on_error!r} has to be 'raise', 'zero' or None")
+        self.time_limit, self.n_bytes = time_limit, None if name is None else n_bytes
+        self.on_error = {"score": on_error or ("raise" if name is None else "zero"), "reply": on_error or "raise"}
         self.n_errors = 0
         functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
         self._names = {
@@ -290,7 +286,7 @@ class VerifierRunner:
         if self._process is None:
             self._process = shared_process(self._pickled, self.n_bytes)
         try:
-            with contextlib.closing(self._process.call(key, packed, self.time_limit, self.step_limit)) as results:
+            with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
                 for call, (value, error) in zip(calls, results, strict=True):
                     yield call, value, error, None
         except VerifierStartError as start_error:
@@ -315,8 +311,8 @@ class VerifierRunner:
         )
         if self.on_error[key] == "raise":
             raise VerifierError(
-                f"{message}\nCorrect the verifier, give it more time with verifier_timeout (or verifier_step_timeout), or "
-                'count such answers as failures with on_verifier_error="zero".'
+                f"{message}\nCorrect the verifier, give it more time with verifier_timeout, or count such answers as failures "
+                'with on_verifier_error="zero".'
             ) from cause
         if self.n_errors == 0:
             warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")

@@ -16,8 +16,8 @@ from rich.progress import track
 from rich.text import Text
 
 from sb3_grpo import presets
-from sb3_grpo.cli.runs import add_save_freq
-from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, positive, say, say_table
+from sb3_grpo.cli.runs import add_save_freq, positive, say_table
+from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
 from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:

@@ -10,32 +10,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch as th
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_grpo import GRPO, TrainingCheckpoint
+from sb3_grpo import GRPO, TrainingCheckpoint, presets
 from sb3_grpo.checkpoint.training import Stateful
+from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.console import (
     ALGORITHMS,
     INTERRUPTED,
     OK,
-    ProgressLines,
     UsageError,
     is_own_error,
-    known_settings,
-    positive,
     save_model,
     say,
-    say_table,
 )
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.utils.files import replace_file
 from sb3_grpo.utils.machine import describe_machine, versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # In the folder of a run
 CHECKPOINTS, CONFIG, MODEL = "checkpoints", "config.json", "model.zip"
@@ -64,6 +65,126 @@ class Outcome(NamedTuple):
     @property
     def steps_per_second(self) -> float:
         return self.steps / self.seconds
+
+
+def say_table(rows: Sequence[tuple[Text, ...]]) -> None:
+    """
+    Print a table without borders.
+
+    :param rows: its cells, row by row
+    """
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def positive(text: str) -> int:
+    """
+    Parse a command-line argument.
+
+    :param text: the argument
+    :return: a whole number above 0
+    """
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def valid_seed(text: str) -> int:
+    """
+    Parse a command-line argument.
+
+    :param text: the argument
+    :return: a seed that NumPy and PyTorch accept
+    """
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1, not {text!r}")
+    return int(text)
+
+
+def add_preset(parser: argparse.ArgumentParser, ours: str) -> None:
+    """
+    Add ``--preset``.
+
+    :param parser: where to add the option
+    :param ours: what to call the settings without a preset
+    """
+    parser.add_argument(
+        "--preset",
+        choices=presets.PRESETS,
+        metavar="NAME",
+        help=f"settings from a paper instead of {ours}: {', '.join(presets.PRESETS)}",
+    )
+
+
+def title(algorithm: type[GRPO], preset: str | None, ours: str, task: str) -> str:
+    """
+    :param algorithm: the algorithm
+    :param preset: name of the preset, if any
+    :param ours: what to call the settings without a preset
+    :param task: the task
+    :return: title of a run and its figures
+    """
+    return f"{algorithm.__name__} ({preset or ours}) on {task}"
+
+
+def announce(model: GRPO, title: str, policy: str) -> None:
+    """
+    Print what will be trained.
+
+    :param model: the model
+    :param title: see :func:`title`
+    :param policy: name of the policy, as users write it
+    """
+    threads = th.get_num_threads()
+    say(
+        Text(title, "bold"),
+        f": {policy}, {model.n_envs} copies, seed {model.seed}, {model.device} ({threads} thread{'s' if threads > 1 else ''})",
+    )
+
+
+class ProgressLines(BaseCallback):
+    """Print the progress at intervals, where there is no terminal for a progress bar."""
+
+    INTERVAL = 15.0
+
+    def _on_training_start(self) -> None:
+        self._begin = self._last = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        now = time.perf_counter()
+        if now - self._last >= self.INTERVAL:
+            self._last = now
+            total = self.model._total_timesteps
+            rest = ", completing the last groups" if self.num_timesteps >= total else ""
+            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
+        return True
+
+
+@contextmanager
+def curve_figure(path: Path, title: str, xlabel: str, ylabel: str) -> Iterator["Axes"]:
+    """
+    Draw a figure with a legend. It is saved at the end of the ``with`` block.
+
+    :param path: where to save it
+    :param title: its title
+    :param xlabel: label of the horizontal axis
+    :param ylabel: label of the vertical axis
+    :return: the axes to draw on
+    """
+    # Imported here, because it is slow to import
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    yield axes
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def make_output(args: argparse.Namespace, name: str) -> Path:

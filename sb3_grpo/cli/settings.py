@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import inspect
 import re
 import textwrap
 import types
@@ -9,8 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Union, get_args, get_origin
 
 from sb3_grpo import GRPO
-from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, known_settings, missing_extra
+from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra
 from sb3_grpo.utils.entries import parse_value
+
+# Constructor parameters that have their own option or cannot be written as a Python literal
+_NOT_SETTABLE = ("self", "policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +28,22 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="set a hyperparameter to a Python value, for example --set group_size=8; can be repeated, and overrides --preset",
     )
+
+
+def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
+    """
+    :param algorithm: the algorithm
+    :return: the constructor parameters that ``--set`` can set
+    """
+    known: dict[str, inspect.Parameter] = {}
+    # DAPO's constructor passes on the parameters that it does not name
+    for cls in (GRPO, algorithm):
+        known |= inspect.signature(cls).parameters
+    return {
+        name: parameter
+        for name, parameter in known.items()
+        if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
 
 
 def describe_settings() -> str:

@@ -15,31 +15,27 @@ from stable_baselines3.common.utils import LinearSchedule
 from sb3_grpo import GRPO, presets
 from sb3_grpo.cli.runs import (
     CONFIG,
+    add_preset,
     add_saving,
+    announce,
     arguments_of,
     begin_config,
+    curve_figure,
     end_config,
     finish,
     learn,
     make_output,
+    positive,
     resumed_model,
     save_each,
     save_training,
-    sigterm_interrupts,
-)
-from sb3_grpo.cli.settings import add_set, parse_settings
-from sb3_grpo.console import (
-    ALGORITHMS,
-    UsageError,
-    add_preset,
-    announce,
-    curve_figure,
-    positive,
-    say,
     say_table,
+    sigterm_interrupts,
     title,
     valid_seed,
 )
+from sb3_grpo.cli.settings import add_set, parse_settings
+from sb3_grpo.console import ALGORITHMS, UsageError, say
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
 from sb3_grpo.text.policies import TokenPolicy
 

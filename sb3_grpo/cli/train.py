@@ -19,33 +19,27 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo import GRPO, presets
 from sb3_grpo.cli.runs import (
     CONFIG,
+    add_preset,
     add_saving,
+    announce,
     arguments_of,
     begin_config,
+    curve_figure,
     end_config,
     finish,
     learn,
     make_output,
+    positive,
     resumed_model,
     save_each,
     save_training,
     sigterm_interrupts,
-)
-from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
-from sb3_grpo.clips.recording import leave_clip
-from sb3_grpo.console import (
-    ALGORITHMS,
-    UsageError,
-    add_preset,
-    announce,
-    curve_figure,
-    find_env,
-    is_own_error,
-    missing_env_extra,
-    positive,
     title,
     valid_seed,
 )
+from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
+from sb3_grpo.clips.recording import leave_clip
+from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 

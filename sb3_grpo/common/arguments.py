@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
@@ -151,6 +152,11 @@ def check_env(env: Any) -> None:
         raise ValueError(
             f"env must be an environment, got the class {env.__name__}: write {env.__name__}() for one copy, or "
             f"make_group_env({env.__name__}, n_envs=16)."
+        )
+    if isinstance(env, VectorEnv):
+        raise ValueError(
+            f"env must be an environment or a VecEnv of Stable-Baselines3, got {type(env).__name__}, a vector environment of "
+            f'Gymnasium: write make_group_env("{env.spec.id if env.spec else "..."}", n_envs={env.num_envs}).'
         )
     if not isinstance(env, str) and not hasattr(env, "step"):
         raise ValueError(

@@ -20,8 +20,8 @@ from sb3_grpo.compare.results import Results, import_extra
 from sb3_grpo.compare.statistics import MIN_SEEDS, RESAMPLES, Band, Interval, Verdict
 from sb3_grpo.compare.stills import dash_array
 from sb3_grpo.compare.tables import Table
+from sb3_grpo.lecture.html import script_json, source_of
 from sb3_grpo.utils.files import replace_text
-from sb3_grpo.utils.html import script_json, source_of
 
 if TYPE_CHECKING:
     from pathlib import Path

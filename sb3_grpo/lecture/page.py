@@ -19,7 +19,7 @@ import sb3_grpo
 from sb3_grpo.lecture.arithmetic import EXAMPLES, GRIDS
 from sb3_grpo.lecture.formulas import explained, math
 from sb3_grpo.lecture.golden import golden_values
-from sb3_grpo.utils.html import script_json, source_of
+from sb3_grpo.lecture.html import script_json, source_of
 
 HERE = files("sb3_grpo.lecture")
 # File name of each chapter and the text of its link at the top of the page

@@ -15,9 +15,9 @@ from torch import nn
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.transformer import SlotCache
 
+# The implementation of attention. It accepts any mask, as the texts in the cache are at different positions
+ATTENTION = "sdpa"
 DTYPES = {"float32": th.float32, "bfloat16": th.bfloat16}
-# Implementations that accept any mask, as the texts in the cache are at different positions
-ATTENTION = ("sdpa", "eager")
 INSTALL = 'pip install "sb3-grpo[llm]"'
 # How much the policy's logits may differ from the model's, in standard deviations of the logits. For a text that is read as a
 # whole, both do the same computation, whatever the dtype.
@@ -94,8 +94,6 @@ class CausalLMNetwork(nn.Module):
         if cache is not None:
             # A mask with four dimensions is used by transformers as it is
             mask = cache.mask
-            if model.config._attn_implementation == "eager":
-                mask = th.where(mask, 0.0, th.finfo(model.dtype).min).to(model.dtype)
         # An adapter without a cache avoids waiting for the device: without it, transformers compares the positions to find
         # out whether a row has several texts. Gradient checkpointing would remove it with a warning.
         adapter = _adapter_class or _define_adapter()
@@ -163,10 +161,8 @@ class CausalLMPolicy(TokenPolicy):
         ``autocast``.
     :param gradient_checkpointing: Whether to recompute hidden states in the backward pass instead of storing them: slower,
         but needs less memory
-    :param attn_implementation: ``"sdpa"``, or ``"eager"`` for models that need it
     :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
-    :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
     :param kwargs: Other keyword arguments of :class:`TokenPolicy`, except those for the size of its network
     """
 
@@ -182,7 +178,6 @@ class CausalLMPolicy(TokenPolicy):
         lora: Any = None,
         dtype: str = "float32",
         gradient_checkpointing: bool = False,
-        attn_implementation: str = "sdpa",
         **kwargs: Any,
     ):
         for name in ("n_layers", "width", "n_heads"):
@@ -191,12 +186,8 @@ class CausalLMPolicy(TokenPolicy):
                     f"{type(self).__name__} has no {name}, which is that of the model: remove it from policy_kwargs, "
                     "or use TokenPolicy for a new network of that size."
                 )
-        for name, value, known in (
-            ("dtype", dtype, tuple(DTYPES)),
-            ("attn_implementation", attn_implementation, ATTENTION),
-        ):
-            if value not in known:
-                raise ValueError(f"CausalLMPolicy: unknown {name}={value!r}, must be one of {', '.join(known)}.")
+        if dtype not in DTYPES:
+            raise ValueError(f"CausalLMPolicy: unknown dtype={dtype!r}, must be one of {', '.join(DTYPES)}.")
         if isinstance(model, os.PathLike):
             model = os.fspath(model)
         # Not registered as a submodule: this model belongs to the user
@@ -205,7 +196,6 @@ class CausalLMPolicy(TokenPolicy):
             lora=lora,
             dtype=dtype,
             gradient_checkpointing=gradient_checkpointing,
-            attn_implementation=attn_implementation,
         )
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
@@ -246,9 +236,8 @@ class CausalLMPolicy(TokenPolicy):
         except ImportError as error:
             raise ImportError(f"CausalLMPolicy needs the package transformers: {INSTALL}") from error
         model, dtype = self.model_kwargs["model"], DTYPES[self.model_kwargs["dtype"]]
-        attention = self.model_kwargs["attn_implementation"]
         if isinstance(model, str):
-            return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
+            return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=ATTENTION)
         if not isinstance(model, PreTrainedModel):
             raise ValueError(
                 "CausalLMPolicy needs policy_kwargs=dict(model=...): a folder, the name of a model on the hub, or a "
@@ -257,7 +246,7 @@ class CausalLMPolicy(TokenPolicy):
             )
         copied: Any = copy.deepcopy(model)
         copied.to(dtype=dtype)
-        copied.set_attn_implementation(attention)
+        copied.set_attn_implementation(ATTENTION)
         return copied
 
     def _check_model(self, model: Any) -> None:
@@ -450,5 +439,5 @@ def _check_agreement(network: CausalLMNetwork, head: VocabularyHead, n_tokens: i
                 f"CausalLMPolicy cannot use {type(model).__name__}: its logits for a text read {name} are not those of the "
                 f"model itself (on average {difference:.2g} standard deviations away). It does something that is known "
                 "neither to the last layer nor to the key/value cache, such as scaling logits or attending in another way. "
-                "Try another attn_implementation, or another model."
+                "Use another model."
             )

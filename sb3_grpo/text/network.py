@@ -1,6 +1,5 @@
 """The network of text policies: a causal transformer reads the tokens written so far, and the next token is sampled."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,7 +46,6 @@ class TokenNetworkMixin(ActorCriticPolicy):
         n_heads: int = 4,
         context: int | None = None,
         autocast: bool = False,
-        compile: bool = False,
         **kwargs: Any,
     ):
         for name in NOT_FOR_TEXT:
@@ -69,14 +67,13 @@ class TokenNetworkMixin(ActorCriticPolicy):
             raise ValueError(f"context={context} is shorter than the {length} tokens of an observation.")
         self.network_kwargs: dict[str, Any] = dict(n_layers=n_layers, width=width, n_heads=n_heads, context=context or length)
         self.autocast = autocast
-        self.compile_network = compile
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
         for name in NOT_FOR_TEXT:
             data.pop(name, None)
-        data.update(self.network_kwargs, autocast=self.autocast, compile=self.compile_network)
+        data.update(self.network_kwargs, autocast=self.autocast)
         return data
 
     def _make_network(self) -> tuple[nn.Module, nn.Module]:
@@ -112,21 +109,11 @@ class TokenNetworkMixin(ActorCriticPolicy):
         """
         on_gpu = tokens.device.type == "cuda"
         with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
-            # The shapes of a cached pass change with every token, and torch.compile gives up after a few of them
-            network = self._compiled(on_gpu) if cache is None else self.network
-            return network(tokens, positions, cache).float()
-
-    def _compiled(self, on_gpu: bool) -> Callable[..., th.Tensor]:
-        if not (self.compile_network and on_gpu):
-            return self.network
-        if "_network_compiled" not in vars(self):
-            # Not registered as a submodule, as it shares the parameters of the network
-            object.__setattr__(self, "_network_compiled", th.compile(self.network, dynamic=True))
-        return vars(self)["_network_compiled"]
+            return self.network(tokens, positions, cache).float()
 
     def __getstate__(self) -> dict[str, Any]:
         # Recreated when needed
-        return {key: value for key, value in vars(self).items() if key not in ("_network_compiled", "_reader")}
+        return {key: value for key, value in vars(self).items() if key != "_reader"}
 
     def _hidden(self, obs: th.Tensor | TokenSteps) -> th.Tensor:
         """

@@ -30,7 +30,6 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     :param n_heads: Number of attention heads
     :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
-    :param compile: Whether to use ``torch.compile`` for the updates on a GPU. No effect on CPU
     :param kwargs: Other keyword arguments of :class:`ActorPolicy`, except those for other kinds of networks
     """
 

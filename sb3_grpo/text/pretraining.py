@@ -20,7 +20,6 @@ class PretrainingMixin(TokenNetworkMixin):
         n_epochs: int = 3,
         batch_size: int = 64,
         learning_rate: float = 1e-3,
-        progress_bar: bool = False,
     ) -> list[float]:
         """
         Warm start by next-token prediction on worked examples, as reinforcement learning needs some right answers to begin
@@ -30,7 +29,6 @@ class PretrainingMixin(TokenNetworkMixin):
         :param n_epochs: Number of passes over the examples
         :param batch_size: Number of examples per gradient step
         :param learning_rate: Learning rate of a separate optimizer, whose state is discarded afterwards
-        :param progress_bar: Whether to show a progress bar
         :return: For each epoch, the mean loss per token, in nats, averaged over the minibatches
         :raises ValueError: if the loss or the weights are not finite at the end of an epoch. The policy is then restored
         """
@@ -52,13 +50,8 @@ class PretrainingMixin(TokenNetworkMixin):
         optimizer = self.optimizer_class(trained, lr=learning_rate)  # type: ignore[call-arg]
         self.set_training_mode(True)
         losses = []
-        epochs: Any = range(n_epochs)
-        if progress_bar:
-            from tqdm.rich import tqdm
-
-            epochs = tqdm(epochs, desc="warm start")
         try:
-            for _ in epochs:
+            for _ in range(n_epochs):
                 total = th.zeros((), device=self.device)
                 for rows in th.randperm(len(padded)).split(batch_size):
                     loss = self._prediction_loss(padded[rows], learned[rows])

@@ -20,10 +20,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli.main import main
-from sb3_grpo.cli.runs import make_output
+from sb3_grpo.cli.runs import ProgressLines, make_output
 from sb3_grpo.cli.train import EpisodeReturns
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.console import ProgressLines, is_own_error
+from sb3_grpo.console import is_own_error
 
 SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
 

@@ -20,9 +20,10 @@ from benchmarks.fuzz_arguments import Case, make_case, try_case
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
+from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.console import OK, USAGE_ERROR, known_settings
+from sb3_grpo.console import OK, USAGE_ERROR
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -239,6 +240,11 @@ def test_copies_that_are_there_are_not_made_again() -> None:
         (None, "env must be the id of a registered environment"),
         (5, r"env must be .* got 5 \(int\)"),
         (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
+        (
+            gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"),
+            r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
+        ),
+        (gym.make_vec("CartPole-v1", 4), "got CartPoleVectorEnv, a vector environment"),
         ("NoSuchEnv-v0", "env='NoSuchEnv-v0' cannot be made: .*NoSuchEnv"),
         ("", "env='' cannot be made"),
     ],

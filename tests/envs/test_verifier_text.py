@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
-from toy_envs import TINY_TEXT
+from toy_envs import TINY_TEXT, Numbered
 
 from sb3_grpo.envs import (
     ArithmeticTask,
@@ -250,14 +250,14 @@ def test_limits_that_are_guessed_are_named() -> None:
     for kwargs, guess in (
         ({}, "max_prompt_tokens=128, max_answer_tokens=64"),
         ({"max_answer_tokens": 9}, r"Guessed: max_prompt_tokens=128\."),
-        ({"max_prompt_tokens": 9, "task_kwargs": {"n_items": 10_001}}, r"Guessed: max_answer_tokens=64\."),
+        ({"max_prompt_tokens": 9, "task": Numbered(question, 10_001)}, r"Guessed: max_answer_tokens=64\."),
     ):
-        with pytest.warns(UserWarning, match=f"GeneratorTask has too many items .*{guess}"):
-            VerifierTextEnv(question, **kwargs)
+        with pytest.warns(UserWarning, match=f"Numbered has too many items .*{guess}"):
+            VerifierTextEnv(**{"task": Numbered(question), **kwargs})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        VerifierTextEnv(question, max_prompt_tokens=9, max_answer_tokens=9)
-        assert VerifierTextEnv(question, task_kwargs={"n_items": 1000}).rules.length == 4 + 4
+        VerifierTextEnv(Numbered(question), max_prompt_tokens=9, max_answer_tokens=9)
+        assert VerifierTextEnv(Numbered(question, 1000)).rules.length == 4 + 4
 
 
 def test_references_that_do_not_fit_are_named() -> None:
@@ -281,11 +281,11 @@ def test_references_that_do_not_fit_are_named() -> None:
 def test_every_kind_of_task(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "1+1", "answer": 2}\n')
-    for task in ([("1+1", "2")], str(path), path, lambda index: ("1+1", "2")):
+    for task in ([("1+1", "2")], str(path), path, Numbered(lambda index: ("1+1", "2"))):
         env = gym.make(ENV_ID, task=task)
         env.reset(options={"item": 0})
         assert write(env, "2.")[-1][1] == 1.0
-    # A function has no end
+    # The last task has no end
     assert env.observation_space.shape == (128 + 64,)
     assert env.reset(seed=3)[1]["item"] > 100
     assert env.reset(options={"item": 10**9})[1]["item"] == 10**9
@@ -397,7 +397,7 @@ def test_verifiers_by_name() -> None:
 def test_nothing_is_compared_with_a_reference_that_there_is_not(verifier: Any) -> None:
     if verifier == "math":
         pytest.importorskip("math_verify")
-    for task in ([("Write a poem", ""), ("3+4=", "7")], lambda index: (f"Write a poem ({index})", "")):
+    for task in ([("Write a poem", ""), ("3+4=", "7")], Numbered(lambda index: (f"Write a poem ({index})", ""))):
         env = gym.make(ENV_ID, task=task, verifier=verifier, on_verifier_error="zero")
         env.reset(options={"item": 0})
         with pytest.raises(ValueError, match=r"no reference .*whose own score\(\) needs none. Prompt: 'Write a poem"):

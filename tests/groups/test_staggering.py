@@ -11,11 +11,10 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
-from toy_envs import TINY, ToyEnv, step_both
+from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.start_queue import StartQueue
 
@@ -169,26 +168,6 @@ def test_groups_that_are_cut_are_neither_dead_nor_live() -> None:
 
 def test_environments_of_others_need_no_start_queue() -> None:
     places_of(make_vec_env(functools.partial(ToyEnv, length=12), 4), unrelated_starts=True)
-
-
-def test_the_same_for_copies_in_one_object() -> None:
-    def learned(env: VecEnv) -> th.Tensor:
-        model = GRPO("MlpPolicy", env, **STEPS).learn(4 * 450)
-        return th.nn.utils.parameters_to_vector(model.policy.parameters())
-
-    assert th.equal(learned(make_group_env("Pendulum-v1", 4, seed=0)), learned(ControlVecEnv("Pendulum-v1", 4, seed=0)))
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_a_cut_is_the_same_for_copies_in_one_object(env_id: str) -> None:
-    copies, batch = make_group_env(env_id, 3, seed=0), ControlVecEnv(env_id, 3, seed=0)
-    for env in (copies, batch):
-        env.reset()
-        for copy, n_steps in ((0, 1), (1, 5), (2, 1000)):
-            env.env_method("cut_after", n_steps, indices=copy)
-    copies.action_space.seed(0)
-    n_ended = sum(step_both(copies, batch, np.array([copies.action_space.sample() for _ in range(3)])) for _ in range(230))
-    assert n_ended >= 4
 
 
 def test_a_metric_that_the_info_has_only_at_the_end() -> None:

@@ -11,7 +11,7 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo.common import residuals
 from sb3_grpo.common.baselines import regression_values
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.envs import ControlVecEnv, VerifierTextVecEnv
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
@@ -47,13 +47,12 @@ def learn(env: VecEnv, steps: int = 3000, cls: type[GRPO] = GRPO, **changes: Any
     return model.learn(steps, callback=callback), callback
 
 
-@pytest.mark.parametrize("kind", ["dummy", "subproc", "batched"])
+@pytest.mark.parametrize("kind", ["dummy", "subproc"])
 @pytest.mark.parametrize("cls", [GRPO, DAPO])
 def test_groups_begin_where_the_policy_has_been(kind: str, cls: type[GRPO]) -> None:
-    if kind == "batched":
-        env: VecEnv = ControlVecEnv("CartPole-v1", 8, seed=0)
-    elif kind == "subproc":
-        env = make_group_env("CartPole-v1", 3, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    if kind == "subproc":
+        fork = {"start_method": "fork"}
+        env = make_group_env("CartPole-v1", 3, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs=fork)
     else:
         env = make_group_env("CartPole-v1", 8, seed=0)
     _, seen = learn(env, cls=cls)
@@ -71,7 +70,7 @@ def test_groups_begin_where_the_policy_has_been(kind: str, cls: type[GRPO]) -> N
 
 def test_outcomes_are_those_of_the_branches() -> None:
     """And not of what led to them, which is the same for all."""
-    _, seen = learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), advantage="outcome")
+    _, seen = learn(make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20}), advantage="outcome")
     visited = [group.start for group in seen.groups if isinstance(group.start, SnapshotStart)]
     lengths = {group.episodes[0].length for group in seen.groups if group.start in visited}
     assert len(lengths) > 5 and max(lengths) < 20
@@ -99,7 +98,7 @@ def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPa
         return regression_values(numbers, time, *args)
 
     monkeypatch.setattr(residuals, "regression_values", fit)
-    learn(ControlVecEnv("Pendulum-v1", 4, seed=0, max_episode_steps=20), 2000, n_groups=1, vine_share=1.0)
+    learn(make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20}), 2000, n_groups=1, vine_share=1.0)
     assert set(last) == {19} and len(last) > 10
 
 
@@ -107,7 +106,7 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(samplers, "CAPTURE_RATE", 0.3)
     states, rng = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), np.random.default_rng(0)
     assert states(rng) == SeedStart(1)
-    env = ControlVecEnv("CartPole-v1", 4, seed=0)
+    env = make_group_env("CartPole-v1", 4, seed=0)
     env.reset()
     captured: Counter[int] = Counter()
     for _ in range(300):
@@ -125,7 +124,7 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "CAPTURE_RATE", 1.0)
-    states, env = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), ControlVecEnv("CartPole-v1", 8, seed=0)
+    states, env = VisitedStates(1.0, FunctionStarts(lambda rng: SeedStart(1))), make_group_env("CartPole-v1", 8, seed=0)
     observations = env.reset()
     states.after_step(env, observations, np.zeros(8, dtype=bool), np.random.default_rng(0))
     assert {state.observation.tobytes() for state in states.states} == {each.tobytes() for each in observations}
@@ -133,7 +132,7 @@ def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_changes_without_it() -> None:
     models = [
-        GRPO("MlpPolicy", ControlVecEnv("CartPole-v1", 4, seed=0), **SETTINGS, **more).learn(500)
+        GRPO("MlpPolicy", make_group_env("CartPole-v1", 4, seed=0), **SETTINGS, **more).learn(500)
         for more in ({}, {"vine_share": 0.0})
     ]
     for one, other in zip(*(model.policy.parameters() for model in models), strict=True):

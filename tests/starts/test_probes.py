@@ -21,7 +21,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, UnseededEnv
 
-from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import FunctionStarts
@@ -144,16 +143,13 @@ def monitor_of(env: Any) -> Any:
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
-@pytest.mark.parametrize("name", ["Drawing", "NestedGenerator", "FrozenLake-v1", "LunarLander-v3", "ControlVecEnv", "subproc"])
+@pytest.mark.parametrize("name", ["Drawing", "NestedGenerator", "FrozenLake-v1", "LunarLander-v3", "subproc"])
 def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "LunarLander-v3":
         pytest.importorskip("Box2D")
-    if name == "ControlVecEnv" and "horizon" in settings:
-        pytest.skip("cannot cut episodes")
     makers = {
         "Drawing": lambda: make_group_env(Drawing, 3, seed=0),
         "NestedGenerator": lambda: make_group_env(NestedGenerator, 3, seed=0),
-        "ControlVecEnv": lambda: ControlVecEnv("CartPole-v1", 3, seed=0),
         "subproc": lambda: make_group_env(
             WindyWalk, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"}
         ),
@@ -182,21 +178,6 @@ def test_probes_become_rare() -> None:
     # The first two, then one for every 300 groups or so
     assert probed[:3] == [True, True, False]
     assert 5 < sum(probed[3:]) < 20
-
-
-class WrongTransfer(ControlVecEnv):
-    """Begins where it wants."""
-
-    def _begin_start(self, idx: int, start: Any) -> Any:
-        observation, info = super()._begin_start(idx, start)
-        self._states[1, idx] += 0.5
-        return observation, info
-
-
-def test_batched_copies_that_are_elsewhere() -> None:
-    env = WrongTransfer("CartPole-v1", 3, seed=0)
-    with pytest.raises(UnequalStartError, match=r"^CartPole-v1: a copy is not in the state of its start: .*state.*\(by 0.5\)"):
-        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(2000)
 
 
 class Fragile(WindyWalk):
@@ -239,9 +220,8 @@ class Members(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_groups_and_members_are_numbered(batched: bool) -> None:
-    env = ControlVecEnv("CartPole-v1", 3, seed=0) if batched else make_group_env("CartPole-v1", 3, seed=0)
+def test_groups_and_members_are_numbered() -> None:
+    env = make_group_env("CartPole-v1", 3, seed=0)
     seen = Members()
     GRPO("MlpPolicy", env, **SETTINGS).learn(600, callback=seen)
     groups: dict[int, dict[int, Any]] = {}

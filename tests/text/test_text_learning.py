@@ -10,10 +10,11 @@ import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+from toy_envs import Numbered
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.buffers import Minibatch
-from sb3_grpo.envs import HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
+from sb3_grpo.envs import CharTokenizer, HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.callbacks import WarmStart
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 from sb3_grpo.text.tokens import PAD
@@ -188,10 +189,9 @@ def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
 
 @pytest.mark.parametrize("in_processes", [False, True])
 def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None:
-    def task(index: int) -> tuple[str, str]:  # which cannot be pickled, and so cannot leave its process
-        return ("ab", "ba") if index else ("c", "cc")
-
-    settings: Any = {"task": task, "task_kwargs": {"n_items": 2, "alphabet": "abc"}, "truncate": False}
+    # Its function cannot be pickled, and so cannot leave its process
+    task = Numbered(lambda index: ("ab", "ba") if index else ("c", "cc"), 2)
+    settings: Any = {"task": task, "tokenizer": CharTokenizer("abc"), "truncate": False}
     env: Any = VecNormalize(VerifierTextVecEnv(2, **settings), norm_obs=False)
     if in_processes:
         env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2, start_method="fork")
@@ -222,7 +222,7 @@ def test_hard_prompts_errors() -> None:
     with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
         HardPrompts(0)
     with pytest.raises(ValueError, match=r"n_items=None: write their number.*without an end"):
-        HardPrompts(make_task(lambda index: (str(index), "")).n_items)
+        HardPrompts(Numbered(lambda index: (str(index), "")).n_items)
     model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu", start_sampler=HardPrompts(3))
     with pytest.raises(ValueError, match="no such info"):
         model.learn(100)

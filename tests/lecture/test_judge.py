@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_grpo.utils.judge import Judge
+from sb3_grpo.lecture.judge import Judge
 
 CASES = [(th.tensor([1.0, 2.0, 4.0]),), (th.arange(6.0),)]
 
