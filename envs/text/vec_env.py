@@ -14,7 +14,7 @@ from sb3_grpo.envs.text.encoded_task import EncodedItem
 from sb3_grpo.envs.text.env import VerifierTextEnv
 from sb3_grpo.envs.text.episodes import TextEpisodes
 from sb3_grpo.envs.text.rules import HasRules, TextEpisodeRules
-from sb3_grpo.starts.holdings import env_name
+from sb3_grpo.starts.layers import env_name
 from sb3_grpo.starts.snapshots import begin, capture
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
