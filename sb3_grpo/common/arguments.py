@@ -1,8 +1,6 @@
 """Checks of the arguments of GRPO and DAPO, each one by a table, and together by :func:`check_together`."""
 
-import difflib
 import importlib.util
-import inspect
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 
@@ -103,28 +100,6 @@ def check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     :raises ValueError: if an argument is invalid
     """
     return {name: ARGUMENTS[name].check(name, value) for name, value in values.items()}
-
-
-def check_load(model: Any, kwargs: Mapping[str, Any]) -> None:
-    """
-    Refuse keyword arguments that SB3 would set as attributes that nothing reads.
-
-    :param model: An empty model, before parameters are loaded
-    :param kwargs: Extra keyword arguments of ``load``
-    :raises TypeError: if one is neither an argument of SB3's ``load`` or of the constructor, nor an attribute of the model
-    """
-    algorithm = type(model)
-    called = (algorithm.load, BaseAlgorithm.load, *algorithm.__mro__)
-    own = {name for each in called for name in inspect.signature(each).parameters} - {"args", "kwargs"}
-    # Attributes that are set later, such as observation_space
-    annotated = {name for base in algorithm.__mro__ for name in inspect.get_annotations(base)}
-    known = own | annotated | vars(model).keys()
-    for name in sorted(kwargs.keys() - known):
-        close = difflib.get_close_matches(name, sorted(known), n=1)
-        raise TypeError(
-            f"{algorithm.__name__}.load has no argument {name}, and {algorithm.__name__} no such attribute."
-            + (f" Did you mean {close[0]}?" if close else f" To add it to the model, write model.{name} = ... after load.")
-        )
 
 
 def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import save_to_zip_file
 from stable_baselines3.common.type_aliases import GymEnv
 
-from sb3_grpo.common.arguments import check_load
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import Choice, short_repr
@@ -94,7 +94,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises TypeError: if there are unknown arguments
         :raises ValueError: if the file is not trusted but has pickles
         """
-        check_load(cls._without_parameters(), kwargs)
+        known = {*inspect.signature(BaseAlgorithm.load).parameters, *vars(cls._without_parameters())}
+        for each in cls.__mro__:
+            known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)}
+        for name in sorted(kwargs.keys() - known):
+            # SB3 would set an attribute that nothing reads
+            raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
         if "n_steps" in kwargs:
             # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None

@@ -209,11 +209,11 @@ def test_unknown_format(tmp_path: Path) -> None:
 def test_what_load_does_not_know_is_refused(format: str, tmp_path: Path) -> None:
     """``load(path, trust=False)`` must not load pickles."""
     DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL).save(tmp_path / "model", format=format)
-    with pytest.raises(TypeError, match=r"DAPO.load has no argument trust, .* Did you mean trusted\?"):
+    with pytest.raises(TypeError, match="DAPO.load has no argument trust, .* no such attribute"):
         DAPO.load(tmp_path / "model", trust=False)
-    with pytest.raises(TypeError, match=r"no argument group_sise, .* Did you mean group_size\?"):
+    with pytest.raises(TypeError, match="no argument group_sise"):
         DAPO.load(tmp_path / "model", group_sise=4)
-    with pytest.raises(TypeError, match=r"no argument weather, .* write model\.weather = \.\.\. after load"):
+    with pytest.raises(TypeError, match="no argument weather"):
         DAPO.load(tmp_path / "model", weather="fine")
     # Of SB3's load, of the constructor, attributes that there are from the beginning, and later
     known: dict[str, Any] = {"print_system_info": False, "stats_window_size": 10, "group_size": 4, "num_timesteps": 7}
