@@ -46,7 +46,7 @@ def saved(path: Path, seed: int = 0, **settings: Any) -> DAPO:
     "settings",
     [
         {},
-        {"kl_coef": 0.1, "kl_target": 0.1, "target_kl": float("inf")},
+        {"kl_coef": 0.1, "target_kl": float("inf")},
         {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0), "clip_range": LinearSchedule(0.2, 0.1, 0.5)},
         {"policy_kwargs": {"net_arch": {"pi": [4, 4]}, "activation_fn": nn.ReLU, "optimizer_class": th.optim.AdamW}},
         {"n_groups": None, "n_steps": 8, "max_sampling_rounds": None},
