@@ -102,7 +102,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
                 "terminal_observation": self._observed[idx].copy(),
             }
             if truncated[idx] and self._lengths[idx] < self._time_limit._max_episode_steps:
-                infos[idx]["group_cut_at"] = None
+                infos[idx]["group_cut"] = True
             else:
                 episode = {"r": round(float(self._returns[idx]), 6), "l": int(self._lengths[idx]), "t": seconds}
                 infos[idx]["episode"] = episode
@@ -151,7 +151,7 @@ class ControlVecEnv(BatchedVecEnv[_Start]):
 
     def cut_after(self, idx: int, n_steps: int) -> None:
         """
-        Cut the current episode of a copy, as at a horizon.
+        Cut the current episode of a copy, as at a time limit.
 
         :param idx: Index of the copy
         :param n_steps: Maximum number of steps left, at least 1

@@ -53,7 +53,7 @@ def make_atari_group_env(
     :param seed: see ``make_vec_env``
     :param wrapper_kwargs: keyword arguments for ``AtariWrapper``
     :param env_kwargs: keyword arguments for the environment
-    :param vec_env_cls: ``DummyVecEnv`` (default), ``SubprocVecEnv`` or :class:`RestartingSubprocVecEnv`
+    :param vec_env_cls: ``DummyVecEnv`` (default) or ``SubprocVecEnv``
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :return: the vectorized environment
     """

@@ -22,7 +22,7 @@ from toy_envs import TINY, UnseededEnv
 from sb3_grpo.envs import ControlVecEnv
 from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
-from sb3_grpo.groups.samplers import FunctionStarts
+from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.probes import Probe, play_probe, put_back
 from sb3_grpo.starts.snapshots import capture
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "seed": 0,
     "n_epochs": 1,
 }
-MID_EPISODE: list[dict[str, Any]] = [{"vine_share": 0.8}, {"horizon": 7}]
+MID_EPISODE: list[dict[str, Any]] = [{"start_sampler": VisitedStates(0.8)}]
 
 
 @pytest.mark.parametrize("env", BROKEN)
@@ -60,10 +60,9 @@ def test_training_refuses_broken_environments(env: type[gym.Env], settings: dict
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
-@pytest.mark.parametrize("own", [False, True])
-def test_right_environments_are_trained_in(settings: dict[str, Any], own: bool) -> None:
+def test_right_environments_are_trained_in(settings: dict[str, Any]) -> None:
     for env in (WindyWalk, NestedGenerator):
-        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(1000)
+        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings).learn(1000)
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
@@ -82,7 +81,7 @@ def test_monitor_files_do_not_show_probes(tmp_path: Any, monkeypatch: pytest.Mon
         folder = tmp_path / str(n_probed)
         # Most probes go on to the end of the episode
         env = make_group_env(NestedGenerator, 3, seed=0, monitor_dir=str(folder))
-        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(800)
+        GRPO("MlpPolicy", env, **SETTINGS, start_sampler=VisitedStates(0.8)).learn(800)
         lines = [path.read_text().splitlines()[1:] for path in sorted(folder.iterdir())]
         rows.append([[line.rpartition(",")[0] for line in file] for file in lines])
     assert rows[0] == rows[1] and len(rows[0]) == 3
@@ -138,8 +137,6 @@ def monitor_of(env: Any) -> Any:
 def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "LunarLander-v3":
         pytest.importorskip("Box2D")
-    if name == "ControlVecEnv" and "horizon" in settings:
-        pytest.skip("cannot cut episodes")
     makers = {
         "Drawing": lambda: make_group_env(Drawing, 3, seed=0),
         "NestedGenerator": lambda: make_group_env(NestedGenerator, 3, seed=0),
@@ -160,7 +157,7 @@ def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch:
 def test_probes_become_rare() -> None:
     env = WindyWalk()
     start = capture(env, env.reset(seed=0)[0])
-    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start), True), 4, np.random.default_rng(0))
+    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start)), 4, np.random.default_rng(0))
     probed = []
     for _ in range(3000):
         tickets = [groups.next_ticket() for _ in range(4)]
@@ -186,7 +183,7 @@ class WrongTransfer(ControlVecEnv):
 def test_batched_copies_that_are_elsewhere() -> None:
     env = WrongTransfer("CartPole-v1", 3, seed=0)
     with pytest.raises(UnequalStartError, match=r"^CartPole-v1: a copy is not in the state of its start: .*state.*\(by 0.5\)"):
-        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(2000)
+        GRPO("MlpPolicy", env, **SETTINGS, start_sampler=VisitedStates(0.8)).learn(2000)
 
 
 class Slots:
@@ -332,15 +329,14 @@ class Weathers(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize("common_noise", [True, False])
-def test_weather_of_groups_from_one_snapshot(common_noise: bool) -> None:
+def test_weather_of_groups_from_one_snapshot() -> None:
     env = make_group_env(NestedGenerator, 4, seed=0)
     env.reset()
     (start,) = env.env_method("capture_start", indices=0)
     seen = Weathers()
-    settings = {**SETTINGS, "start_sampler": lambda rng: start, "common_noise": common_noise}
+    settings = {**SETTINGS, "start_sampler": lambda rng: start}
     GRPO("MlpPolicy", env, **settings).learn(1500, callback=seen)
     groups = [weathers for weathers in seen.by_group.values() if len(weathers) == 3]
     assert len(groups) > 10
-    assert all(len({*weathers}) == (1 if common_noise else 3) for weathers in groups)
+    assert all(len({*weathers}) == 1 for weathers in groups)
     assert len({weathers[0] for weathers in groups}) == len(groups)
