@@ -30,7 +30,7 @@ import torch as th
 import yaml
 
 from benchmarks.common import write_trust
-from sb3_grpo import DAPO
+from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.compare.build import check
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.definition import make_experiment, read_experiment
@@ -237,7 +237,8 @@ class Files:
         self.results = make_results(folder / "results")
         # What must not be read: a folder as a run leaves it
         shutil.copytree(self.results / "runs" / "CartPole-v1" / "ppo", folder / "outside" / "0")
-        model = DAPO("MlpPolicy", "CartPole-v1", n_envs=2, policy_kwargs={"net_arch": [4]}, seed=0, device="cpu").learn(100)
+        model = DAPO("MlpPolicy", make_group_env("CartPole-v1", 2), policy_kwargs={"net_arch": [4]}, seed=0, device="cpu")
+        model.learn(100)
         for kind in ("safe", "sb3"):
             model.save(folder / kind, format=kind)
         self.models = {kind: (folder / f"{kind}.zip").read_bytes() for kind in ("safe", "sb3")}

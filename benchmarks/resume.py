@@ -29,7 +29,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from benchmarks.common import RESULTS
-from sb3_grpo import DAPO, GRPO, FrontierStarts, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 
@@ -135,7 +135,7 @@ TEXT: dict[str, Any] = {
     "advantage_scale": "group",
     "policy_kwargs": {"n_layers": 1, "width": 16, "n_heads": 2},
 }
-REFERENCE = {"kl_coef": 0.05, "kl_target": 0.01, "ref_update_interval": 3}
+REFERENCE = {"kl_coef": 0.05, "ref_update_interval": 3}
 
 
 def _dummy(env_id: Any, **kwargs: Any) -> Callable[[], VecEnv]:
@@ -181,8 +181,8 @@ def settings() -> dict[str, Setting]:
                 "VecNormalize": (_normalised(cart_pole), STEPS),
                 "normalize_observations": (pendulum, STEPS),
                 "gSDE": (pendulum, {**STEPS, "use_sde": True, "sde_sample_freq": 4}),
-                "visited states": (cart_pole, {**STEPS, "vine_share": 0.5}),
-                "reference, adaptive": (cart_pole, {**STEPS, **REFERENCE}),
+                "visited states": (cart_pole, {**STEPS, "start_sampler": VisitedStates(0.5)}),
+                "reference": (cart_pole, {**STEPS, **REFERENCE}),
             }
             found |= {f"{name}, {kind}, {what}": Setting(algorithm, env, kw, 2500) for what, (env, kw) in add.items()}
         text = {
@@ -195,17 +195,12 @@ def settings() -> dict[str, Setting]:
             f"{name}, VerifierTextVecEnv, {what}": Setting(algorithm, env, kw, 1500, "TokenPolicy")
             for what, (env, kw) in text.items()
         }
-        horizon = {**GROUPS, "horizon": 25}
-        found[f"{name}, Dummy, horizon"] = Setting(algorithm, _dummy("Pendulum-v1"), horizon, 4000)
-        found[f"{name}, Subproc, horizon"] = Setting(algorithm, _subproc("Pendulum-v1"), horizon, 4000)
-        found[f"{name}, Dummy, horizon and VecNormalize"] = Setting(
-            algorithm, _normalised(_dummy("Pendulum-v1")), horizon, 4000
-        )
     more = {
         "GRPO, Dummy, groups and gSDE": Setting(GRPO, _dummy("Pendulum-v1"), {**GROUPS, "use_sde": True}, 8000),
         "DAPO, Subproc, groups and VecNormalize": Setting(DAPO, _normalised(_subproc("CartPole-v1")), GROUPS, 2500),
-        "DAPO, Dummy, groups and visited states": Setting(DAPO, _dummy("CartPole-v1"), {**GROUPS, "vine_share": 0.5}, 2500),
-        "GRPO, Dummy, common noise": Setting(GRPO, _dummy(Drift), {**STEPS, "common_noise": True}, 2500),
+        "DAPO, Dummy, groups and visited states": Setting(
+            DAPO, _dummy("CartPole-v1"), {**GROUPS, "start_sampler": VisitedStates(0.5)}, 2500
+        ),
         "DAPO, Dummy, schedules": Setting(
             DAPO,
             _dummy("CartPole-v1"),
@@ -216,9 +211,6 @@ def settings() -> dict[str, Setting]:
             GRPO, _dummy("CartPole-v1"), {**STEPS, **REFERENCE, "kl_estimator": "k1_in_reward"}, 2500
         ),
         "GRPO, Dummy, unrelated starts": Setting(GRPO, _dummy("CartPole-v1"), {**STEPS, "unrelated_starts": True}, 2500),
-        "GRPO, Dummy, FrontierStarts": Setting(
-            GRPO, _dummy("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 4000
-        ),
         "GRPO, Dummy, VerifierText-v0": Setting(
             GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
         ),
@@ -249,7 +241,7 @@ def digest(model: GRPO) -> str:
     learned = {
         "parameters": model.get_parameters(),
         "regression": model.value_regression.state_dict(),
-        "numbers": (model.num_timesteps, model._n_updates, model.kl_coef),
+        "numbers": (model.num_timesteps, model._n_updates),
         "starts": model._start_rng.bit_generator.state,
         "torch": th.get_rng_state(),
     }

@@ -14,6 +14,7 @@ import stable_baselines3
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.grpo import GRPO as PlainGRPO
+from sb3_grpo.starts.start_queue import make_group_env
 
 AIDS = os.environ.get("ACCEPT_AIDS") == "1"
 PPO_ONLY = (
@@ -50,8 +51,10 @@ class GRPO(PlainGRPO):
     def __init__(self, policy, env, *args, **kwargs):
         for name in PPO_ONLY:
             kwargs.pop(name, None)
-        small = {"group_size": 2, "n_groups": 2, "n_envs": 1}
-        if AIDS and env is not None and not isinstance(env, str):
+        small = {"group_size": 2, "n_groups": 2}
+        if isinstance(env, str):
+            env = make_group_env(env, 1)
+        elif AIDS and env is not None:
             env = limited(env)
             small["unrelated_starts"] = True
         super().__init__(policy, env, *args, **{**small, **kwargs})

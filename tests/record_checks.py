@@ -64,13 +64,12 @@ def check_groups(record: dict[str, Any], tolerance: float) -> None:
         gamma=settings["gamma"],
         leave_one_out=settings["leave_one_out"],
         scale=settings["advantage_scale"],
-        ddof=settings["std_ddof"],
     )
     assert record["steps"]["advantage"] == near(advantages[mask], tolerance)
     returns = th.tensor([group["returns"] for group in record["groups"]], dtype=th.float64)
     assert returns.tolist() == near(discounted_returns_to_go(rewards, mask, settings["gamma"])[..., 0], tolerance)
     assert [group["mean"] for group in record["groups"]] == near(returns.mean(1), tolerance)
-    assert [group["std"] for group in record["groups"]] == near(returns.std(1, correction=settings["std_ddof"]), tolerance)
+    assert [group["std"] for group in record["groups"]] == near(returns.std(1), tolerance)
     assert [group["dead"] for group in record["groups"]] == (~live_groups(returns)).tolist()
     episode = th.repeat_interleave(th.tensor([each["n_steps"] for each in record["episodes"]]))
     weights = step_weights(episode, len(record["episodes"]), settings["loss_average"])

@@ -21,9 +21,9 @@ from sb3_grpo.envs import VerifierTextVecEnv
 TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").read_text())
 # Of the constructor, those that a paper may be silent about: sizes, and what belongs to the task or the machine
 FREE = {
-    *("policy", "env", "learning_rate", "n_envs", "group_size", "n_groups", "batch_size", "gradient_accumulation_steps"),
-    *("gamma", "gae_lambda", "max_grad_norm", "constant_length", "common_noise", "unrelated_starts", "start_sampler"),
-    "step_timeout",
+    *("policy", "env", "learning_rate", "group_size", "n_groups", "batch_size", "gradient_accumulation_steps"),
+    *("gamma", "gae_lambda", "max_grad_norm", "unrelated_starts", "start_sampler", "step_timeout"),
+    *("max_sampling_rounds", "overlong_penalty"),  # only used where dynamic_sampling and overlong_range are set
     *("use_sde", "sde_sample_freq", "stats_window_size", "tensorboard_log", "policy_kwargs", "verbose", "seed", "device"),
     "_init_setup_model",
 }

@@ -14,7 +14,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "step_loss": {"loss_average": "step"},
     "overlong_filter": {"overlong_filter": True},
     # Full for an answer that is cut off, zero for shorter ones
-    "overlong_penalty": {"overlong_penalty": 1.0, "overlong_max_length": 4, "overlong_cache_length": 1},
+    "overlong_penalty": {"overlong_range": (3, 4)},
     "no_kl": {"kl_coef": 0.0},
 }
 Arm = tuple[str, ...]

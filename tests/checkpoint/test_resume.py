@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
 from benchmarks.resume import digest, try_settings
-from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 
 STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -128,11 +128,9 @@ def test_in_new_processes() -> None:
     ("make_env", "kwargs"),
     [
         (pendulum, {**STEPS, "use_sde": True}),
-        (cart_pole, {**STEPS, "vine_share": 0.5}),
-        (cart_pole, {**STEPS, "kl_coef": 0.1, "kl_target": 0.01, "ref_update_interval": 2}),
-        (cart_pole, {**STEPS, "start_sampler": FrontierStarts()}),
+        (cart_pole, {**STEPS, "start_sampler": VisitedStates(0.5)}),
+        (cart_pole, {**STEPS, "kl_coef": 0.1, "ref_update_interval": 2}),
         (cart_pole, {**STEPS, "unrelated_starts": True}),
-        (pendulum, {**GROUPS, "horizon": 8}),
         (unknown, GROUPS),
         (unknown, STEPS),
         (sampling, STEPS),
@@ -145,9 +143,7 @@ def test_in_new_processes() -> None:
         "gSDE",
         "vine",
         "reference",
-        "frontier",
         "unrelated",
-        "horizon",
         "unknown groups",
         "unknown",
         "spaces",
@@ -235,14 +231,16 @@ def test_a_resumed_training_writes_on_and_is_resumed(tmp_path: Path) -> None:
     assert digest(GRPO.resume(tmp_path, cart_pole()).learn()) == expected
 
 
-def test_environment_by_its_id(tmp_path: Path) -> None:
-    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS, n_envs=3)
+def test_environment_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.DEFAULT_N_ENVS", 3)
+    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS)
     model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
     assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
 
 
-def test_environment_by_its_id_twice(tmp_path: Path) -> None:
-    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS, n_envs=3)
+def test_environment_by_its_id_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.DEFAULT_N_ENVS", 3)
+    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS)
     model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
     shutil.rmtree(checkpoints_in(tmp_path)[-1])
     DAPO.resume(tmp_path).learn(callback=TrainingCheckpoint(tmp_path, save_freq=100))
@@ -250,8 +248,9 @@ def test_environment_by_its_id_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["set_env", "load"])
-def test_the_id_is_not_that_of_another_environment(how: str, tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", **STEPS, n_envs=3)
+def test_the_id_is_not_that_of_another_environment(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.DEFAULT_N_ENVS", 3)
+    model = GRPO("MlpPolicy", "Pendulum-v1", **STEPS)
     heavy = make_group_env("Pendulum-v1", n_envs=3, seed=0, env_kwargs={"g": 20.0})
     if how == "set_env":
         model.set_env(heavy)

@@ -419,15 +419,6 @@ def test_unknown_device(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_algorithms_own_errors_have_no_traceback(own_envs: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(*SHORT, env="NanRewards-v0") == 2
     assert "rewards must be finite" in capsys.readouterr().err
-    assert train(*SHORT, "--set", "horizon=5", env="MovingImage-v0") == 2
-    assert "get_state(self)" in capsys.readouterr().err
-
-
-def test_past_frames_outside_the_copies_have_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ale_py")
-    pytest.importorskip("cv2")
-    assert train(*SHORT, "--set", "vine_share=0.5", env="ALE/Pong-v5") == 2
-    assert "VecFrameStack keeps the past frames outside" in capsys.readouterr().err
 
 
 def test_defects_have_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

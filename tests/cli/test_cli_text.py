@@ -75,7 +75,7 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["text", "--algo", "grpo", "--preset", "dr-grpo", "--timesteps", "3000", "--output", "out"]) == 0
     used = read_config("out")["hyperparameters"]
     assert used["group_size"] == 8 and used["n_groups"] == 16 and used["ent_coef"] == 0.0 and used["n_epochs"] == 1
-    assert used["constant_length"] == 4.0, "the longest that an answer can be here"
+    assert used["loss_average"] == 4.0, "the longest that an answer can be here"
     assert "GRPO (dr-grpo) on sums of one digit" in capsys.readouterr().out
     assert main(["text", "--preset", "vpg"]) == 2
     assert '--preset vpg: advantage="gae" needs the states as numbers' in " ".join(capsys.readouterr().err.split())

@@ -33,13 +33,11 @@ def advantages_of(*outcomes, **kwargs):
 
 
 def test_golden_sample_standard_deviation():
-    # Mean 151/30, deviations -37/30, 5/30, 32/30, sum of squares 2418/900: the notes' -1.06, 0.14, 0.92 are with ddof = 1
+    # Mean 151/30, deviations -37/30, 5/30, 32/30, sum of squares 2418/900: the notes' -1.06, 0.14, 0.92 are of the sample
     std = math.sqrt(2418 / 900 / 2)
     exact = [-37 / 30 / std, 5 / 30 / std, 32 / 30 / std]
     assert advantages_of(3.8, 5.2, 6.1) == pytest.approx(exact, abs=1e-5)
     assert [round(a, 2) for a in advantages_of(3.8, 5.2, 6.1)] == [-1.06, 0.14, 0.92]
-    # The population standard deviation does not give them
-    assert [round(a, 2) for a in advantages_of(3.8, 5.2, 6.1, ddof=0)] == [-1.30, 0.18, 1.13]
 
 
 def test_golden_outcome_is_shared_by_all_steps_of_an_episode():
@@ -52,8 +50,8 @@ def test_golden_outcome_is_shared_by_all_steps_of_an_episode():
 
 
 def test_golden_population_standard_deviation():
-    # Rewards 2, 10, 3: mean 5, population variance 38/3, standard deviation 3.559
-    advantages = advantages_of(2, 10, 3, ddof=0)
+    # Rewards 2, 10, 3: mean 5, population variance 38/3, standard deviation 3.559. The sample's is larger, by the root of 3/2
+    advantages = [a * math.sqrt(3 / 2) for a in advantages_of(2, 10, 3)]
     assert advantages == pytest.approx([-0.8429, 1.4049, -0.5620], abs=5e-5)
     # Some lecture notes round the standard deviation to 3.5 before dividing and obtain -0.86, 1.43, -0.57
     rounded = [a * math.sqrt(38 / 3) / 3.5 for a in advantages]
@@ -155,9 +153,8 @@ def test_process_by_hand():
     # Step rewards 1, 2, 3 and 6: mean 3, deviations -2, -1, 0, 3, sum of squares 14
     rewards, mask = pad([[[1, 2, 3], [6]]])
     assert group_advantages(rewards, mask, kind="process", scale="none").tolist() == [[[-3, -1, 0], [3, 0, 0]]]
-    for ddof, variance in ((0, 14 / 4), (1, 14 / 3)):
-        expected = th.tensor([[[-3.0, -1.0, 0.0], [3.0, 0.0, 0.0]]]) / math.sqrt(variance)
-        th.testing.assert_close(group_advantages(rewards, mask, kind="process", ddof=ddof), expected)
+    expected = th.tensor([[[-3.0, -1.0, 0.0], [3.0, 0.0, 0.0]]]) / math.sqrt(14 / 3)
+    th.testing.assert_close(group_advantages(rewards, mask, kind="process"), expected)
     # gamma = 0.5: -2 + 0.5 * -1 + 0.25 * 0
     assert group_advantages(rewards, mask, kind="process", scale="none", gamma=0.5)[0, 0].tolist() == [-2.5, -1, 0]
     # Leave-one-out: the means over the other member's steps are 6 for the first and 2 for the second
@@ -179,8 +176,7 @@ def test_return_to_go_by_hand():
     plain = th.tensor([[[-1.0, 1.0, 0.0], [-1.0, -1.0, 0.0], [2.0, 0.0, 0.0]]])
     th.testing.assert_close(group_advantages(rewards, mask, scale="none", **kwargs), plain)
     # Six existing steps, sum of squares 1 + 1 + 1 + 1 + 4 = 8
-    th.testing.assert_close(group_advantages(rewards, mask, ddof=0, **kwargs), plain / math.sqrt(8 / 6))
-    th.testing.assert_close(group_advantages(rewards, mask, ddof=1, **kwargs), plain / math.sqrt(8 / 5))
+    th.testing.assert_close(group_advantages(rewards, mask, **kwargs), plain / math.sqrt(8 / 5))
     # Leave-one-out: others' means at step 0 are 4.5, 4.5, 3, at step 1 2 and 4; alone there is nobody to compare with
     others = th.tensor([[[-1.5, 2.0, 0.0], [-1.5, -2.0, 0.0], [3.0, 0.0, 0.0]]])
     th.testing.assert_close(group_advantages(rewards, mask, scale="none", leave_one_out=True, **kwargs), others)
@@ -191,9 +187,11 @@ def test_return_to_go_by_hand():
 def test_return_to_go_equals_outcome_for_a_reward_at_the_end(scale, leave_one_out):
     outcomes = [[2.0, 10.0, 3.0], [1.0, 0.0, 5.0]]
     rewards, mask = pad([[[0, 0, 0, outcome] for outcome in group] for group in outcomes])
-    kwargs = {"scale": scale, "leave_one_out": leave_one_out, "ddof": 0}
+    kwargs = {"scale": scale, "leave_one_out": leave_one_out}
     outcome = group_advantages(rewards, mask, kind="outcome", **kwargs)
-    th.testing.assert_close(group_advantages(rewards, mask, kind="return_to_go", **kwargs), outcome)
+    # Apart from the sample standard deviation, of 3 or 6 episodes or of their 12 or 24 steps
+    factor = {"group": math.sqrt(3 / 2 * 11 / 12), "batch": math.sqrt(6 / 5 * 23 / 24), "none": 1.0}[scale]
+    th.testing.assert_close(group_advantages(rewards, mask, kind="return_to_go", **kwargs), factor * outcome)
 
 
 # --- Baseline and scale -------------------------------------------------------------------------------------------------
@@ -211,19 +209,17 @@ def test_scales_by_hand():
     # Deviations -1, 1 | -3, 3; sums of squares 2 and 18
     rewards, mask = pad([[[9], [11]], [[0], [6]]])
 
-    def scaled(scale, ddof):
-        return group_advantages(rewards, mask, scale=scale, ddof=ddof).flatten().tolist()
+    def scaled(scale):
+        return group_advantages(rewards, mask, scale=scale).flatten().tolist()
 
-    assert scaled("none", 1) == [-1, 1, -3, 3]
-    assert scaled("group", 0) == pytest.approx([-1, 1, -1, 1])
-    assert scaled("group", 1) == pytest.approx([-(0.5**0.5), 0.5**0.5, -(0.5**0.5), 0.5**0.5])
-    # The batch's spread is around the means of the groups: 20 / 4 and 20 / 3, though the raw rewards are 9, 11, 0, 6
-    assert scaled("batch", 0) == pytest.approx([x / 5**0.5 for x in (-1, 1, -3, 3)])
-    assert scaled("batch", 1) == pytest.approx([x / (20 / 3) ** 0.5 for x in (-1, 1, -3, 3)])
+    assert scaled("none") == [-1, 1, -3, 3]
+    assert scaled("group") == pytest.approx([-(0.5**0.5), 0.5**0.5, -(0.5**0.5), 0.5**0.5])
+    # The batch's spread is around the means of the groups: 20 / 3, though the raw rewards are 9, 11, 0, 6
+    assert scaled("batch") == pytest.approx([x / (20 / 3) ** 0.5 for x in (-1, 1, -3, 3)])
 
 
 def test_eps_bounds_the_amplification():
-    assert advantages_of(0, 2, ddof=0, eps=1.0) == pytest.approx([-0.5, 0.5])
+    assert advantages_of(0, 2, eps=1.0) == pytest.approx([-1 / (2**0.5 + 1), 1 / (2**0.5 + 1)])
 
 
 def test_normalised_advantages_are_invariant_to_shift_and_scale_of_rewards():
@@ -265,7 +261,6 @@ def test_malformed_input_is_refused():
     refused("outcome, process, return_to_go", kind="vtrace")
     refused("group, batch, none", scale="std")
     refused("group, batch, none", kind="process", scale="std")
-    refused("ddof must be 0 or 1", ddof=2)
     refused("gamma", gamma=1.5)
     refused("at least 2 members", rewards[:, :1], mask[:, :1])
     refused(r"\(B, G, T\)", rewards[0], mask[0])
@@ -285,8 +280,6 @@ def test_scale_advantages_refuses_unknown_names():
     values = th.ones(1, 2)
     with pytest.raises(ValueError, match="group, batch, none"):
         scale_advantages(values, values, values.bool(), "groups")
-    with pytest.raises(ValueError, match="ddof"):
-        scale_advantages(values, values, values.bool(), "none", ddof=-1)
 
 
 # --- Expected gradients -------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.logger import HumanOutputFormat, Logger, TensorBoardOutputFormat
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, ToyEnv
 
-from sb3_grpo import FrontierStarts
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
@@ -116,6 +116,13 @@ def test_progress_bar_ends_at_its_total(total: int, monkeypatch: pytest.MonkeyPa
     assert shown == [(total, total)]
 
 
+class Scouts(RandomSeeds):
+    """They take steps of their own."""
+
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
+        return 3 if rng.random() < 0.5 else None
+
+
 def test_progress_bar_counts_the_steps_of_scouts(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
 
@@ -124,7 +131,7 @@ def test_progress_bar_counts_the_steps_of_scouts(monkeypatch: pytest.MonkeyPatch
         self.pbar.close()
 
     monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
-    model = make_model(4, env=make_group_env("MountainCar-v0", 4, seed=0), start_sampler=FrontierStarts())
+    model = make_model(4, start_sampler=Scouts())
     model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 700, progress_bar=True)
     assert shown == [model.num_timesteps] and shown[0] < 1000
     model.learn(1000, callback=lambda *_: False, reset_num_timesteps=False, progress_bar=True)

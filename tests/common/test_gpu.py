@@ -71,7 +71,9 @@ def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path) -> None:
     kwargs = {**TINY, "normalize_observations": True}
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, device=DEVICE, use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS)
+    model = GRPO(
+        "MlpPolicy", make_group_env("Pendulum-v1", 4), device=DEVICE, use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS
+    )
     model.learn(6400).save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)

@@ -14,7 +14,7 @@ from stable_baselines3.common.distributions import (
     StateDependentNoiseDistribution,
 )
 
-from sb3_grpo.common.kl import KL_ESTIMATORS, adapt_kl_coef, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.grpo import GRPO
 
 LOGITS = th.tensor([0.3, -1.2, 0.8, 0.1], dtype=th.float64)
@@ -189,26 +189,6 @@ def test_unknown_distributions_are_refused():
             gsde(th.zeros(1, 2), th.zeros(2, 2), latent, squash_output=True),
             gsde(th.zeros(1, 2), th.zeros(2, 2), latent),
         )
-
-
-# --- Adaptive coefficient -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kl", "expected"),
-    [(0.031, 0.4), (0.03, 0.2), (0.02, 0.2), (0.0134, 0.2), (0.0133, 0.1), (0.0, 0.1), (-0.1, 0.1), (math.nan, 0.2)],
-)
-def test_adapt_kl_coef(kl, expected):
-    # Target 0.02: doubled above 0.03, halved below 0.01333
-    assert adapt_kl_coef(0.2, kl, 0.02) == pytest.approx(expected)
-
-
-def test_adapt_kl_coef_limits():
-    assert adapt_kl_coef(0.0, 1.0, 0.02) == 0.0
-    with pytest.raises(ValueError, match="kl_coef"):
-        adapt_kl_coef(-1.0, 0.1, 0.02)
-    with pytest.raises(ValueError, match="kl_target"):
-        adapt_kl_coef(0.2, 0.1, 0.0)
 
 
 def test_nothing_waits_for_the_device():

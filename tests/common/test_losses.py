@@ -119,6 +119,7 @@ def test_episode_log_ratio_with_equal_weights_per_episode_is_gspo():
 # --- Weights ------------------------------------------------------------------------------------------------------------
 
 EPISODE = th.tensor([0, 0, 0, 0, 1, 1, 3])
+WEIGHTS = (*LOSS_WEIGHTS, 10.0)
 KEPT = th.tensor([True, True, True, True, False, False, True])
 
 
@@ -128,25 +129,25 @@ KEPT = th.tensor([True, True, True, True, False, False, True])
         # Episodes of 4, 2 and 1 steps (and one without any); then without the second
         ("episode", [1 / 12] * 4 + [1 / 6] * 2 + [1 / 3], [1 / 8] * 4 + [0] * 2 + [1 / 2]),
         ("step", [1 / 7] * 7, [1 / 5] * 4 + [0] * 2 + [1 / 5]),
-        ("constant", [1 / 30] * 7, [1 / 20] * 4 + [0] * 2 + [1 / 20]),
+        (10.0, [1 / 30] * 7, [1 / 20] * 4 + [0] * 2 + [1 / 20]),
     ],
 )
 def test_step_weights_by_hand(mode, everything, filtered):
-    assert step_weights(EPISODE, 4, mode, constant_length=10).tolist() == pytest.approx(everything)
-    assert step_weights(EPISODE, 4, mode, KEPT, constant_length=10).tolist() == pytest.approx(filtered)
+    assert step_weights(EPISODE, 4, mode).tolist() == pytest.approx(everything)
+    assert step_weights(EPISODE, 4, mode, KEPT).tolist() == pytest.approx(filtered)
 
 
-@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+@pytest.mark.parametrize("mode", WEIGHTS)
 def test_filtering_is_the_same_as_never_having_sampled(mode):
-    filtered = step_weights(EPISODE, 4, mode, KEPT, constant_length=10)
-    without = step_weights(EPISODE[KEPT], 4, mode, constant_length=10)
+    filtered = step_weights(EPISODE, 4, mode, KEPT)
+    without = step_weights(EPISODE[KEPT], 4, mode)
     th.testing.assert_close(filtered[KEPT], without)
     assert not filtered[~KEPT].any()
 
 
-@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+@pytest.mark.parametrize("mode", WEIGHTS)
 def test_nothing_kept_gives_zero_weights(mode):
-    weights = step_weights(EPISODE, 4, mode, th.zeros(7, dtype=th.bool), constant_length=10)
+    weights = step_weights(EPISODE, 4, mode, th.zeros(7, dtype=th.bool))
     assert weights.tolist() == [0.0] * 7
 
 
@@ -155,13 +156,13 @@ def test_partly_kept_episode_is_averaged_over_what_is_kept():
     assert step_weights(EPISODE, 4, "episode", kept).tolist() == pytest.approx([1 / 4, 1 / 4, 0, 0, 1 / 4, 1 / 4, 0])
 
 
-@pytest.mark.parametrize("mode", LOSS_WEIGHTS)
+@pytest.mark.parametrize("mode", WEIGHTS)
 @pytest.mark.parametrize("sizes", [(7,), (1, 6), (3, 3, 1), (1,) * 7])
 def test_loss_and_gradient_do_not_depend_on_the_split(mode, sizes):
     generator = th.Generator().manual_seed(1)
     log_prob = th.randn(7, generator=generator, dtype=th.float64).mul(0.3)
     advantages = th.randn(7, generator=generator, dtype=th.float64)
-    weights = step_weights(EPISODE, 4, mode, KEPT, constant_length=10)
+    weights = step_weights(EPISODE, 4, mode, KEPT)
 
     def total(pieces):
         parameter = th.tensor(1.0, dtype=th.float64, requires_grad=True)
@@ -185,13 +186,13 @@ def test_loss_and_gradient_do_not_depend_on_the_split(mode, sizes):
 
 
 def test_step_weights_refuse_bad_input():
-    with pytest.raises(ValueError, match="episode, step, constant"):
+    with pytest.raises(ValueError, match="episode, step, or a positive number"):
         step_weights(EPISODE, 4, "token")
     with pytest.raises(ValueError, match="same shape"):
         step_weights(EPISODE, 4, "step", KEPT[:3])
-    for length in (None, 0.0, -1.0):
-        with pytest.raises(ValueError, match="constant_length"):
-            step_weights(EPISODE, 4, "constant", constant_length=length)
+    for length in (0.0, -1.0):
+        with pytest.raises(ValueError, match="positive number"):
+            step_weights(EPISODE, 4, length)
 
 
 def test_nothing_waits_for_the_device():
@@ -199,7 +200,7 @@ def test_nothing_waits_for_the_device():
     values, index = th.zeros(7, device="meta"), th.zeros(7, dtype=th.long, device="meta")
     clipped_surrogate(episode_log_ratio(values, index, 4), values, LOW, HIGH)
     clip_fractions(values, values, LOW, HIGH, values)
-    for mode in LOSS_WEIGHTS:
-        assert step_weights(index, 4, mode, values.bool(), constant_length=10).device.type == "meta"
+    for mode in WEIGHTS:
+        assert step_weights(index, 4, mode, values.bool()).device.type == "meta"
     with pytest.raises(RuntimeError):
         values.sum().item()

@@ -13,7 +13,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import SpacesEnv
 
-from sb3_grpo import DAPO, GRPO
+from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.policies import ActorPolicy
 
@@ -37,7 +37,7 @@ class Seen(BaseCallback):
 
 
 def test_statistics_are_those_of_all_rollouts_before_the_present_one() -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL)
     seen = Seen()
     model.learn(2400, callback=seen)
     assert len(seen.rollouts) == 3
@@ -62,7 +62,7 @@ def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, m
     monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.MAX_FORWARDED_BYTES", max_forwarded_bytes)
     monkeypatch.setattr("sb3_grpo.common.buffers._ROWS_AT_A_TIME", 100)
     # Nobody gets to the flag: all groups are dead
-    model = DAPO("MlpPolicy", "MountainCar-v0", n_envs=4, policy_kwargs=NORMALIZED, **SMALL)
+    model = DAPO("MlpPolicy", make_group_env("MountainCar-v0", 4), policy_kwargs=NORMALIZED, **SMALL)
     seen = Seen()
     with pytest.warns(UserWarning, match="No update"):
         model.learn(4000, callback=seen)
@@ -118,7 +118,7 @@ class OwnExtractor(FlattenExtractor):
     [(OwnPolicy, {}), (OwnPolicyThatDecides, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
 )
 def test_policies_and_extractors_of_ones_own_get_the_observations_as_they_are(policy: Any, policy_kwargs: Any) -> None:
-    model = GRPO(policy, "Pendulum-v1", n_envs=4, policy_kwargs=policy_kwargs, **SMALL)
+    model = GRPO(policy, make_group_env("Pendulum-v1", 4), policy_kwargs=policy_kwargs, **SMALL)
     assert not model.policy.observation_norm.keys
 
 
@@ -144,14 +144,14 @@ def test_nobody_is_told_that_images_or_numbers_of_states_were_normalised(policy:
 
 
 def test_a_model_without_vec_normalize_says_so_when_it_gets_one(tmp_path: Path) -> None:
-    GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, **SMALL).save(tmp_path / "model")
+    GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), **SMALL).save(tmp_path / "model")
     twice = GRPO.load(tmp_path / "model", env=VecNormalize(make_vec_env("Pendulum-v1", 2)))
     with pytest.warns(UserWarning, match="normalised twice"):
         twice.learn(1)
 
 
 def test_models_that_were_saved_without_the_default_stay_without(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, policy_kwargs={"normalize_observations": False}, **SMALL)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), policy_kwargs={"normalize_observations": False}, **SMALL)
     # As they were before there was a default
     model.policy_kwargs = {}
     del model.default_policy_kwargs
@@ -174,7 +174,7 @@ def test_the_mean_follows_observations_far_from_zero() -> None:
 def test_a_rollout_and_its_update_take_the_same_statistics() -> None:
     # With little noise every change of the mean counts
     kwargs = {**NORMALIZED, "log_std_init": -6.0}
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, learning_rate=0.0, policy_kwargs=kwargs, **SMALL).learn(800)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), learning_rate=0.0, policy_kwargs=kwargs, **SMALL).learn(800)
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-4)
     assert model.logger.name_to_value["train/ratio_max"] == pytest.approx(1.0, abs=1e-2)
 
@@ -184,7 +184,7 @@ def test_a_rollout_and_its_update_take_the_same_statistics() -> None:
 @pytest.mark.parametrize("hooked", [False, True])  # with a hook the means are made in PyTorch
 def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, width: int, hooked: bool) -> None:
     kwargs = {**NORMALIZED, "net_arch": [width]}
-    policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=5, policy_kwargs=kwargs, use_sde=use_sde, **SMALL).policy
+    policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 5), policy_kwargs=kwargs, use_sde=use_sde, **SMALL).policy
     if hooked:
         policy.action_net.register_forward_hook(lambda *_: None)
     rng = np.random.default_rng(0)
@@ -230,7 +230,7 @@ def test_only_the_numbers_of_a_dict_are_normalised() -> None:
 
 
 def test_the_statistics_are_saved_with_the_model_and_with_the_policy(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600)
     model.save(tmp_path / "model")
     model.policy.save(tmp_path / "policy")
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -242,9 +242,9 @@ def test_the_statistics_are_saved_with_the_model_and_with_the_policy(tmp_path: P
 
 
 def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600)
     model.save(tmp_path / "model")
-    other = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(800)
+    other = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(800)
     other.set_parameters(model.get_parameters())
     for resumed in (GRPO.load(tmp_path / "model"), other):
         for each in (model, resumed):
@@ -256,7 +256,7 @@ def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path)
 
 
 def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, kl_coef=0.1, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
+    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), kl_coef=0.1, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
     model.save(tmp_path / "model")
     resumed = GRPO.load(tmp_path / "model", env=model.get_env())
     assert th.equal(resumed.ref_policy.action_net.weight, model.ref_policy.action_net.weight)
@@ -269,8 +269,9 @@ def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool) -> None:
-    kwargs = {"n_envs": 4, "kl_coef": 0.1, "policy_kwargs": NORMALIZED, **SMALL}
-    model, other = GRPO("MlpPolicy", "Pendulum-v1", **kwargs).learn(1600), GRPO("MlpPolicy", "Pendulum-v1", **kwargs)
+    kwargs = {"kl_coef": 0.1, "policy_kwargs": NORMALIZED, **SMALL}
+    model, other = (GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), **kwargs) for _ in range(2))
+    model.learn(1600)
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     expected = model.predict(observations, deterministic=True)[0]
     parameters = {} if alone else model.get_parameters()
@@ -282,9 +283,9 @@ def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool) -> N
 
 
 def test_statistics_without_what_was_observed_stay() -> None:
-    policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).learn(1600).policy
+    policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600).policy
     state = {key: value for key, value in policy.state_dict().items() if "extra_state" not in key}
-    other = GRPO("MlpPolicy", "Pendulum-v1", n_envs=4, policy_kwargs=NORMALIZED, **SMALL).policy
+    other = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).policy
     other.load_state_dict(state, strict=False)
     other.observation_norm.renew()
     assert th.equal(other.observation_norm.norms[0].mean, policy.observation_norm.norms[0].mean)
@@ -292,7 +293,8 @@ def test_statistics_without_what_was_observed_stay() -> None:
 
 def test_statistics_of_other_observations_are_refused_as_other_shapes_are() -> None:
     policies = [
-        GRPO("MlpPolicy", env, n_envs=2, policy_kwargs=NORMALIZED, **SMALL).policy for env in ("Pendulum-v1", "CartPole-v1")
+        GRPO("MlpPolicy", make_group_env(env, 2), policy_kwargs=NORMALIZED, **SMALL).policy
+        for env in ("Pendulum-v1", "CartPole-v1")
     ]
     with pytest.raises(RuntimeError, match=r"size mismatch for observation_norm.norms.0.mean"):
         policies[0].load_state_dict(policies[1].state_dict())
@@ -306,7 +308,7 @@ class WithoutPole(ActorPolicy):
 
 
 def test_actions_are_sampled_from_the_features_of_a_subclass() -> None:
-    policy = GRPO(WithoutPole, "CartPole-v1", n_envs=2, **SMALL).policy
+    policy = GRPO(WithoutPole, make_group_env("CartPole-v1", 2), **SMALL).policy
     observations = 100.0 * np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
     with th.inference_mode():
         _, logits = policy.action_sampler()(observations)
@@ -329,7 +331,7 @@ def test_float_images_of_a_subclass_are_images() -> None:
 
 def test_the_policy_sees_normalised_observations_and_the_regression_what_they_are_made_of() -> None:
     """It remembers them, and what they are normalised with is another after each rollout."""
-    policy = GRPO("MlpPolicy", "Pendulum-v1", n_envs=2, policy_kwargs=NORMALIZED, **SMALL).policy
+    policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), policy_kwargs=NORMALIZED, **SMALL).policy
     rng = np.random.default_rng(0)
     policy.observation_norm.observe({"": rng.normal(100.0, 2.0, size=(1000, 3))})
     policy.observation_norm.renew()

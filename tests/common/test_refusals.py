@@ -7,11 +7,11 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from sb3_grpo import DAPO, GRPO
+from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.common.refusals import what_broke
 
-SMALL: dict[str, Any] = {"n_envs": 2, "n_steps": 32, "n_epochs": 2, "batch_size": 16, "seed": 0, "device": "cpu"}
+SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 2, "batch_size": 16, "seed": 0, "device": "cpu"}
 
 
 class SpoilGradients(BaseCallback):
@@ -38,7 +38,7 @@ class SpoilGradients(BaseCallback):
 
 @pytest.mark.parametrize("algo", [GRPO, DAPO])
 def test_a_gradient_that_is_not_finite_does_not_touch_the_policy(algo: type[GRPO]) -> None:
-    model = algo("MlpPolicy", "CartPole-v1", **SMALL)
+    model = algo("MlpPolicy", make_group_env("CartPole-v1", 2), **SMALL)
     with pytest.warns(UserWarning, match=r"refused at 64 steps: the gradient of action_net\.weight is not finite"):
         model.learn(640, callback=SpoilGradients({1, 2, 6}))
     assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
@@ -46,7 +46,7 @@ def test_a_gradient_that_is_not_finite_does_not_touch_the_policy(algo: type[GRPO
 
 
 def test_training_ends_when_all_steps_are_refused(tmp_path: Any) -> None:
-    model = GRPO("MlpPolicy", "CartPole-v1", **SMALL)
+    model = GRPO("MlpPolicy", make_group_env("CartPole-v1", 2), **SMALL)
     before = [parameter.clone() for parameter in model.policy.parameters()]
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"10 steps of the optimizer in a row were refused"):
         model.learn(10_000, callback=SpoilGradients({*range(10_000)}))
@@ -57,7 +57,9 @@ def test_training_ends_when_all_steps_are_refused(tmp_path: Any) -> None:
 
 
 def test_a_learning_rate_that_is_not_finite_is_named() -> None:
-    model = GRPO("MlpPolicy", "CartPole-v1", lambda progress: float("nan") if 0.2 < progress < 0.8 else 1e-3, **SMALL)
+    model = GRPO(
+        "MlpPolicy", make_group_env("CartPole-v1", 2), lambda progress: float("nan") if 0.2 < progress < 0.8 else 1e-3, **SMALL
+    )
     with pytest.raises(ValueError, match=r"learning_rate is nan after \d+ steps"):
         model.learn(640)
     assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())

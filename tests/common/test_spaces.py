@@ -286,9 +286,9 @@ def test_training_saving_and_loading_do_not_import_the_compiler(tmp_path: Path) 
     script = f"""
 import sys
 import gymnasium as gym
-from sb3_grpo import DAPO
-small = dict(n_envs=2, n_groups=1, group_size=2)
-DAPO("MlpPolicy", "CartPole-v1", device="cpu", **small).learn(10).save({str(tmp_path / "model")!r})
+from sb3_grpo import DAPO, make_group_env
+small = dict(n_groups=1, group_size=2)
+DAPO("MlpPolicy", make_group_env("CartPole-v1", 2), device="cpu", **small).learn(10).save({str(tmp_path / "model")!r})
 DAPO.load({str(tmp_path / "model")!r}, env=gym.make("CartPole-v1"), device="cpu").learn(10)
 sys.exit("torch._dynamo" in sys.modules)
 """

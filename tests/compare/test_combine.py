@@ -144,7 +144,7 @@ def test_parameters_that_an_earlier_version_did_not_have(older_first: bool, whol
     older, newer = part_of(whole, "older", seeds=[0, 1]), part_of(whole, "newer", seeds=[2, 3])
     experiment = json.loads((older / "experiment.json").read_text())
     for env in ENVS:
-        del experiment["hyperparams"][env]["ppo"]["gae_lambda"], experiment["hyperparams"][env]["dapo"]["vine_share"]
+        del experiment["hyperparams"][env]["ppo"]["gae_lambda"], experiment["hyperparams"][env]["dapo"]["leave_one_out"]
     (older / "experiment.json").write_text(json.dumps(experiment))
     assert_same(combine([collect(folder) for folder in ([older, newer] if older_first else [newer, older])]), collect(whole))
 

@@ -112,7 +112,7 @@ def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
 
 def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_kept() -> None:
     """DAPO's 1,536 and 512: here 12 groups of two, one in each pair of copies, and 4 of them."""
-    queue = GroupQueue(GroupSettings(2, 4, None, RandomSeeds(), True), 24, np.random.default_rng(0))
+    queue = GroupQueue(GroupSettings(2, 4, None, RandomSeeds()), 24, np.random.default_rng(0))
     tickets = [ticket for ticket in (queue.next_ticket() for _ in range(24)) if ticket is not None]
     assert Counter(queue.member(ticket)[0].number for ticket in tickets) == dict.fromkeys(range(12), 2)
     for ticket in tickets[:16]:
@@ -128,7 +128,7 @@ def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_ke
 
 
 def test_members_given_back_are_handed_out_next_and_in_order() -> None:
-    queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds(), True), 4, np.random.default_rng(0))
+    queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds()), 4, np.random.default_rng(0))
     tickets = [queue.next_ticket() for _ in range(4)]
     queue.give_back(tickets[1:])
     assert [queue.next_ticket() for _ in range(3)] == tickets[1:]
@@ -300,18 +300,17 @@ def test_other_groups_between_two_learns(reset_num_timesteps: bool) -> None:
     check_groups(model, 6)
 
 
-@pytest.mark.parametrize("common_noise", [True, False])
-def test_common_noise(common_noise: bool) -> None:
+def test_common_noise() -> None:
     class NoiseGRPO(Batches, GRPO):
         pass
 
     env = make_group_env(NoisyEnv, 3)
-    model = NoiseGRPO("MlpPolicy", env, group_size=3, n_groups=3, common_noise=common_noise, policy_kwargs=TINY, seed=0)
+    model = NoiseGRPO("MlpPolicy", env, group_size=3, n_groups=3, policy_kwargs=TINY, seed=0)
     model.learn(1)
     for group in model.seen:
         assert len({episode[0][0] for episode in group}) == 1
         noise = {tuple(observation for observation, _, _ in episode) for episode in group}
-        assert len(noise) == (1 if common_noise else 3)
+        assert len(noise) == 1
 
 
 class NoisySnapshotEnv(NoisyEnv):
@@ -326,9 +325,8 @@ class NoisySnapshotEnv(NoisyEnv):
         self.np_random.bit_generator.state = state["generator"]
 
 
-@pytest.mark.parametrize("common_noise", [True, False])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_noise_after_a_snapshot(common_noise: bool, steps: int) -> None:
+def test_noise_after_a_snapshot(steps: int) -> None:
     """Common to a group, but not the same in all groups that begin there."""
     env = make_group_env(NoisySnapshotEnv, 2)
     env.seed(0)
@@ -341,7 +339,6 @@ def test_noise_after_a_snapshot(common_noise: bool, steps: int) -> None:
         env,
         group_size=3,
         n_groups=4,
-        common_noise=common_noise,
         start_sampler=lambda _: snapshot,
         policy_kwargs=TINY,
         seed=0,
@@ -349,8 +346,8 @@ def test_noise_after_a_snapshot(common_noise: bool, steps: int) -> None:
     assert {episode[0][0] for group in model.seen for episode in group} == {tuple(snapshot.observation.tolist())}
     noise = [[tuple(observation for observation, _, _ in episode) for episode in group] for group in model.seen]
     assert {len(episode) for group in noise for episode in group} == {4 - steps}
-    assert [len(set(group)) for group in noise] == [1 if common_noise else 3] * 4
-    assert len({episode for group in noise for episode in group}) == (4 if common_noise else 12)
+    assert [len(set(group)) for group in noise] == [1] * 4
+    assert len({episode for group in noise for episode in group}) == 4
 
 
 class SamplingEnv(ToyEnv):

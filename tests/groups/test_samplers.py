@@ -69,7 +69,7 @@ class StaleFractions(BaseCallback):
 @pytest.mark.parametrize(("env_id", "expected"), [("CartPole-v1", (0.2, 0.9)), ("Pendulum-v1", (0.0, 0.0))])
 def test_steps_of_an_earlier_policy_are_logged(env_id: str, expected: tuple[float, float]) -> None:
     seen = StaleFractions()
-    GRPO("MlpPolicy", env_id, n_envs=16, **SETTINGS).learn(12_000, callback=seen)
+    GRPO("MlpPolicy", env_id, **SETTINGS).learn(12_000, callback=seen)
     assert seen.logged[0] == 0, "the first update has a policy that nobody has changed"
     lowest, highest = expected
     # Episodes of CartPole end at different times, and free copies run ahead; those of Pendulum all have the same length

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from toy_envs import TINY, ToyEnv
 
-from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.start_queue import StartQueue
@@ -103,7 +103,7 @@ def test_episodes_of_different_lengths_that_end_together_are_left_alone(monkeypa
 def test_episodes_that_begin_at_visited_states_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []
     monkeypatch.setattr(StartQueue, "cut_after", lambda self, n_steps: cut.append(n_steps))
-    places_of(make_group_env("MountainCar-v0", 4, seed=0), steps=1000, start_sampler=FrontierStarts())
+    places_of(make_group_env("MountainCar-v0", 4, seed=0), steps=1000, start_sampler=VisitedStates(0.5))
     assert cut == []
 
 
@@ -168,16 +168,6 @@ def test_groups_that_are_cut_are_neither_dead_nor_live() -> None:
 
 def test_environments_of_others_need_no_start_queue() -> None:
     places_of(make_vec_env(functools.partial(ToyEnv, length=12), 4), unrelated_starts=True)
-
-
-def test_a_metric_that_the_info_has_only_at_the_end() -> None:
-    class Scored(gym.Wrapper):
-        def step(self, action: Any) -> Any:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            return observation, reward, terminated, truncated, {**info, "score": reward} if terminated else info
-
-    env = make_group_env(lambda: Scored(ToyEnv(length=12)), 4, seed=0)
-    assert {(place - 1) % 3 for place in np.ptp(places_of(env, group_metric="score").places[30:], axis=1).tolist()} == {2}
 
 
 def test_a_training_that_is_resumed_between_two_cuts(tmp_path: Path) -> None:

@@ -387,8 +387,8 @@ def test_dynamic_sampling_ends_with_enough_steps_of_live_groups() -> None:
         {"loss_average": "episode"},
         {"ratio_level": "episode"},
         {"overlong_filter": True},
-        {"horizon": 5},
-        {"upweight_live": False},
+        {"loss_average": 10.0},
+        {"overlong_range": (5, 10)},
     ],
 )
 def test_whole_groups_where_whole_episodes_are_judged(kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.common import residuals
@@ -43,7 +43,7 @@ class Groups(BaseCallback):
 
 def learn(env: VecEnv, steps: int = 3000, cls: type[GRPO] = GRPO, **changes: Any) -> tuple[GRPO, Groups]:
     callback = Groups()
-    model = cls("MlpPolicy", env, **{"vine_share": 0.5, **SETTINGS, **changes})
+    model = cls("MlpPolicy", env, **{"start_sampler": VisitedStates(0.5), **SETTINGS, **changes})
     return model.learn(steps, callback=callback), callback
 
 
@@ -84,7 +84,7 @@ def test_outcomes_are_those_of_the_branches() -> None:
 def test_branches_are_not_reported(share: float) -> None:
     """The longer an episode is the more branches it has, and what led to them has been reported already."""
     env = make_group_env("CartPole-v1", 8, seed=0)
-    model, _ = learn(env, 20_000, vine_share=share, learning_rate=0.0, stats_window_size=10_000)
+    model, _ = learn(env, 20_000, start_sampler=VisitedStates(share), learning_rate=0.0, stats_window_size=10_000)
     assert model.ep_info_buffer is not None
     lengths = [info["l"] for info in model.ep_info_buffer]
     assert abs(np.mean(lengths) - 21.7) < 2.5 and len(lengths) > 100
@@ -98,7 +98,8 @@ def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPa
         return regression_values(numbers, time, *args)
 
     monkeypatch.setattr(residuals, "regression_values", fit)
-    learn(make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20}), 2000, n_groups=1, vine_share=1.0)
+    env = make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20})
+    learn(env, 2000, n_groups=1, start_sampler=VisitedStates(1.0))
     assert set(last) == {19} and len(last) > 10
 
 
@@ -130,58 +131,49 @@ def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch)
     assert {state.observation.tobytes() for state in states.states} == {each.tobytes() for each in observations}
 
 
-def test_nothing_changes_without_it() -> None:
-    models = [
-        GRPO("MlpPolicy", make_group_env("CartPole-v1", 4, seed=0), **SETTINGS, **more).learn(500)
-        for more in ({}, {"vine_share": 0.0})
-    ]
-    for one, other in zip(*(model.policy.parameters() for model in models), strict=True):
-        assert one.equal(other)
-
-
 def test_another_environment_share_or_sampler() -> None:
     env = VecNormalize(make_group_env("CartPole-v1", 4, seed=0), norm_reward=False)
     model, _ = learn(env)
     model.set_env(VecNormalize(make_group_env("CartPole-v1", 4, seed=0, env_kwargs={"sutton_barto_reward": True})))
     # Whose states are none of the environment's before
     model.learn(500)
-    model.vine_share = 1.0
+    model.start_sampler = VisitedStates(1.0)
     seen = Groups()
     model.learn(2000, callback=seen, reset_num_timesteps=False)
     assert sum(isinstance(group.start, SnapshotStart) for group in seen.groups) > 0.8 * len(seen.groups)
-    model.vine_share = 0.0
     model.start_sampler = lambda rng: SeedStart(7)
     seen = Groups()
     model.learn(500, callback=seen, reset_num_timesteps=False)
     assert {group.start for group in seen.groups} == {SeedStart(7)}
 
 
-def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
+def test_it_is_saved(tmp_path: Any) -> None:
     env = make_group_env("CartPole-v1", 4, seed=0)
     model, _ = learn(env)
     model.save(tmp_path / "model")
     loaded = GRPO.load(tmp_path / "model", env)
-    assert loaded.vine_share == 0.5
+    assert isinstance(loaded.start_sampler, VisitedStates) and loaded.start_sampler.share == 0.5
     loaded.learn(500)
 
 
 def test_answers_that_others_have_begun() -> None:
     env = VerifierTextVecEnv(16, seed=0, task="arithmetic", task_kwargs={"digits": 2})
     seen = Groups()
-    model = DAPO("TokenPolicy", env, vine_share=0.5, advantage="outcome", **{**SETTINGS, "policy_kwargs": {"width": 16}})
+    settings = {**SETTINGS, "start_sampler": VisitedStates(0.5), "policy_kwargs": {"width": 16}}
+    model = DAPO("TokenPolicy", env, advantage="outcome", **settings)
     model.learn(4000, callback=seen)
     assert any(isinstance(group.start, SnapshotStart) for group in seen.groups)
 
 
 def test_mistakes_are_explained() -> None:
-    for settings, message in (
-        ({"vine_share": 1.5}, "vine_share must be between 0 and 1, got 1.5"),
-        ({"vine_share": 0.5, "unrelated_starts": True}, "leave unrelated_starts=False"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            GRPO("MlpPolicy", "CartPole-v1", **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"share must be between 0 and 1, got 1\.5"):
+        VisitedStates(1.5)
+    with pytest.raises(ValueError, match="leave unrelated_starts=False"):
+        GRPO("MlpPolicy", "CartPole-v1", start_sampler=VisitedStates(0.5), unrelated_starts=True)
     with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
         learn(make_group_env(NoState, 4, seed=0))
+    with pytest.raises(StartNotSupportedError, match="VecFrameStack keeps the past frames outside"):
+        learn(VecFrameStack(make_group_env(ToyEnv, 4, seed=0), 2))
 
 
 class NoState(ToyEnv):

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 from toy_envs import TINY, TINY_TEXT
 
-from sb3_grpo import DAPO, GRPO
+from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.recording import RecordUpdate
@@ -40,8 +40,8 @@ def ppo(env: Any = "CartPole-v1", policy: Any = "MlpPolicy", **kwargs: Any) -> P
 
 
 def grpo(env: Any = "CartPole-v1", policy: str = "MlpPolicy", algo: type[GRPO] = GRPO, **kwargs: Any) -> GRPO:
-    copies = {"n_envs": 2} if isinstance(env, str) else {}
-    return algo(policy, env, seed=0, device="cpu", **{**copies, **SMALL, **kwargs})
+    env = make_group_env(env, 2) if isinstance(env, str) else env
+    return algo(policy, env, seed=0, device="cpu", **{**SMALL, **kwargs})
 
 
 def text_env() -> VerifierTextVecEnv:
@@ -58,7 +58,7 @@ MODELS: dict[str, Any] = {
     "grpo of the paper": lambda: grpo(n_groups=2, kl_coef=0.04, kl_estimator="k3_plain", learning_rate=0.01, **PAPER),
     "grpo, several minibatches a step": lambda: grpo(n_groups=2, gradient_accumulation_steps=2, **PAPER),
     "grpo with ratios of episodes": lambda: grpo(n_groups=2, ratio_level="episode", ent_coef=0.01, **PAPER),
-    "grpo, continuous": lambda: grpo("Pendulum-v1", horizon=9, n_groups=2),
+    "grpo, continuous": lambda: grpo("Pendulum-v1", n_steps=20),
     "grpo with dropout": lambda: grpo(n_groups=2, policy_kwargs={"activation_fn": Dropout}),
     "grpo of texts": lambda: grpo(text_env(), "TokenPolicy", n_groups=2, policy_kwargs=TINY_TEXT),
     "grpo in one minibatch": lambda: grpo(n_groups=2, **{**PAPER, "batch_size": None}),

@@ -23,7 +23,7 @@ from toy_envs import TINY, UnseededEnv
 
 from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
-from sb3_grpo.groups.samplers import FunctionStarts
+from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.probes import Probe, play_probe
 from sb3_grpo.starts.snapshots import capture
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "seed": 0,
     "n_epochs": 1,
 }
-MID_EPISODE: list[dict[str, Any]] = [{"vine_share": 0.8}, {"horizon": 7}]
+MID_EPISODE: list[dict[str, Any]] = [{"start_sampler": VisitedStates(0.8)}]
 
 
 @pytest.mark.parametrize("env", BROKEN)
@@ -62,18 +62,16 @@ def test_training_refuses_broken_environments(env: type[gym.Env], settings: dict
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
-@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("env", [DeepGenerator, SuspendedGenerator])
-def test_generators_that_are_not_restored_are_noticed(settings: dict[str, Any], own: bool, env: type[gym.Env]) -> None:
+def test_generators_that_are_not_restored_are_noticed(settings: dict[str, Any], env: type[gym.Env]) -> None:
     with pytest.raises(UnequalStartError, match=rf"^{env.__name__}: .* went on differently: .* Draw random numbers from self"):
-        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(2000)
+        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings).learn(2000)
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
-@pytest.mark.parametrize("own", [False, True])
-def test_right_environments_are_trained_in(settings: dict[str, Any], own: bool) -> None:
+def test_right_environments_are_trained_in(settings: dict[str, Any]) -> None:
     for env in (WindyWalk, NestedGenerator):
-        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings, common_noise=not own).learn(1000)
+        GRPO("MlpPolicy", make_group_env(env, 3, seed=0), **SETTINGS, **settings).learn(1000)
 
 
 @pytest.mark.parametrize("settings", MID_EPISODE)
@@ -92,7 +90,7 @@ def test_monitor_files_do_not_show_probes(tmp_path: Any, monkeypatch: pytest.Mon
         folder = tmp_path / str(n_probed)
         # Most probes go on to the end of the episode
         env = make_group_env(NestedGenerator, 3, seed=0, monitor_dir=str(folder))
-        GRPO("MlpPolicy", env, **SETTINGS, vine_share=0.8).learn(800)
+        GRPO("MlpPolicy", env, **SETTINGS, start_sampler=VisitedStates(0.8)).learn(800)
         lines = [path.read_text().splitlines()[1:] for path in sorted(folder.iterdir())]
         rows.append([[line.rpartition(",")[0] for line in file] for file in lines])
     assert rows[0] == rows[1] and len(rows[0]) == 3
@@ -166,7 +164,7 @@ def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch:
 def test_probes_become_rare() -> None:
     env = WindyWalk()
     start = capture(env, env.reset(seed=0)[0])
-    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start), True), 4, np.random.default_rng(0))
+    groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start)), 4, np.random.default_rng(0))
     probed = []
     for _ in range(3000):
         tickets = [groups.next_ticket() for _ in range(4)]
@@ -256,15 +254,14 @@ class Weathers(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize("common_noise", [True, False])
-def test_weather_of_groups_from_one_snapshot(common_noise: bool) -> None:
+def test_weather_of_groups_from_one_snapshot() -> None:
     env = make_group_env(NestedGenerator, 4, seed=0)
     env.reset()
     (start,) = env.env_method("capture_start", indices=0)
     seen = Weathers()
-    settings = {**SETTINGS, "start_sampler": lambda rng: start, "common_noise": common_noise}
+    settings = {**SETTINGS, "start_sampler": lambda rng: start}
     GRPO("MlpPolicy", env, **settings).learn(1500, callback=seen)
     groups = [weathers for weathers in seen.by_group.values() if len(weathers) == 3]
     assert len(groups) > 10
-    assert all(len({*weathers}) == (1 if common_noise else 3) for weathers in groups)
+    assert all(len({*weathers}) == 1 for weathers in groups)
     assert len({weathers[0] for weathers in groups}) == len(groups)

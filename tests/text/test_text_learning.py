@@ -213,7 +213,7 @@ def test_a_warm_start_is_made_once_where_all_groups_are_dead() -> None:
 
 
 def test_a_warm_start_is_for_texts() -> None:
-    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu")
+    model = GRPO("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ValueError, match=r"WarmStart is for policies of texts.*leave the callback out"):
         model.learn(100, callback=WarmStart(n_examples=2, n_epochs=1))
 
@@ -223,6 +223,6 @@ def test_hard_prompts_errors() -> None:
         HardPrompts(0)
     with pytest.raises(ValueError, match=r"n_items=None: write their number.*without an end"):
         HardPrompts(Numbered(lambda index: (str(index), "")).n_items)
-    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, device="cpu", start_sampler=HardPrompts(3))
+    model = GRPO("MlpPolicy", "CartPole-v1", device="cpu", start_sampler=HardPrompts(3))
     with pytest.raises(ValueError, match="no such info"):
         model.learn(100)

@@ -82,16 +82,6 @@ def test_other_warnings_point_to_learn() -> None:
     assert (found.filename, found.lineno) == (__file__, line)
 
 
-def test_an_episode_without_an_end_points_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_grpo.groups.samplers.MAX_EPISODE_LENGTH", 10)
-    model = GRPO("MlpPolicy", "CartPole-v1", n_envs=2, horizon=8, **SMALL)
-    with warnings.catch_warnings(record=True) as record:
-        warnings.simplefilter("always")
-        model.learn(400)
-    found = [each for each in record if "no group goes on from there" in str(each.message)]
-    assert found and {each.filename for each in found} == {__file__}
-
-
 def test_a_program_of_the_package_points_to_itself(tmp_path: Path) -> None:
     (tmp_path / "dead.py").write_text(
         "import gymnasium, functools, toy_envs\n"

@@ -251,7 +251,9 @@ def test_trials_of_an_entry_with_whole_episodes_have_whole_groups(algo: str) -> 
     study = ("--storage", "sqlite:///trials.db", "--study-name", "study")
     drawn = {"group_size_pow": 1, "advantage": "gae", "unit": "n_steps", "n_steps_pow": 5, "n_groups_pow": 1}
     optuna.create_study(storage=study[1], study_name=study[3], direction="maximize").enqueue_trial(drawn)
-    assert train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", "horizon:20", algo=algo) == 0
+    assert (
+        train(*TRIALS, "-n", "600", "--n-trials", "1", *study, "-params", "n_envs:4", "ratio_level:'episode'", algo=algo) == 0
+    )
     trial = optuna.load_study(study_name="study", storage=study[1]).trials[0]
     assert trial.state == TrialState.COMPLETE and trial.user_attrs["n_groups"] == 2
 
@@ -309,8 +311,8 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
 
 
 def test_study_without_a_possible_trial_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(*TRIALS, "-n", "200", "--n-trials", "2", "-params", *SMALL, "kl_target:0.1") == 2
-    assert "No trial was completed, so there is no best one. 2 x ValueError: kl_target=0.1" in capsys.readouterr().err
+    assert train(*TRIALS, "-n", "200", "--n-trials", "2", "-params", *SMALL, "ref_update_interval:5") == 2
+    assert "No trial was completed, so there is no best one. 2 x ValueError: ref_update_interval=5" in capsys.readouterr().err
 
 
 def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
