@@ -1,7 +1,8 @@
 """
 Tasks with a distant reward: ``python -m benchmarks.frontier``.
 
-PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``examples/frontier_starts.py``, five seeds each. Steps of scouts count.
+PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``FrontierStarts`` (``examples/frontier_starts.py``), five seeds each.
+Steps of scouts count.
 Each run is a process with one torch thread; its row is appended to ``benchmarks/results/frontier.jsonl`` when it ends.
 Continues where it was interrupted, and writes ``docs/results/frontier.md`` from the existing rows (``--page``: only that).
 """

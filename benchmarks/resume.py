@@ -29,7 +29,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from benchmarks.common import RESULTS
-from sb3_grpo import DAPO, GRPO, FrontierStarts, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import ControlVecEnv, HardPrompts, VerifierTextVecEnv
 
@@ -220,12 +220,6 @@ def settings() -> dict[str, Setting]:
             GRPO, _dummy("CartPole-v1"), {**STEPS, **REFERENCE, "kl_estimator": "k1_in_reward"}, 2500
         ),
         "GRPO, Dummy, unrelated starts": Setting(GRPO, _dummy("CartPole-v1"), {**STEPS, "unrelated_starts": True}, 2500),
-        "GRPO, Dummy, FrontierStarts": Setting(
-            GRPO, _dummy("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 4000
-        ),
-        "DAPO, ControlVecEnv, FrontierStarts": Setting(
-            DAPO, _control("MountainCar-v0"), {**STEPS, "start_sampler": FrontierStarts()}, 6000
-        ),
         "GRPO, Dummy, VerifierText-v0": Setting(
             GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
         ),

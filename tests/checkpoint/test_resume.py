@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
 from benchmarks.resume import digest, try_settings
-from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 
 STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -130,7 +130,6 @@ def test_in_new_processes() -> None:
         (pendulum, {**STEPS, "use_sde": True}),
         (cart_pole, {**STEPS, "vine_share": 0.5}),
         (cart_pole, {**STEPS, "kl_coef": 0.1, "kl_target": 0.01, "ref_update_interval": 2}),
-        (cart_pole, {**STEPS, "start_sampler": FrontierStarts()}),
         (cart_pole, {**STEPS, "unrelated_starts": True}),
         (pendulum, {**GROUPS, "horizon": 8}),
         (unknown, GROUPS),
@@ -145,7 +144,6 @@ def test_in_new_processes() -> None:
         "gSDE",
         "vine",
         "reference",
-        "frontier",
         "unrelated",
         "horizon",
         "unknown groups",

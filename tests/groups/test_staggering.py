@@ -13,10 +13,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from toy_envs import TINY, ToyEnv, step_both
 
-from sb3_grpo import DAPO, GRPO, FrontierStarts, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import ControlVecEnv
-from sb3_grpo.groups.samplers import StartSampler
+from sb3_grpo.groups.samplers import RandomSeeds, StartSampler
 from sb3_grpo.starts.start_queue import StartQueue
 
 STEPS: dict[str, Any] = {"n_steps": 8, "n_epochs": 1, "batch_size": 64, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -101,10 +101,16 @@ def test_episodes_of_different_lengths_that_end_together_are_left_alone(monkeypa
     assert cut == []
 
 
+class FromStates(RandomSeeds):
+    """Says that it draws states as well."""
+
+    captures_states = True
+
+
 def test_episodes_that_begin_at_visited_states_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []
     monkeypatch.setattr(StartQueue, "cut_after", lambda self, n_steps: cut.append(n_steps))
-    places_of(make_group_env("MountainCar-v0", 4, seed=0), steps=1000, start_sampler=FrontierStarts())
+    places_of(make_group_env("MountainCar-v0", 4, seed=0), steps=1000, start_sampler=FromStates())
     assert cut == []
 
 
