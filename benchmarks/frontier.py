@@ -182,7 +182,7 @@ def page(found: list[dict[str, Any]]) -> str:
             "`python -m benchmarks.frontier`: the defaults of each class; on MountainCar and MiniGrid all normalise "
             "observations. "
             f"Seeds 0 to {N_SEEDS - 1}; earlier trials used other seeds. Commit and processor: {'; '.join(made)}. "
-            "How the starts work: [FrontierStarts](../guide/starts.md#starts-at-the-frontier).\n",
+            "`FrontierStarts` is `examples/frontier_starts.py`: [how it works](../guide/starts.md#starts-at-the-frontier).\n",
         ]
     )
 
