@@ -1,7 +1,8 @@
 """
 Tasks with a distant reward: ``python -m benchmarks.frontier``.
 
-PPO and TRPO, DAPO, and DAPO with ``examples/frontier_starts.py``, five seeds each. Steps of scouts count.
+PPO and TRPO from Stable-Baselines3, DAPO, and DAPO with ``FrontierStarts`` (``examples/frontier_starts.py``), five seeds each.
+Steps of scouts count.
 Each run is a process with one torch thread; its row is appended to ``benchmarks/results/frontier.jsonl`` when it ends.
 Continues where it was interrupted, and writes ``docs/results/frontier.md`` from the existing rows (``--page``: only that).
 """
@@ -181,7 +182,7 @@ def page(found: list[dict[str, Any]]) -> str:
             "`python -m benchmarks.frontier`: the defaults of each class; on MountainCar and MiniGrid all normalise "
             "observations. "
             f"Seeds 0 to {N_SEEDS - 1}; earlier trials used other seeds. Commit and processor: {'; '.join(made)}. "
-            "How the starts work: [FrontierStarts](../guide/starts.md#starts-at-the-frontier).\n",
+            "`FrontierStarts` is `examples/frontier_starts.py`: [how it works](../guide/starts.md#starts-at-the-frontier).\n",
         ]
     )
 

@@ -209,7 +209,7 @@ def test_unknown_format(tmp_path: Path) -> None:
 def test_what_load_does_not_know_is_refused(format: str, tmp_path: Path) -> None:
     """``load(path, trust=False)`` must not load pickles."""
     DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL).save(tmp_path / "model", format=format)
-    with pytest.raises(TypeError, match="DAPO.load has no argument trust, .* no such attribute"):
+    with pytest.raises(TypeError, match=r"DAPO.load has no argument trust, .* no such attribute"):
         DAPO.load(tmp_path / "model", trust=False)
     with pytest.raises(TypeError, match="no argument group_sise"):
         DAPO.load(tmp_path / "model", group_sise=4)

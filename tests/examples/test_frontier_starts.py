@@ -1,0 +1,228 @@
+"""Starts in an archive of what was reached."""
+
+import functools
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from toy_envs import TINY, ToyEnv
+
+from examples.frontier_starts import Archive, FrontierStarts
+from sb3_grpo import DAPO, SeedStart, SnapshotStart, TrainingCheckpoint, make_group_env
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.groups.group import Episode, Group
+from sb3_grpo.starts.starts import StartNotSupportedError
+
+SETTINGS: dict[str, Any] = {"group_size": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
+
+
+class Corridor(gym.Env[Any, Any]):
+    """A reward at the end, which random steps hardly ever reach."""
+
+    observation_space = gym.spaces.Discrete(31)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place = max(self.place + (1 if action else -1), 0)
+        return self.place, float(self.place == 30), self.place == 30, False, {}
+
+    def get_state(self) -> int:
+        return self.place
+
+    def set_state(self, state: int) -> None:
+        self.place = state
+
+
+def corridor(**kwargs: Any) -> gym.Env:
+    return gym.wrappers.TimeLimit(Corridor(), 60)
+
+
+class InNumbers(gym.ObservationWrapper):
+    """
+    The corridor, seen as an array.
+
+    :param dtype: Data type of the array that the environment returns
+    """
+
+    def __init__(self, dtype: type[np.number]):
+        super().__init__(corridor())
+        self.dtype = dtype
+        self.observation_space = gym.spaces.Box(0, 30, (2,), np.float32 if dtype == np.float64 else dtype)  # type: ignore[type-var]
+
+    def observation(self, observation: Any) -> Any:
+        return np.array([observation, observation / 3], self.dtype)
+
+
+def n_right(model: DAPO) -> int:
+    return int(sum(model.predict(np.array(place), deterministic=True)[0] == 1 for place in range(30)))
+
+
+def test_a_distant_reward_is_found_and_learned() -> None:
+    learned = {}
+    for sampler in (None, FrontierStarts(corridor)):
+        model = DAPO("MlpPolicy", make_group_env(corridor, 8, seed=0), seed=0, device="cpu", start_sampler=sampler)
+        learned[sampler is not None] = n_right(model.learn(30_000))
+    assert learned[True] >= 28 > learned[False]
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc"])
+def test_groups_begin_where_scouts_have_been(kind: str) -> None:
+    env_id = "MountainCar-v0"
+    if kind == "subproc":
+        env = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    else:
+        env = make_group_env(env_id, 4, seed=0)
+    sampler = FrontierStarts(env_id)
+    DAPO("MlpPolicy", env, start_sampler=sampler, **SETTINGS).learn(4000)
+    places = [np.asarray(cell.state.observation)[0] for cell in sampler.archive.cells.values()]
+    # Actions that are drawn in each step stay within 0.1 of the bottom
+    assert max(places) - min(places) > 0.6
+    assert any(isinstance(sampler(np.random.default_rng(seed)), SnapshotStart) for seed in range(10))
+    for cell in sampler.archive.cells.values():
+        assert cell.n_visits > 0
+        assert cell.parent is None or cell.parent.n_steps < cell.n_steps
+    env.close()
+
+
+@pytest.mark.parametrize("is_normalised", [False, True])
+@pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
+def test_cells_have_the_same_keys_for_copies_and_for_states(dtype: type[np.number], is_normalised: bool) -> None:
+    make_env = functools.partial(InNumbers, dtype)
+    env: VecEnv = make_group_env(make_env, 4, seed=0)
+    if is_normalised:
+        env = VecNormalize(env)
+    sampler = FrontierStarts(make_env)
+    DAPO("MlpPolicy", env, start_sampler=sampler, n_steps=64, **SETTINGS).learn(1000)
+    cells = sampler.archive.cells
+    assert len(cells) > 5
+    assert [sampler.archive.key_of(cell.state) for cell in cells.values()] == [*cells]
+
+
+def test_a_cell_is_live_if_members_end_differently() -> None:
+    sampler, rng = FrontierStarts(corridor), np.random.default_rng(0)
+    env = make_group_env(corridor, 2, seed=0)
+    sampler.after_step(env, env.reset(), np.zeros(2, dtype=bool), rng)
+    (cell,) = sampler.archive.cells.values()
+    for outcomes in ((0, 1), (1, 1)):
+        episodes = [Episode(n, n, 10, outcome) for n, outcome in enumerate(outcomes)]
+        sampler.after_episode(Group(0, cell.state, episodes, [None] * 2, n_ended=2), episodes[-1], {})
+        assert cell.is_live == (outcomes == (0, 1))
+
+
+def test_steps_of_scouts_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = FrontierStarts(corridor)
+    played: list[int] = []
+    step = sampler.scout_env.step
+
+    def counting(actions: np.ndarray) -> Any:
+        played.append(len(actions))
+        return step(actions)
+
+    monkeypatch.setattr(sampler.scout_env, "step", counting)
+    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, n_steps=64, **SETTINGS)
+    model.learn(1000)
+    assert sum(played) > 0 and (model.num_timesteps - sum(played)) % 4 == 0
+    assert 0.1 < sum(played) / (model.num_timesteps - sum(played)) < 0.4
+
+
+def test_cells() -> None:
+    small = np.array([[3, 1], [3, 1], [3, 2]])
+    assert len({*Archive().keys(small)}) == 2
+    rng = np.random.default_rng(0)
+    for n_numbers, at_most in ((1, 12), (2, 144), (6, 729)):
+        archive = Archive()
+        archive.keys(rng.uniform(size=(1000, n_numbers)))
+        n_cells = len({*archive.keys(rng.uniform(size=(3000, n_numbers)))})
+        assert min(12, 0.2 * at_most) <= n_cells <= at_most
+
+
+def test_cells_that_become_one_are_merged() -> None:
+    archive = Archive()
+    parent = None
+    for place in range(12):
+        observation = np.array([place], dtype=np.float32)
+        archive.keys(np.array([[0.0], [11.0]]))
+        state = SnapshotStart(observation=observation, identity=("toy",), layers=b"")
+        parent = archive.reach(archive.key_of(state), place, parent, lambda state=state: [state])  # type: ignore[misc]
+    assert len(archive.cells) == 12
+    [*archive.cells.values()][1].is_live = True
+    archive.keys(np.array([[-100.0], [100.0]]))  # the range grows
+    # The state that took the fewest steps is kept, with the visits of all
+    (kept,) = [cell for cell in archive.cells.values() if cell.n_steps == 0]
+    assert len(archive.cells) <= 2 and kept.is_live
+    assert sum(cell.n_visits for cell in archive.cells.values()) == 12
+
+
+def test_ways_to_live_cells_lead_back_to_the_start() -> None:
+    archive, rng = Archive(), np.random.default_rng(0)
+    state: Any = object()
+    cell = None
+    for place in range(10):
+        cell = archive.reach(bytes([place]), place, cell, lambda: [state])
+    archive.reach(b"aside", 3, None, lambda: [state])
+    assert archive.cell_behind(rng) is None
+    archive.cells[bytes([6])].is_live = True
+    assert {archive.cell_behind(rng).n_steps for _ in range(200)} == {*range(7)}  # type: ignore[union-attr]
+
+
+def test_it_fades_out_where_ordinary_starts_succeed() -> None:
+    sampler, rng = FrontierStarts(corridor), np.random.default_rng(0)
+    env = make_group_env(corridor, 2, seed=0)
+    sampler.after_step(env, env.reset(), np.zeros(2, dtype=bool), rng)
+
+    def share() -> float:
+        return float(np.mean([isinstance(sampler(rng), SnapshotStart) for _ in range(200)]))
+
+    def play(*results: float) -> None:
+        episodes = [Episode(n, n, 10, result) for n, result in enumerate(results)]
+        sampler.after_episode(Group(0, SeedStart(0), episodes, [None] * 4, n_ended=4), episodes[-1], {})
+
+    for _ in range(100):
+        play(0, 0, 0, 0)
+    assert 0.35 < share() < 0.65
+    for _ in range(100):
+        play(1, 1, 1, 1)
+    assert share() < 0.05
+
+
+def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
+    sampler = FrontierStarts(corridor)
+    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, **SETTINGS).learn(500)
+    assert len(sampler.archive.cells) > 5
+    assert len(pickle.dumps(sampler)) < 500
+    model.save(tmp_path / "model")
+    loaded = DAPO.load(tmp_path / "model", env=model.get_env())
+    loaded.learn(500)
+    assert len(loaded.start_sampler.archive.cells) > 5
+
+
+def test_training_continues_from_a_checkpoint(tmp_path: Any) -> None:
+    sampler = FrontierStarts(corridor)
+    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, n_steps=32, **SETTINGS)
+    model.learn(1000, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
+    assert len(sampler.archive.cells) > 5
+    resumed = DAPO.resume(checkpoints_in(tmp_path)[1], make_group_env(corridor, 4, seed=0), device="cpu")
+    assert len(resumed.start_sampler.archive.cells) == 0
+    assert resumed.learn().num_timesteps >= 1000
+    assert len(resumed.start_sampler.archive.cells) > 5
+
+
+def test_mistakes_are_explained() -> None:
+    with pytest.raises(ValueError, match="FrontierStarts needs groups whose members share a start"):
+        DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts("CartPole-v1"), unrelated_starts=True)
+    with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
+        DAPO("MlpPolicy", make_group_env(NoState, 4, seed=0), start_sampler=FrontierStarts(NoState), **SETTINGS).learn(100)
+    with pytest.raises(ValueError, match=r"FrontierStarts needs an array: .*FlattenObservation"):
+        FrontierStarts(lambda **kwargs: gym.wrappers.TimeAwareObservation(corridor(), flatten=False))
+
+
+class NoState(ToyEnv):
+    """Nobody knows how to capture it."""
