@@ -42,6 +42,11 @@ class HardPrompts(StartSampler):
         self.floor = floor
         self.rate = rate
 
+    @property
+    def n_items(self) -> int:
+        """Number of items of the task."""
+        return len(self.success_rates)
+
     def __call__(self, rng: np.random.Generator) -> SeedStart:
         weights = 1.0 - self.success_rates + self.floor
         item = rng.choice(len(weights), p=weights / weights.sum())

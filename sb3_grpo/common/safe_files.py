@@ -45,7 +45,7 @@ _KNOWN = {
     "stable_baselines3.common.utils.ConstantSchedule": ("val",),
     "stable_baselines3.common.utils.FloatSchedule": ("value_schedule",),
     "stable_baselines3.common.utils.LinearSchedule": ("start", "end", "end_fraction"),
-    "sb3_grpo.envs.text.hard_prompts.HardPrompts": ("floor", "rate", "success_rates"),
+    "sb3_grpo.envs.text.hard_prompts.HardPrompts": ("n_items", "floor", "rate", "success_rates"),
     "sb3_grpo.envs.text.tokenizers.CharTokenizer": ("alphabet",),
     "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer"),
 }

@@ -195,7 +195,7 @@ class GroupCollector:
         :param settings: Settings of the groups
         :return: Whether the episodes in progress can be continued
         """
-        return env is self.env and settings == self.settings and self.feeder.is_in_sync(self.tickets)
+        return env is self.env and settings == self.settings and not self.is_disturbed()
 
     def state_dict(self) -> dict[str, Any]:
         """

@@ -46,25 +46,16 @@ class Feeder:
         """Remember the current episodes of the copies."""
         self._reset_infos = [*getattr(self.env.unwrapped, "reset_infos", ())]
 
-    def is_in_sync(self, tickets: np.ndarray) -> bool:
-        """
-        Check whether the copies are still in the same episodes as at the last look.
-        They are not if they have been reset elsewhere since then, e.g. by an evaluation on the training environment.
-
-        :param tickets: The ticket of each copy
-        :return: Whether nothing has changed, as far as can be known
-        """
-        now = getattr(self.env.unwrapped, "reset_infos", ())
-        return all(map(operator.is_, now, self._reset_infos))
-
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
-        Negation of ``is_in_sync``, as far as it can be known without asking the copies: cheap enough for every step.
+        Check, without asking the copies, whether they have been reset elsewhere since the last look, e.g. by an evaluation on
+        the training environment.
 
         :param tickets: The ticket of each copy
-        :return: Whether the environments were reset outside of the rollout
+        :return: Whether they are no longer in the same episodes
         """
-        return not self.is_in_sync(tickets)
+        now = getattr(self.env.unwrapped, "reset_infos", ())
+        return not all(map(operator.is_, now, self._reset_infos))
 
     def clear(self) -> None:
         """Remove all starts that no copy has begun, to leave the copies to other code."""
@@ -148,10 +139,6 @@ class StartFeeder(Feeder):
 
     def note_episodes(self) -> None:
         """Nothing to do: each copy reports the ticket that it plays."""
-
-    def is_in_sync(self, tickets: np.ndarray) -> bool:
-        current = [NO_EPISODE if ticket is None else ticket for ticket in self.env.get_attr("current_ticket")]
-        return current == tickets.tolist()
 
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         infos = self.env.unwrapped.reset_infos

@@ -34,9 +34,7 @@ from sb3_grpo.utils.parameters import Whole
 # What an episode from a start shows: its first observation and its trace
 Episode: TypeAlias = tuple[Any, Trace]
 
-_STARTS = ("seeds", "snapshots", "noise")
-# Enough to encounter different noise even if an episode lasts only a few steps
-_NOISE_SEEDS = (1, 2, 3, 4, 5, 6)
+_STARTS = ("seeds", "snapshots")
 # Errors described by their message alone
 _OWN_ERRORS = (StartNotSupportedError, StartMismatchError, UnequalStartError)
 
@@ -45,7 +43,7 @@ class StartCheck(NamedTuple):
     """
     Result of one comparison.
 
-    :param starts: ``"seeds"``, ``"snapshots"`` or ``"noise"``
+    :param starts: ``"seeds"`` or ``"snapshots"``
     :param what: what was compared
     :param exact: whether everything was equal to the last bit in all trials
     :param note: how it differs
@@ -75,7 +73,7 @@ class StartReport:
 
     def is_exact(self, *starts: str) -> bool:
         """
-        :param starts: ``"seeds"``, ``"snapshots"``, ``"noise"``; all three if none is given
+        :param starts: ``"seeds"``, ``"snapshots"``; both if none is given
         :return: whether everything that groups need from them was tried and is exact
         """
         unknown = [each for each in starts if each not in _STARTS]
@@ -105,7 +103,7 @@ def check_starts(
 ) -> StartReport:
     """
     Find out which starts of an environment are exact by playing from them: in the same copy and in another one, after other
-    episodes and in mid-episode, from pickled starts, with noise shared by all members of a group and with independent noise.
+    episodes and in mid-episode, and from pickled starts, with noise shared by all members of a group.
 
     Differences that do not show within ``n_steps`` random actions are not found.
 
@@ -125,7 +123,6 @@ def check_starts(
         checker.check_seed(index)
     for index in range(n_starts):
         checker.check_snapshot(index)
-    checker.check_noise()
     report = checker.report()
     if verbose:
         print(report)
@@ -143,7 +140,6 @@ class _Checker:
             )
         self.n_steps, self.seed = n_steps, seed
         self.space = copy.deepcopy(self.one.action_space)
-        self.last_start: dict[str, Start] = {}
         self.checks: dict[tuple[str, str], StartCheck] = {}
 
     def check(self, starts: str, what: str, trial: Callable[[], str | None], needed: bool = True) -> bool:
@@ -243,26 +239,7 @@ class _Checker:
 
         self.check(starts, "the same copy, after other episodes", play_again)
         self.check(starts, "two copies in turn, one in mid-episode", play_in_turn)
-        self.last_start[starts] = start
         return True
-
-    def check_noise(self) -> None:
-        """Check independent noise from the last start of each kind."""
-        actions = self.actions(3000, self.n_steps)
-        for starts, start in self.last_start.items():
-            episodes: list[Episode] = []
-
-            def play(start: Start = start, episodes: list[Episode] = episodes) -> str | None:
-                episodes.extend(self.play(self.one, start, actions, noise_seed) for noise_seed in _NOISE_SEEDS)
-                first = episodes[0][0]
-                firsts = (first_difference(first, other, "the first observation") for other, _ in episodes)
-                # In the other copy, because a generator that is not reseeded would go on in the same one
-                again = self.play(self.wander(self.other, 5), start, actions, _NOISE_SEEDS[0])
-                return next(filter(None, firsts), None) or _difference(episodes[0], again)
-
-            what = f"independent, from {starts}"
-            if self.check("noise", what, play) and any(compare_traces(episodes[0][1], other) for _, other in episodes):
-                self.checks["noise", what] = self.checks["noise", what]._replace(note="noise was seen")
 
     def report(self) -> StartReport:
         """

@@ -32,7 +32,7 @@ from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.zoo.going_on import CHECKPOINTS, best_model_of, callback_states, checkpoint_of, entry_of
 from sb3_grpo.zoo.hyperparams import config_path
 from sb3_grpo.zoo.search_space import needs_whole_groups
-from sb3_grpo.zoo.studies import give_up_orphans, make_tables, this_worker
+from sb3_grpo.zoo.studies import make_tables
 
 # Raised by impossible configurations, in the constructor or later: out of memory, PyTorch raises RuntimeError
 _IMPOSSIBLE = (AssertionError, ValueError, MemoryError, RuntimeError)
@@ -376,11 +376,9 @@ class GroupExperimentManager(ExperimentManager):
         :return: its score
         :raises optuna.TrialPruned: if the trial is not worth continuing or cannot run at all
         """
-        # For the search space; the worker, so that other workers can see whether this one is still alive
+        # For the search space
         trial.set_user_attr("policy", str(self._hyperparams.get("policy")))
         trial.set_user_attr("whole_groups", needs_whole_groups(self._hyperparams))
-        trial.set_user_attr("worker", this_worker())
-        give_up_orphans(trial.study)
         self._trial.envs = []
         try:
             return super().objective(trial)
@@ -393,9 +391,6 @@ class GroupExperimentManager(ExperimentManager):
                 env.close()
             self._note_reason(trial, error)
             raise optuna.TrialPruned(str(error)) from error
-        finally:
-            # Before this worker counts whether there are enough trials
-            give_up_orphans(trial.study)
 
     def _note_reason(self, trial: optuna.Trial, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"

