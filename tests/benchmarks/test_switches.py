@@ -118,7 +118,7 @@ def test_all_switches_together_are_dapo():
     assert (paper["kl_coef"], paper["loss_average"], paper["dynamic_sampling"]) == (0.04, "episode", False)
     dapo = arguments(TASKS["text"], ladder("overlong_penalty")[-1])
     assert (dapo["kl_coef"], dapo["loss_average"], dapo["dynamic_sampling"]) == (0.0, "step", True)
-    assert (dapo["clip_range_high"], dapo["overlong_penalty"], dapo["overlong_filter"]) == (0.28, 1.0, False)
+    assert (dapo["clip_range_high"], dapo["overlong_range"], dapo["overlong_filter"]) == (0.28, (3, 4), False)
 
 
 def test_the_lecture_gets_the_combinations_that_were_measured():
