@@ -65,7 +65,7 @@ ARGUMENTS: dict[str, Kind] = {
     "policy_loss": Choice(tuple(POLICY_LOSSES), call="log_ratio, advantages, clip_low, clip_high"),
     "clip_range": Number(low=0, limit=True, schedule=True),
     "clip_range_high": Number(low=0, limit=True, schedule=True, none="the same as clip_range"),
-    "loss_average": Choice(("auto", *LOSS_WEIGHTS), call="episode, n_episodes, *, kept", number=Number(positive=True)),
+    "loss_average": Choice(("auto", *LOSS_WEIGHTS), call="episode, n_episodes, *, kept", number=Number(low=1)),
     "ratio_level": Choice(("step", "episode")),
     # KL divergence from a reference policy
     "kl_coef": Number(low=0),

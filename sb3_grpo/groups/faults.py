@@ -13,6 +13,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 # Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
+# The longest alarm that every system accepts, in seconds
+MAX_ALARM = 1e8
 
 WHAT_IS_LEFT = (
     "The processes of all copies were ended; the model is as after its last update and can be saved. To go on, give it new "
@@ -59,7 +61,7 @@ class Watchdog:
     def __enter__(self) -> None:
         if self._needs_alarm:
             self._before = signal.signal(signal.SIGALRM, self._alarm)
-            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            signal.setitimer(signal.ITIMER_REAL, min(self.seconds, MAX_ALARM))
 
     def __exit__(self, *error: object) -> None:
         if self._needs_alarm:
