@@ -90,12 +90,15 @@ class GroupCollector:
         :raises EnvironmentFault: if copies in subprocesses have not answered in time, or an observation has the wrong shape
         """
         with self.watchdog:
-            self.env.step_async(actions)
-            late = self.watchdog.late_copies()
-            if late:
-                raise self._end_processes(dict.fromkeys(late, self.watchdog.message))
             try:
-                result = self.env.step_wait()
+                if _overrides_step(self.env):
+                    result = self.env.step(actions)
+                else:
+                    self.env.step_async(actions)
+                    late = self.watchdog.late_copies()
+                    if late:
+                        raise self._end_processes(dict.fromkeys(late, self.watchdog.message))
+                    result = self.env.step_wait()
             except (KeyError, ValueError) as error:
                 fault = self.fault_of(error) or self._shape_fault()
                 if fault is None:
@@ -377,6 +380,18 @@ class GroupCollector:
     def clear(self) -> None:
         """Remove all queued starts, so that a reset by other code does not use them."""
         self.feeder.clear()
+
+
+def _overrides_step(env: VecEnv) -> bool:
+    """
+    :param env: The vectorized environment, with or without wrappers
+    :return: Whether a layer has a ``step`` of its own, which then has no time limit in subprocesses
+    """
+    while type(env).step is VecEnv.step:
+        if not isinstance(env, VecEnvWrapper):
+            return False
+        env = env.venv
+    return True
 
 
 def _float_keys(space: spaces.Space) -> list[str | None]:
