@@ -141,7 +141,8 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     :param checkpoint: The checkpoint
     """
     now, then = versions(), checkpoint.manifest["versions"]
-    changed = [f"{name} {then[name]} (now {now.get(name)})" for name in then if now.get(name) != then[name]]
+    compared = then.keys() - {"sb3_grpo commit"}
+    changed = [f"{name} {then[name]} (now {now.get(name)})" for name in sorted(compared) if now.get(name) != then[name]]
     if changed:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
     with (checkpoint.path / STATE).open("rb") as file:
@@ -182,8 +183,10 @@ def _save_wrappers(env: VecEnv) -> tuple[list[tuple[str, dict[str, Any]]], str |
             for name, value in vars(layer).items()
             if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space)
         }
-        if (reason := _why_not_pickled(attributes)) is not None:
-            attributes, problem = {}, f"The attributes of {type(layer).__name__} {reason}."
+        reasons = {name: reason for name, value in attributes.items() if (reason := _why_not_pickled(value)) is not None}
+        for name, reason in reasons.items():
+            del attributes[name]
+            problem = f"The attribute {name!r} of {type(layer).__name__} {reason}."
         layers.append((type(layer).__name__, attributes))
     return [*layers, (type(env.unwrapped).__name__, {})], problem
 
@@ -222,7 +225,7 @@ def _save_copies(copies: VecEnv) -> tuple[Any, str | None]:
     for idx, each in enumerate(state):
         problem = each[0] if isinstance(each[0], str) else _why_not_pickled(each)
         if problem is not None:
-            return None, f"Environment copy {idx}: {problem}."
+            return None, f"Environment copy {idx}: {problem.rstrip(' .')}."
     return state, None
 
 
@@ -236,15 +239,17 @@ def _load_copies(copies: VecEnv, state: Any) -> str | None:
     if hasattr(copies, "load_state_dict"):
         copies.load_state_dict(state)
         return None
+    problem = None
     for idx, (episode, info) in enumerate(state):
         (error,) = copies.env_method("load_episode", episode, info, indices=idx)
         if isinstance(error, StartMismatchError):
             raise error
         if error is not None:
-            return f"Environment copy {idx}: {error}"
-    # This resets into the episodes just loaded
+            problem = f"Environment copy {idx}: {error}"
+            break
+    # This resets into the episodes just loaded. If one was not, the next reset begins new ones
     copies.reset()
-    return None
+    return problem
 
 
 def _why_not_pickled(value: Any) -> str | None:

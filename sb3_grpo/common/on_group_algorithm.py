@@ -38,7 +38,7 @@ from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import GroupCollector
 from sb3_grpo.groups.group import Group, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupSettings
-from sb3_grpo.groups.samplers import StartSampler, VisitedState, make_sampler
+from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
@@ -59,8 +59,6 @@ MAX_DEAD_STEPS = 1_000_000
 TOTAL_TIMESTEPS = 100_000
 # Default for an environment that is given by its id
 DEFAULT_N_ENVS = 16
-# Arguments that SB3 stores under another name or in another form
-_NOT_KEPT = ("stats_window_size", "device")
 
 
 def _make_copies(env_id: str, seed: int | None) -> VecEnv:
@@ -178,7 +176,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :raises ValueError: if an argument is invalid
         """
         check_policy(self.policy_class, self.policy_aliases)
-        kept = {name: getattr(self, name) for name in ARGUMENTS if name not in _NOT_KEPT and hasattr(self, name)}
+        kept = {name: getattr(self, name) for name in ARGUMENTS if hasattr(self, name)}
         for name, value in check_arguments(kept).items():
             setattr(self, name, value)
 
@@ -573,7 +571,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
-        if captures_states(self):
+        if isinstance(self.start_sampler, VisitedStates):
             visited = [isinstance(group.start, VisitedState) for group in groups]
             self.logger.record("group/vine_fraction", float(np.mean(visited)))
 

@@ -373,7 +373,8 @@ class ActorPolicy(ActorCriticPolicy):
         """
         raise AttributeError(
             f"{type(self).__name__} has no critic: GRPO and DAPO estimate advantages from groups of episodes. Algorithms that "
-            'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...).'
+            'need a critic take Stable-Baselines3\'s own policies: PPO("MlpPolicy", ...), for texts '
+            "sb3_grpo.grpo.TokenActorCriticPolicy."
         )
 
 

@@ -97,7 +97,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         known = {*inspect.signature(BaseAlgorithm.load).parameters, *vars(cls._without_parameters())}
         for each in cls.__mro__:
             known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)}
-        for name in sorted(kwargs.keys() - known):
+        for name in sorted(kwargs.keys() - (known - {"args", "kwargs"})):
             # SB3 would set an attribute that nothing reads
             raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
         if "n_steps" in kwargs:

@@ -30,8 +30,6 @@ class DAPO(GRPO):
     :param loss_average: Average the loss over all steps
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones instead. With ``n_steps``,
         their steps do not count: the rollout continues until there are enough others
-    :param max_sampling_rounds: Maximum number of times that groups are drawn for an update; with ``n_steps``, the rollout is
-        at most this many times as long. ``None``: no limit
     :param kwargs: See :class:`GRPO`
     """
 
@@ -44,7 +42,6 @@ class DAPO(GRPO):
         clip_range_high: float | Schedule | None = 0.28,
         loss_average: str | float | WeightFunction = "step",
         dynamic_sampling: bool = True,
-        max_sampling_rounds: int | None = 4,
         **kwargs: Any,
     ):
         super().__init__(
@@ -54,7 +51,6 @@ class DAPO(GRPO):
             clip_range_high=clip_range_high,
             loss_average=loss_average,
             dynamic_sampling=dynamic_sampling,
-            max_sampling_rounds=max_sampling_rounds,
             **kwargs,
         )
 

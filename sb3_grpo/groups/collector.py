@@ -110,8 +110,8 @@ class GroupCollector:
     def fault_of(self, error: BaseException) -> EnvironmentFault | None:
         """
         :param error: The error that was raised while groups were collected
-        :return: An error that says which copy of the environment failed, and how; ``None`` if no copy failed, or if ``error``
-            says so itself
+        :return: An error that says which copy of the environment failed, and how; ``None`` if no copy is known to have
+            failed, or if ``error`` says so itself
         """
         inner = self.env.unwrapped
         if type(error).__module__.startswith("sb3_grpo.envs") or not isinstance(error, Exception):
@@ -335,7 +335,7 @@ class GroupCollector:
     def whole_episodes(self, dones: np.ndarray, infos: list[dict[str, Any]]) -> np.ndarray:
         """
         Select the episodes to report: not those that were cut to desynchronize the copies, and not the branches of earlier
-        episodes, because longer episodes have more branches. Their info of Monitor is dropped.
+        episodes, because longer episodes have more branches. The branches' info of Monitor is dropped.
 
         :param dones: (n_envs,) whether an episode has just ended
         :param infos: Infos of all copies

@@ -44,7 +44,7 @@ class Feeder:
 
     def note_episodes(self) -> None:
         """Remember the current episodes of the copies."""
-        self._reset_infos = [*getattr(self.env.unwrapped, "reset_infos", ())]
+        self._reset_infos = [*self.env.unwrapped.reset_infos]
 
     def is_disturbed(self, tickets: np.ndarray) -> bool:
         """
@@ -54,7 +54,7 @@ class Feeder:
         :param tickets: The ticket of each copy
         :return: Whether they are no longer in the same episodes
         """
-        now = getattr(self.env.unwrapped, "reset_infos", ())
+        now = self.env.unwrapped.reset_infos
         return not all(map(operator.is_, now, self._reset_infos))
 
     def clear(self) -> None:
@@ -210,7 +210,7 @@ class OwnQueuesFeeder(StartFeeder):
     def _queue_start(self, idx: int, ticket: int) -> None:
         queued = self.groups.queued_start(ticket)
         # An environment's own queue_start may not take all arguments
-        self.env.env_method("queue_start", *queued[: len(queued) if self._can_probe else 3], indices=idx)
+        self.env.env_method("queue_start", *queued, indices=idx)
         self._ahead[idx].append(ticket)
 
     def _take_from_queues(self, copies: list[int], tickets: list[int]) -> None:

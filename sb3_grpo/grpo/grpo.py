@@ -102,7 +102,7 @@ class GRPO(OnGroupAlgorithm):
 
     :param gamma: Discount factor
     :param advantage: What is compared within a group. ``"return_to_go"``: the discounted return from each step on, compared
-        with the members still alive at the same step. ``"outcome"``: the return of the whole episode.
+        with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
         see :class:`ValueRegression`, and :func:`regression_values` for whole groups), compared with their mean over all steps
@@ -127,7 +127,8 @@ class GRPO(OnGroupAlgorithm):
         steps (``"step"``, DAPO), or divide the sum over an episode by a number of steps and average over episodes
         (``3000.0``, Dr. GRPO).
         ``"auto"``: ``"step"`` if each step is judged on its own (``advantage="gae"`` and ``ratio_level="step"``),
-        otherwise ``"episode"``. Or a function that weights the steps, called like :func:`step_weights`
+        otherwise ``"episode"``. Or a function of ``episode``, ``n_episodes`` and ``kept`` that returns
+        the weight of each step, see :func:`step_weights`
     :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO). The latter needs
         much smaller clip ranges (3e-4 in the paper).
 

@@ -107,18 +107,12 @@ def load_episode(
     """
     try:
         check_identity(env.env, state.identity)
-        origin = state.attributes["_origin"]
-        if isinstance(state.reached, Replay):
-            play_replay(env.env, state.reached, state.observation)
-        elif isinstance(origin, SeedStart):
-            # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
-            begin(env.env, origin)
-        else:
-            env.reset_if_new()
-        if isinstance(state.reached, SnapshotStart):
-            restore(env.env, state.reached)
-    except (StartMismatchError, UnequalStartError) as error:
+    except StartMismatchError as error:
         return error
+    try:
+        _reach(env, state)
+    except (StartMismatchError, UnequalStartError) as error:
+        return UnequalStartError(str(error))
     vars(env).update(state.attributes)
     if env._recorded:
         env.step = env._step_and_record  # type: ignore[method-assign]
@@ -129,6 +123,19 @@ def load_episode(
     if state.process is not None:
         set_process_state(state.process)
     return None
+
+
+def _reach(env: "StartQueue", state: EpisodeState) -> None:
+    origin = state.attributes["_origin"]
+    if isinstance(state.reached, Replay):
+        play_replay(env.env, state.reached, state.observation)
+        return
+    if isinstance(origin, SeedStart):
+        # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
+        begin(env.env, origin)
+    else:
+        env.reset_if_new()
+    restore(env.env, state.reached)
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:

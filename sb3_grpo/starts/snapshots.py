@@ -360,18 +360,6 @@ def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -
         )
 
 
-def compare_captured(env: gym.Env, expected: SnapshotStart, observed: SnapshotStart, sides: tuple[str, str]) -> str | None:
-    """
-    :param env: the environment in which both states were captured
-    :param expected: a state
-    :param observed: another state
-    :param sides: names of the two sides in the description
-    :return: description of the first difference; None if there is none
-    """
-    difference = first_difference(expected.observation, observed.observation, "the observation", sides)
-    return difference or _compare_layers(env, expected.layers, observed.layers, sides)
-
-
 def _compare_layers(env: gym.Env, expected: bytes, observed: bytes, sides: tuple[str, str]) -> str | None:
     if expected == observed:
         return None

@@ -258,6 +258,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._ordinary_seeds.note(seed)
             return self._begin_queued(self.queue.popleft())
         seed = self._ordinary_seeds.ordinary(seed)
+        self._origin = None
         if self._recorded:
             self._record_ordinary_reset(seed, options)
         return self.env.reset(**reset_arguments(seed, options))

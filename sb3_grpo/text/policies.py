@@ -36,7 +36,6 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
     reads_texts = True
     rollout_buffer_class = TokenRolloutBuffer
     default_advantage = "return_to_go"
-    policy_with_critic = "sb3_grpo.grpo.TokenActorCriticPolicy"
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """

@@ -1,5 +1,6 @@
 """Description of the machine and the software, for measurements of speed and memory."""
 
+import functools
 import os
 import platform
 import subprocess
@@ -47,6 +48,7 @@ def versions(*more: str) -> dict[str, str]:
     return found | ({"sb3_grpo commit": commit} if commit else {}) | {"python": platform.python_version()}
 
 
+@functools.cache
 def source_commit() -> str | None:
     """
     :return: git's description of the sources' commit, None if they are not in a checkout

@@ -6,11 +6,8 @@ from typing import Any
 
 import torch as th
 
-# A function that can be used instead of a built-in name
-PlugIn = Callable[..., Any]
 
-
-def name_of(function: PlugIn) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """
     :param function: A function, or another callable object
     :return: Its name for messages
