@@ -1,6 +1,6 @@
 """Text episodes in progress: the tokens written so far, answers, replies and rewards."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -22,14 +22,12 @@ class Exchange:
     :param messages: The agent's complete answers and the replies to them
     :param turn_start: Position of the first token of the current answer
     :param n_reply_tokens: Number of tokens of the replies so far
-    :param error: Error in the reply to the last answer, which ended the episode
     """
 
     encoded: EncodedItem
-    messages: list[str] = field(default_factory=list)
-    turn_start: int = 0
+    messages: list[str]
+    turn_start: int
     n_reply_tokens: int = 0
-    error: str | None = None
 
 
 class Ending(NamedTuple):
@@ -93,7 +91,6 @@ class TextEpisodes:
         :param actions: (N,) tokens
         :return: The episodes that have ended, by the index of the copy, in order
         """
-        self.check_in_progress()
         # Reset below if no error is raised until then
         self.in_progress = False
         self.tokens[self._rows, self.n_tokens] = actions

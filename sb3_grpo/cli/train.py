@@ -192,8 +192,7 @@ def _run(args: argparse.Namespace) -> int:
         evaluation = _evaluate(model, args, spec)
         save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
         rows = _summary(evaluation, spec.reward_threshold)
-        # Runs started by an earlier version have no such option
-        if not getattr(args, "no_clip", False):
+        if not args.no_clip:
             make_env = functools.partial(make_env_of, args.env, 1, None)
             # Same seed as the evaluation
             rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
