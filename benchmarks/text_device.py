@@ -42,7 +42,7 @@ from tqdm import tqdm
 from benchmarks.common import RESULTS, command, machine
 from sb3_grpo import GRPO
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.envs.text.rules import Turn
+from sb3_grpo.envs.verifiers.runner import Check
 from sb3_grpo.text.buffer import EpisodeTexts
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import TokenSteps
@@ -216,13 +216,12 @@ class Bench:
 
     def _verify(self, texts: np.ndarray) -> float:
         rules = self.env.rules
-        turns = [
-            Turn(rules.begin(rules.encode_item(row % self.n_answers))[0], text, len(text), self.n_new)
-            for row, text in enumerate(texts)
-        ]
+        items = [rules.encode_item(row % self.n_answers).item for row in range(len(texts))]
         begin = time.perf_counter()
-        rules.end_turns(turns)
-        rules.score([turn.exchange for turn in turns])
+        answers = [rules.tokenizer.decode(text[-self.n_new :].tolist()) for text in texts]
+        rules.runner.score(
+            [Check(answer, rules.scorer.payload(item), item.prompt) for answer, item in zip(answers, items, strict=True)]
+        )
         return time.perf_counter() - begin
 
     @th.no_grad()

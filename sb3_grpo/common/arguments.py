@@ -37,7 +37,9 @@ class Device(Kind):
         return value
 
 
-KEYWORDS = Instance(dict, "a dictionary of keyword arguments, such as dict(net_arch=[64, 64])", none="no arguments")
+KEYWORDS = Instance(
+    dict, "a dictionary of keyword arguments, such as policy_kwargs=dict(net_arch=[64, 64])", none="no arguments"
+)
 
 # Allowed values of each argument
 ARGUMENTS: dict[str, Kind] = {

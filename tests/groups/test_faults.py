@@ -130,7 +130,7 @@ def test_the_error_of_a_callback_stays_as_it_is() -> None:
         model.learn(100, callback=Raises())
 
     with pytest.raises(ValueError, match=r"step_timeout must be at least 0\.001, .* got 0"):
-        GRPO("MlpPolicy", "CartPole-v1", step_timeout=0.0, n_envs=2)
+        GRPO("MlpPolicy", "CartPole-v1", step_timeout=0.0)
 
 
 def test_the_time_of_a_later_training_is_watched_too() -> None:

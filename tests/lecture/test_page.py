@@ -151,7 +151,8 @@ def test_slides_fit_a_screen(browser: Any, lecture: Path) -> None:
         show(chapter, part);
         return [document.documentElement.scrollHeight, (part || chapter).id];
     })""")
-    assert [each for each in heights if each[0] > 1080] == []
+    # Fonts differ by a few pixels a line
+    assert [each for each in heights if each[0] > 1.05 * 1080] == []
 
 
 def test_a_part_has_an_address(opened: Any) -> None:

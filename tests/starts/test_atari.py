@@ -14,7 +14,7 @@ from sb3_grpo import DAPO, GRPO, SeedStart, make_atari_group_env, make_group_env
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 
-SMALL: dict[str, Any] = {"n_envs": 2, "device": "cpu", "seed": 0}
+SMALL: dict[str, Any] = {"device": "cpu", "seed": 0}
 
 
 def pong(**env_kwargs: Any) -> VecEnv:
