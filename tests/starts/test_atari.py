@@ -26,11 +26,11 @@ def test_a_game_given_by_its_id_is_preprocessed(env_id: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = DAPO("CnnPolicy", env_id, **SMALL).get_env()
-    assert env is not None and env.num_envs == 2
+    assert env is not None and env.num_envs == 16
     assert env.observation_space.shape == (4, 84, 84)
-    assert env.env_is_wrapped(MaxAndSkipEnv) == [True, True]
-    assert env.get_attr("_frameskip") == [1, 1], "frames are skipped once"
-    assert env.env_is_wrapped(EpisodicLifeEnv) == [False, False], "a member of a group is a whole game"
+    assert env.env_is_wrapped(MaxAndSkipEnv) == [True] * 16
+    assert env.get_attr("_frameskip") == [1] * 16, "frames are skipped once"
+    assert env.env_is_wrapped(EpisodicLifeEnv) == [False] * 16, "a member of a group is a whole game"
 
 
 def test_an_action_lasts_four_frames() -> None:
