@@ -1,11 +1,9 @@
 """The documentation site: ``make docs``."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sphinx.util.inspect import stringify_signature
 
 import sb3_grpo
 from sb3_grpo.lecture.formulas import math
@@ -41,19 +39,6 @@ def visit_math(translator: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
-def show_arguments(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None) -> Any:
-    """
-    Show the arguments of ``__init__`` where a class has a ``__new__``, which Sphinx prefers.
-
-    :param what: Kind of the object
-    :param obj: The object
-    :return: Signature and annotation of the result, None to leave them as they are
-    """
-    if what == "class" and signature == "(*args, **kwargs)":
-        return stringify_signature(inspect.signature(obj), show_annotation=False), returns
-    return None
-
-
 def add_lecture(app: Any, exception: Exception | None) -> None:
     """
     :param app: Sphinx
@@ -67,7 +52,6 @@ def setup(app: Any) -> None:
     """
     :param app: Sphinx
     """
-    app.connect("autodoc-process-signature", show_arguments)
     app.connect("build-finished", add_lecture)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
 
