@@ -12,7 +12,6 @@ from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.frames import FrameStore, StackedImages, take_rows
 from sb3_grpo.groups.group import Episode, Group
-from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.starts.starts import SnapshotStart
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class GroupBatch:
     for episodes to end, they consist of the steps since the last update. T is the length of the longest.
     Steps are ordered by (group, member, time).
 
-    :param observations: (rows, \\*obs_shape) or a dict of these, for the whole rollout; index with ``rows``.
+    :param observations: (rows, \\*obs_shape) or a dict of these, for all steps of all copies; index with ``rows``.
         Images of stacked frames are :class:`StackedImages`. Or in the policy's own format
     :param actions: (rows, \\*action_shape), index with ``rows``
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
@@ -65,6 +64,7 @@ class GroupBatch:
         regardless of the order of their rewards
     :param mask: (B, G, T) True where a step exists
     :param lengths: (B, G) steps per episode
+    :param outcomes: (B, G) undiscounted sums of the environment's own rewards, so far or over the whole episode
     :param truncated: (B, G) True if a time limit truncated the episode
     :param elapsed: (B, G) steps that the time limit had counted before the first step
     :param going_on: (M,) long, indices (0..E-1) of the episodes that continue after their last step
@@ -81,6 +81,7 @@ class GroupBatch:
     rewards: th.Tensor
     mask: th.Tensor
     lengths: th.Tensor
+    outcomes: th.Tensor
     truncated: th.Tensor
     elapsed: th.Tensor
     going_on: th.Tensor
@@ -117,166 +118,155 @@ class GroupBatch:
 
 class GroupRolloutBuffer:
     """
-    The transitions of grouped episodes: one row per step of an environment copy, in chronological order.
+    The steps of all environment copies, laid out as in SB3: one row per step of the vectorized environment, one column per
+    copy. The steps of an episode are consecutive rows of one column.
 
-    Episodes end at different times, and idle copies start the groups of the next update while the last episodes
-    of this one finish. So each row has the ticket of its episode, and is kept until the episode has been used or dropped.
+    With whole groups, episodes end at different times, and free copies begin the groups of the next update. Rows are kept as
+    long as an episode that is not used yet has steps in them.
 
     :param observation_space: Observation space
     :param action_space: Action space
     :param device: PyTorch device that the batches live on
+    :param n_envs: Number of environment copies
     :raises NotImplementedError: if SB3 does not support the observation space (``Tuple``, ``Text``)
     """
 
-    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device, n_envs: int = 1):
         get_obs_shape(observation_space)
         self.device = device
-        self._dict_obs = isinstance(observation_space, spaces.Dict)
+        self.n_envs = n_envs
         self._obs_spaces: dict[str, spaces.Space] = (
             observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         )
-        action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
+        self._dict_obs = isinstance(observation_space, spaces.Dict)
         # Bernoulli log probabilities need floats
         indices = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
+        self._action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
+        # What is stored for each step besides the observation. More can be added by a policy's own buffer
         self._columns: dict[str, tuple[tuple[int, ...], Any]] = {
-            "actions": (action_shape, np.int64 if indices else np.float32),
+            "actions": (self._action_shape, np.int64 if indices else np.float32),
             "rewards": ((), np.float32),
-            "ticket": ((), np.int64),
-            "time": ((), np.int32),
-            "log_prob": ((), np.float32),
+            "log_probs": ((), np.float32),
+            "in_groups": ((), np.bool_),
         }
         self.reset()
 
     def reset(self) -> None:
-        """Clear the buffer."""
-        self.size = 0
-        self._n_evaluated = 0
-        self._forwarded: list[th.Tensor] = []  # for the rows that are not evaluated yet
-        self.forwarded_bytes = 0
+        """Empty the buffer."""
+        self.pos = 0
         self._capacity = 0
-        self._obs: dict[str, np.ndarray | FrameStore] = {
-            key: FrameStore(space) if FrameStore.is_for(space) else np.empty((0, *space.shape), space.dtype)  # type: ignore[misc]
-            for key, space in self._obs_spaces.items()
-        }
-        self._data = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
+        self._n_evaluated = 0
+        self._dist_inputs: list[th.Tensor] = []  # for the rows that are not evaluated yet
+        self.dist_inputs_bytes = 0
+        self._obs: dict[str, np.ndarray | FrameStore] = {}
+        self._data = {name: np.empty((0, self.n_envs, *shape), dtype) for name, (shape, dtype) in self._columns.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """
         :return: All rows, whose log probabilities must have been computed
         """
-        assert self._n_evaluated == self.size
-        return {name: {key: values[: self.size] for key, values in getattr(self, name).items()} for name in ("_obs", "_data")}
+        assert self._n_evaluated == self.pos
+        obs = {key: each if isinstance(each, FrameStore) else each[: self.pos] for key, each in self._obs.items()}
+        return {"_obs": obs, "_data": {name: values[: self.pos] for name, values in self._data.items()}, "pos": self.pos}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
         :param state: The result of ``state_dict``
         """
         self.reset()
-        vars(self).update({name: value for name, value in state.items() if name != "_obs"})
-        self.size = self._n_evaluated = self._capacity = len(self._data["ticket"])
-        for key, values in state["_obs"].items():
-            store = self._obs[key]
-            if isinstance(store, FrameStore) and values.dtype == store.dtype:
-                store.grow(self.size)
-                store.add(0, values, self._data["ticket"])
-            else:
-                self._obs[key] = values
+        vars(self).update(state)
+        self._n_evaluated = self._capacity = self.pos
 
-    def _grow(self, n_rows: int) -> None:
-        """Allocate more rows. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap."""
-        self._capacity = max(2 * self._capacity, n_rows, 1024)
+    def _make_room(self, obs: dict[str, np.ndarray]) -> None:
+        """
+        Allocate more rows. Untouched pages of ``np.empty`` cost no memory, so doubling is cheap.
+
+        :param obs: Observations to be stored
+        """
+        for key, space in self._obs_spaces.items():
+            if key not in self._obs:
+                # VecNormalize turns integers (as in MiniGrid) into floats, but changes the space only for images
+                dtype = np.float32 if obs[key].dtype.kind == "f" and space.dtype.kind != "f" else space.dtype  # type: ignore[union-attr]
+                is_stack = FrameStore.is_for(space) and dtype == space.dtype
+                empty = np.empty((0, self.n_envs, *space.shape), dtype)  # type: ignore[misc]
+                self._obs[key] = FrameStore(space, self.n_envs) if is_stack else empty  # type: ignore[arg-type]
+        self._capacity = max(2 * self._capacity, -(-1024 // self.n_envs))
         for arrays in (self._obs, self._data):
             for key, old in arrays.items():
                 if isinstance(old, FrameStore):
                     old.grow(self._capacity)
                 else:
-                    arrays[key] = self._grown(old, old.dtype)
-
-    def _grown(self, old: np.ndarray | FrameStore, dtype: Any) -> np.ndarray:
-        new = np.empty((self._capacity, *old[:0].shape[1:]), dtype)
-        new[: self.size] = old[: self.size]
-        return new
+                    arrays[key] = np.empty((self._capacity, *old.shape[1:]), old.dtype)
+                    arrays[key][: self.pos] = old[: self.pos]
 
     def add(
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         actions: np.ndarray,
-        forwarded: th.Tensor,
-        rewards: np.ndarray,
-        ticket: np.ndarray,
-        time: np.ndarray,
+        dist_inputs: th.Tensor,
+        in_groups: np.ndarray,
     ) -> None:
         """
-        Add one step of all environment copies.
+        Add what the policy has seen and done in one step, before the environments may overwrite it.
 
         :param obs: (n_envs, \\*obs_shape) or a dict of these
         :param actions: (n_envs, \\*action_shape) as sampled, neither clipped nor rescaled
-        :param forwarded: (n_envs, \\*) logits, latent codes or log probabilities, as needed by ``evaluate_log_probs``. It
+        :param dist_inputs: (n_envs, \\*) logits, latent codes or log probabilities, as needed by ``evaluate_log_probs``. It
             stays on the device and must not be modified afterwards
-        :param rewards: (n_envs,) the environment's own rewards
-        :param ticket: (n_envs,) ticket of each copy's episode, ``NO_EPISODE`` if its steps are not used for training
-        :param time: (n_envs,) number of earlier steps of the episode
+        :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
         """
-        actions = actions.reshape(len(actions), *self._data["actions"].shape[1:])
-        columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time}
-        self._store(obs if isinstance(obs, dict) else {"": obs}, columns, forwarded)
-
-    def _store(self, obs: dict[str, np.ndarray], columns: dict[str, np.ndarray], forwarded: th.Tensor) -> None:
-        """
-        :param obs: Observations of one step of all copies
-        :param columns: The other columns of this step, by name
-        :param forwarded: See ``add``
-        """
-        ticket = columns["ticket"]
-        if ticket.min() == NO_EPISODE:
-            # During one long episode, the steps of idle copies would fill the memory
-            wanted = np.flatnonzero(ticket != NO_EPISODE)
-            obs = {key: values[wanted] for key, values in obs.items()}
-            columns = {name: values[wanted] for name, values in columns.items()}
-            forwarded = forwarded[th.as_tensor(wanted, device=forwarded.device)]
-        end = self.size + len(columns["ticket"])
-        for key, old in self._obs.items():
-            # VecNormalize turns integers (as in MiniGrid) into floats, but changes the space only for images
-            if obs[key].dtype.kind == "f" and old.dtype.kind != "f":
-                self._obs[key] = self._grown(old, np.float32)
-        if end > self._capacity:
-            self._grow(end)
-        step = slice(self.size, end)
+        by_key = obs if isinstance(obs, dict) else {"": obs}
+        if self.pos == self._capacity:
+            self._make_room(by_key)
         for key, values in self._obs.items():
             if isinstance(values, FrameStore):
-                values.add(self.size, obs[key], columns["ticket"])
+                values.add(self.pos, by_key[key], in_groups)
             else:
-                values[step] = obs[key]
-        for name, values in columns.items():
-            self._data[name][step] = values
-        self._forwarded.append(forwarded)
-        self.forwarded_bytes += forwarded.nbytes
-        self.size = end
+                values[self.pos] = by_key[key]
+        self._data["actions"][self.pos] = actions.reshape(self.n_envs, *self._action_shape)
+        self._data["in_groups"][self.pos] = in_groups
+        self._dist_inputs.append(dist_inputs)
+        self.dist_inputs_bytes += dist_inputs.nbytes
 
-    def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
-        return th.as_tensor(array[rows], device=self.device)
+    def add_rewards(self, rewards: np.ndarray) -> None:
+        """
+        Complete the step that was added last.
 
-    def _observations(self, rows: slice) -> Any:
-        tensors = {
-            key: values.images(rows, self.device) if isinstance(values, FrameStore) else self._tensor(values, rows)
-            for key, values in self._obs.items()
-        }
-        return tensors if self._dict_obs else tensors[""]
+        :param rewards: (n_envs,) the environment's own rewards
+        """
+        self._data["rewards"][self.pos] = rewards
+        self.pos += 1
+
+    def note_ends(self, episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
+        """
+        Called when episodes have ended.
+
+        :param episodes: The episodes
+        :param obs: (n_envs, \\*obs_shape) or a dict of these, the observations before the last step
+        """
 
     @property
     def actions(self) -> np.ndarray:
-        """The actions of the rollout as sampled. Like ``rewards`` and ``log_probs``, one row per step of a copy."""
-        return self._data["actions"][: self.size]
+        """(steps, n_envs, \\*action_shape) actions as sampled."""
+        return self._data["actions"][: self.pos]
 
     @property
     def rewards(self) -> np.ndarray:
-        """The environment's own rewards."""
-        return self._data["rewards"][: self.size]
+        """(steps, n_envs) the environment's own rewards."""
+        return self._data["rewards"][: self.pos]
 
     @property
     def log_probs(self) -> np.ndarray:
-        """Log probabilities of the actions under the policy that chose them, known at the end of the rollout."""
-        return self._data["log_prob"][: self.size]
+        """(steps, n_envs) log probabilities under the policy that chose the actions, known at the end of the rollout."""
+        return self._data["log_probs"][: self.pos]
+
+    def _flat(self, values: np.ndarray, begin: int = 0) -> np.ndarray:
+        """
+        :param values: (capacity, n_envs, \\*shape)
+        :param begin: The first row
+        :return: ((pos - begin) * n_envs, \\*shape) the rows that are filled, without a copy
+        """
+        return values[begin : self.pos].reshape(-1, *values.shape[2:])
 
     def evaluate_log_probs(self, policy: "ActorPolicy") -> None:
         """
@@ -286,30 +276,29 @@ class GroupRolloutBuffer:
         :param policy: The policy that chose the actions
         :raises ValueError: if a log probability is not finite, before an update can break the policy
         """
-        begin, rows = self._n_evaluated, slice(self._n_evaluated, self.size)
-        if begin == self.size:
+        begin = self._n_evaluated
+        if begin == self.pos:
             return
+        # An interrupted step has no reward, and is not in the buffer
+        actions = self._tensor(self._flat(self._data["actions"], begin))
         with th.inference_mode():
-            log_prob = policy.sampled_log_probs(th.cat(self._forwarded), self._tensor(self._data["actions"], rows))
-        # Copied to the host, where they are checked and stored with the other columns: four bytes per step
-        self._data["log_prob"][rows] = log_prob.cpu().numpy()
-        for first in range(begin, self.size, _ROWS_AT_A_TIME):
-            part = slice(first, min(first + _ROWS_AT_A_TIME, self.size))
-            self._check_finite(part)
-            policy.observation_norm.observe({key: self._obs[key][part] for key in policy.observation_norm.keys})
-        self._forwarded.clear()
-        self.forwarded_bytes = 0
-        self._n_evaluated = self.size
-
-    def _check_finite(self, rows: slice) -> None:
-        finite = np.isfinite(self._data["log_prob"][rows])
-        if not finite.all():
-            time = self._data["time"][rows.start + int(np.argmin(finite))]
+            log_probs = policy.sampled_log_probs(th.cat(self._dist_inputs[: self.pos - begin]), actions).cpu().numpy()
+        self._flat(self._data["log_probs"], begin)[:] = log_probs
+        if not np.isfinite(log_probs).all():
+            idx = int(np.argmin(np.isfinite(log_probs))) % self.n_envs
             raise ValueError(
-                f"The policy gives its action at step {time} of an episode no finite log probability. Go on from an earlier "
+                f"The policy gives an action in environment copy {idx} no finite log probability. Go on from an earlier "
                 "checkpoint with a smaller learning_rate or a target_kl, or begin again with "
                 "policy_kwargs=dict(normalize_observations=True)."
             )
+        if policy.observation_norm.keys:
+            learned = np.flatnonzero(self._flat(self._data["in_groups"], begin))
+            for part in np.split(learned, range(_ROWS_AT_A_TIME, len(learned), _ROWS_AT_A_TIME)):
+                seen = {key: self._flat(self._obs[key], begin)[part] for key in policy.observation_norm.keys}  # type: ignore[arg-type]
+                policy.observation_norm.observe(seen)
+        self._dist_inputs.clear()
+        self.dist_inputs_bytes = 0
+        self._n_evaluated = self.pos
 
     def batch(self, groups: list[Group]) -> GroupBatch:
         """
@@ -320,47 +309,49 @@ class GroupRolloutBuffer:
         """
         episodes = [episode for group in groups for episode in group.episodes]
         shape = (len(groups), len(groups[0].episodes))
-        tickets = self._data["ticket"][: self.size]
-        wanted = np.array([episode.ticket for episode in episodes])  # ascending, as groups were drawn
-        episode_of_row = np.searchsorted(wanted, tickets).clip(max=len(wanted) - 1)
-        rows = np.flatnonzero(wanted[episode_of_row] == tickets)
-        # Rows are in chronological order: a stable sort preserves it within each episode
-        rows = rows[np.argsort(episode_of_row[rows], kind="stable")]
-
-        n_steps = np.bincount(episode_of_row[rows], minlength=len(episodes))
-        has_steps = n_steps > 0
-        # Earlier updates have already used the first steps of episodes that had not ended
-        n_before = np.zeros(len(episodes), dtype=np.int64)
-        n_before[has_steps] = self._data["time"][rows[(n_steps.cumsum() - n_steps)[has_steps]]]
-        elapsed = np.repeat(
-            [group.start.elapsed if isinstance(group.start, SnapshotStart) else 0 for group in groups], shape[1]
-        )
-        going_on = [i for i in np.flatnonzero(has_steps).tolist() if episodes[i].next_observation is not None]
-
-        episode_index = th.as_tensor(episode_of_row[rows], device=self.device)
-        time = self._tensor(self._data["time"], rows).long() - th.as_tensor(n_before, device=self.device)[episode_index]
-        lengths = th.as_tensor(n_steps, device=self.device)
-        longest = int(n_steps.max())
-        rewards = th.zeros((len(episodes), longest), dtype=th.float64, device=self.device)
-        rewards[episode_index, time] = self._tensor(self._data["rewards"], rows).double()
-        mask = th.arange(longest, device=self.device) < lengths[:, None]
+        n_before = np.array([episode.n_before for episode in episodes])
+        n_steps = np.array([episode.length for episode in episodes]) - n_before
+        first = np.array([episode.first_row * self.n_envs + episode.env for episode in episodes])
+        number = np.repeat(np.arange(len(episodes)), n_steps)
+        time = np.arange(len(number)) - (n_steps.cumsum() - n_steps)[number]
+        rows = first[number] + time * self.n_envs
+        rewards = np.zeros((len(episodes), n_steps.max()))
+        rewards[number, time] = self._flat(self._data["rewards"])[rows]
+        elapsed = [episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes]
+        going_on = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
         return GroupBatch(
-            observations=self._batch_observations(episodes, rows),
-            actions=self._tensor(self._data["actions"], slice(0, self.size)),
-            old_log_prob=self._tensor(self._data["log_prob"], slice(0, self.size)),
-            rows=th.as_tensor(rows, device=self.device),
-            episode=episode_index,
-            time=time,
-            rewards=rewards.view(*shape, longest),
-            mask=mask.view(*shape, longest),
-            lengths=lengths.view(shape),
-            truncated=th.as_tensor([episode.truncated for episode in episodes], device=self.device).view(shape),
-            elapsed=th.as_tensor(elapsed + n_before, device=self.device).view(shape),
+            observations=self._observations(episodes, rows),
+            actions=self._tensor(self._flat(self._data["actions"])),
+            old_log_prob=self._tensor(self._flat(self._data["log_probs"])),
+            rows=self._tensor(rows),
+            episode=self._tensor(number),
+            time=self._tensor(time),
+            rewards=self._tensor(rewards).view(*shape, -1),
+            mask=self._tensor(np.arange(rewards.shape[1]) < n_steps[:, None]).view(*shape, -1),
+            lengths=self._tensor(n_steps).view(shape),
+            outcomes=self._tensor(np.array([episode.outcome for episode in episodes])).view(shape),
+            truncated=self._tensor(np.array([episode.truncated for episode in episodes])).view(shape),
+            elapsed=self._tensor(elapsed + n_before).view(shape),
             going_on=th.as_tensor(going_on, dtype=th.long, device=self.device),
-            next_observations=self._stacked([episodes[i].next_observation for i in going_on]),
+            next_observations=self._next_observations([episodes[i].next_observation for i in going_on]),
         )
 
-    def _stacked(self, observations: list[Any]) -> th.Tensor | TensorDict | None:
+    def _tensor(self, array: np.ndarray) -> th.Tensor:
+        return th.as_tensor(array, device=self.device)
+
+    def _observations(self, episodes: list[Episode], rows: np.ndarray) -> Any:
+        """
+        :param episodes: The episodes of a batch
+        :param rows: (N,) the rows of their steps
+        :return: The observations of the whole buffer, or of the batch if they are in the policy's own format
+        """
+        tensors = {
+            key: each.images(self.pos, self.device) if isinstance(each, FrameStore) else self._tensor(self._flat(each))
+            for key, each in self._obs.items()
+        }
+        return tensors if self._dict_obs else tensors[""]
+
+    def _next_observations(self, observations: list[Any]) -> th.Tensor | TensorDict | None:
         """
         :param observations: M observations, each an array or a dict of arrays
         :return: (M, \\*obs_shape) or a dict of these, ``None`` if M is 0
@@ -368,35 +359,30 @@ class GroupRolloutBuffer:
         if not observations:
             return None
         if self._dict_obs:
-            return {key: self._tensor(np.stack([each[key] for each in observations]), slice(None)) for key in self._obs}
-        return self._tensor(np.stack(observations), slice(None))
+            return {key: self._tensor(np.stack([each[key] for each in observations])) for key in self._obs}
+        return self._tensor(np.stack(observations))
 
-    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> Any:
+    def keep(self, episodes: list[Episode]) -> None:
         """
-        :param episodes: The episodes of a batch
-        :param rows: The rows of their steps
-        :return: The observations of the batch
-        """
-        return self._observations(slice(0, self.size))
+        Drop the rows before the first step of the given episodes. Must be called after ``evaluate_log_probs``, which updates
+        the policy's statistics with all rows.
 
-    def keep(self, tickets: list[int]) -> None:
+        :param episodes: The episodes to keep, which have begun
         """
-        Drop all rows except those of the given episodes. Must be called after ``evaluate_log_probs``, which updates the
-        policy's statistics with all rows.
-
-        :param tickets: The tickets of the episodes to keep
-        """
-        kept = np.flatnonzero(np.isin(self._data["ticket"][: self.size], tickets))
-        for arrays in (self._obs, self._data):
-            for values in arrays.values():
-                if isinstance(values, FrameStore):
-                    values.keep(kept)
-                    continue
-                # In parts, as images of all rows would be in memory twice. No row overwrites one that is still to be read.
-                for begin in range(0, len(kept), _ROWS_AT_A_TIME):
-                    part = kept[begin : begin + _ROWS_AT_A_TIME]
-                    values[begin : begin + len(part)] = values[part]
-        self.size = self._n_evaluated = len(kept)
+        first = min((episode.first_row for episode in episodes), default=self.pos)
+        for episode in episodes:
+            episode.first_row -= first
+        n_kept = self.pos - first
+        for values in (*self._obs.values(), *self._data.values()):
+            if isinstance(values, FrameStore):
+                values.keep(first, self.pos)
+                continue
+            # In parts, as images of all rows would be in memory twice. No row overwrites one that is still to be read.
+            step = max(first, 1)
+            for begin in range(0, n_kept if first else 0, step):
+                part = values[first + begin : first + min(begin + step, n_kept)]
+                values[begin : begin + len(part)] = part
+        self.pos = self._n_evaluated = n_kept
 
 
 def minibatches(

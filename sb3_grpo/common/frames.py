@@ -1,7 +1,7 @@
 """Storage of stacked frames: each frame is stored once, not once for every observation that contains it."""
 
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch as th
@@ -48,20 +48,20 @@ def take_rows(values: th.Tensor | StackedImages, rows: th.Tensor) -> th.Tensor:
 
 class FrameStore:
     """
-    Images of rows in chronological order, indexed like an array. If an observation repeats the previous one of its episode,
-    shifted by a frame, only the newest frame is stored.
+    Images of rows and environment copies. If an observation repeats the previous one of its copy, shifted by a frame, only the
+    newest frame is stored.
 
     :param space: Space of one image, channels first
+    :param n_envs: Number of environment copies
     """
 
-    def __init__(self, space: spaces.Box):
+    def __init__(self, space: spaces.Box, n_envs: int):
         self.shape, self.dtype = space.shape, space.dtype
         n_planes = space.shape[0]
         self._shift = 3 if n_planes % 3 == 0 else 1  # colour or grayscale frames
         self._planes = np.empty((0, int(np.prod(space.shape[1:]))), space.dtype)
         self._n_planes = 0
-        self._index = np.empty((0, n_planes), np.int64)
-        self._last: dict[int, int] = {}  # the last row of each episode
+        self._index = np.zeros((0, n_envs, n_planes), np.int64)
 
     @staticmethod
     def is_for(space: spaces.Space) -> TypeGuard[spaces.Box]:
@@ -73,31 +73,21 @@ class FrameStore:
             return False
         return space.shape[0] >= _MIN_PLANES and space.shape[1] * space.shape[2] >= _MIN_PLANE_SIZE
 
-    def __getitem__(self, rows: int | slice | np.ndarray) -> np.ndarray:
+    def add(self, row: int, images: np.ndarray, wanted: np.ndarray) -> None:
         """
-        :param rows: Row indices
-        :return: Their images
-        """
-        index = self._index[rows]
-        return self._planes[index].reshape(*index.shape[:-1], *self.shape)
-
-    def add(self, begin: int, images: np.ndarray, ticket: np.ndarray) -> None:
-        """
-        :param begin: Index of the first new row
-        :param images: (M, \\*shape) images of one step of all environment copies
-        :param ticket: (M,) the tickets of their episodes
+        :param row: Index of a row; all earlier rows are filled
+        :param images: (n_envs, \\*shape)
+        :param wanted: (n_envs,) the copies whose images will be read. Those of the others are not stored
         """
         planes = np.ascontiguousarray(images).reshape(len(images), self.shape[0], -1)
-        last, self._last = self._last, {}
-        for row, (episode, new) in enumerate(zip(ticket.tolist(), planes, strict=True), start=begin):
-            n_known = 0
-            if episode in last:
-                known = self._index[last[episode], self._shift :]
+        for idx in np.flatnonzero(wanted).tolist():
+            n_known, new = 0, planes[idx]
+            if row > 0 and self._n_planes:
+                known = self._index[row - 1, idx, self._shift :]
                 if np.array_equal(self._planes[known], new[: len(known)]):
                     n_known = len(known)
-                    self._index[row, :n_known] = known
-            self._index[row, n_known:] = self._append(new[n_known:])
-            self._last[episode] = row
+                    self._index[row, idx, :n_known] = known
+            self._index[row, idx, n_known:] = self._append(new[n_known:])
 
     def _append(self, planes: np.ndarray) -> np.ndarray:
         begin, end = self._n_planes, self._n_planes + len(planes)
@@ -113,31 +103,36 @@ class FrameStore:
         """
         :param n_rows: Number of rows to make room for
         """
-        new = np.empty((n_rows, self._index.shape[1]), np.int64)
-        new[: len(self._index)] = self._index
+        new = np.zeros((n_rows, *self._index.shape[1:]), np.int64)
+        n_kept = min(n_rows, len(self._index))
+        new[:n_kept] = self._index[:n_kept]
         self._index = new
 
-    def keep(self, kept: np.ndarray) -> None:
-        """
-        Drop all rows except the given ones, which become the first rows.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_planes": self._planes[: self._n_planes]}
 
-        :param kept: Indices of the rows to keep, ascending
+    def keep(self, first: int, end: int) -> None:
         """
-        index = self._index[kept]
-        used = np.unique(index)
-        self._index[: len(kept)] = np.searchsorted(used, index)
+        Drop all rows except some of the latest, which become the first rows.
+
+        :param first: The first row to keep
+        :param end: Behind the last row
+        """
+        used, index = np.unique(self._index[first:end], return_inverse=True)
+        self._index[: end - first] = index.reshape(-1, *self._index.shape[1:])
+        self._index[end - first :] = 0
         # In parts, as all planes would be in memory twice. No plane overwrites one that is still to be read.
         for begin in range(0, len(used), 1024):
             part = used[begin : begin + 1024]
             self._planes[begin : begin + len(part)] = self._planes[part]
         self._n_planes = len(used)
-        self._last = {}
 
-    def images(self, rows: slice, device: th.device) -> StackedImages:
+    def images(self, n_rows: int, device: th.device) -> StackedImages:
         """
-        :param rows: Row indices
+        :param n_rows: Number of rows that are filled
         :param device: Device to put the images on
-        :return: Their images
+        :return: Their images, one after the other
         """
         planes = th.as_tensor(self._planes[: self._n_planes], device=device)
-        return StackedImages(planes, th.as_tensor(self._index[rows], device=device), self.shape)
+        index = self._index[:n_rows].reshape(-1, self._index.shape[2])
+        return StackedImages(planes, th.as_tensor(index, device=device), self.shape)

@@ -36,7 +36,7 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import GroupCollector
-from sb3_grpo.groups.group import Group, live_groups, outcomes
+from sb3_grpo.groups.group import Group, outcomes
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
@@ -51,8 +51,8 @@ SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 # Default size of an update: its steps over all copies; the share of all steps so far, used instead once it is larger; and the
 # maximum factor by which an update may grow
 STEPS_PER_UPDATE, SHARE_PER_UPDATE, MAX_GROWTH = 2048, 0.02, 4
-# Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout.
-MAX_FORWARDED_BYTES = 2**22
+# Maximum size of what is kept to compute the log probabilities of a rollout. Beyond it, they are computed during the rollout
+MAX_DIST_INPUTS_BYTES = 2**22
 # With max_sampling_rounds=None: give up after this many steps of a rollout without a live group
 MAX_DEAD_STEPS = 1_000_000
 # Default of learn()
@@ -206,7 +206,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self.seed == self._start_seed:
             self._start_rng.bit_generator.state = drawn_so_far  # a loaded model continues where it stopped
         self._start_seed = self.seed
-        self.rollout_buffer = self.policy_class.rollout_buffer_class(self.observation_space, self.action_space, self.device)
+        make_buffer = self.policy_class.rollout_buffer_class
+        self.rollout_buffer = make_buffer(self.observation_space, self.action_space, self.device, self.n_envs)
         self.batch = None
         self._collector = None
         self.policy = self._make_policy()
@@ -357,17 +358,17 @@ class OnGroupAlgorithm(SavedAlgorithm):
         ):
             self._last_obs = None  # makes SB3 reset the environments
             self.begin_groups()
-        self.collector.feeder.fill()
+        self.collector.dispatcher.fill()
+        self.collector.limit_steps(self.step_timeout)  # it may have been changed since the last call
         fresh = self._last_obs is None
-        self.collector.watch(self.step_timeout)
         former_logger = getattr(self, "_logger", None)
-        with self.collector.watchdog:
+        with self.collector.guarded:
             result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if former_logger is not None and former_logger is not self._logger:
             former_logger.close()  # otherwise each call of learn leaves a thread of TensorBoard's writer behind
         if fresh:
             self.collector.check_capture()
-            self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
+            self.collector.begin_episodes([*range(self.n_envs)], self._last_obs, row=0)
         if resumed is not None:
             self._num_timesteps_at_start = resumed.begun_at
             self.start_time -= resumed.nanoseconds
@@ -397,7 +398,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
-        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
+        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng, self.step_timeout)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -425,7 +426,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.policy.set_training_mode(False)
         # Free the groups of the last update, but keep what the copies have already begun for the next one
         self.batch = None
-        self._keep_open_groups()
+        self._drop_used_steps()
         # Only between updates: a rollout and its update must use the same function of the observations
         self.policy.observation_norm.renew()
         self.collector.begin_rollout(self._n_rollout_steps())
@@ -439,34 +440,30 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
-        ready = self.collector.queue.ready()
-        while not ready:
+        is_ready = self.collector.queue.ready()
+        while not is_ready:
             if self.collector.is_disturbed() and not self._begin_again():
                 return False
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
-            obs = self._last_obs
             with th.inference_mode():
-                actions, forwarded = sample_actions(obs)
-
+                actions, dist_inputs = sample_actions(self._last_obs)
+            # Before the environments may overwrite the arrays
+            rollout_buffer.add(self._last_obs, actions, dist_inputs, self.collector.in_groups)  # type: ignore[arg-type]
             new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            is_end = self._add_step(rollout_buffer, obs, actions, forwarded, new_obs, rewards, dones, infos)
-            if is_end or n_rollout_steps is not None:
-                queue = self.collector.queue
-                n_rounds = queue.n_sampling_rounds
-                ready = queue.ready()
-                if queue.n_sampling_rounds > n_rounds:
-                    # Only the outcomes of the dead groups are still needed
-                    self._keep_open_groups()
-            if not ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
-                self._check_live(n_steps * env.num_envs)
-            if rollout_buffer.forwarded_bytes > MAX_FORWARDED_BYTES:
-                self._evaluate_log_probs()
+            has_ended = self._add_step(rollout_buffer, new_obs, rewards, dones, infos)
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
+
+            if has_ended or n_rollout_steps is not None:
+                is_ready = self._is_ready()
+            if not is_ready and n_steps * env.num_envs >= MAX_DEAD_STEPS:
+                self._check_live(n_steps * env.num_envs)
+            if rollout_buffer.dist_inputs_bytes > MAX_DIST_INPUTS_BYTES:
+                self._evaluate_log_probs()
 
             # Give access to local variables
             callback.update_locals(locals())
@@ -480,6 +477,17 @@ class OnGroupAlgorithm(SavedAlgorithm):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def _is_ready(self) -> bool:
+        """
+        :return: Whether the rollout is complete. The steps of groups that are replaced are dropped
+        """
+        queue = self.collector.queue
+        n_rounds = queue.n_sampling_rounds
+        is_ready = queue.ready()
+        if queue.n_sampling_rounds > n_rounds and self.n_steps is None:
+            self._drop_used_steps()
+        return is_ready
 
     def _n_rollout_steps(self) -> int | None:
         """
@@ -509,10 +517,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         with unchecked_distributions():
             self.rollout_buffer.evaluate_log_probs(self.policy)
 
-    def _keep_open_groups(self) -> None:
-        """Keep only the steps of open groups in the buffer, after the policy has updated its statistics with all of them."""
+    def _drop_used_steps(self) -> None:
+        """Drop the steps that no open group needs, after the policy has updated its statistics with all of them."""
         self._evaluate_log_probs()
-        self.rollout_buffer.keep(self.collector.queue.open_tickets())
+        # With n_steps, all have been learned from
+        self.rollout_buffer.keep(self.collector.queue.begun_episodes() if self.n_steps is None else [])
 
     def _begin_again(self) -> bool:
         """
@@ -527,10 +536,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         )
         self._evaluate_log_probs()
         self.begin_groups()
-        self.collector.watch(self.step_timeout)
         self.collector.begin_rollout(self._n_rollout_steps())
         self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self.collector.begin_episodes([*range(self.n_envs)], self._last_obs)
+        self.collector.begin_episodes([*range(self.n_envs)], self._last_obs, row=0)
         if self.use_sde:
             self.policy.reset_noise(self.n_envs)
         return self.num_timesteps < self._total_timesteps
@@ -544,7 +552,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         groups = self.collector.take(self._last_obs)
         kept = groups
         if self.dynamic_sampling and self.n_steps is None:
-            kept = [group for group, is_live in zip(groups, live_groups(outcomes(groups)).tolist(), strict=True) if is_live]
+            live = self.collector.queue.live(groups)
+            kept = [group for group, is_live in zip(groups, live, strict=True) if is_live]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:
@@ -564,9 +573,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
-        self.logger.record("group/dead_fraction", 1.0 - live_groups(raw_outcomes).double().mean().item())
+        self.logger.record("group/dead_fraction", 1.0 - float(np.mean(self.collector.queue.live(groups))))
         if self.n_steps is None:
-            n_stale = sum(episode.n_before for episode in episodes)
+            n_stale = sum(episode.n_stale for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
         if self.unrelated_starts:
@@ -622,16 +631,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _add_step(
         self,
         rollout_buffer: GroupRolloutBuffer,
-        obs: Any,
-        actions: np.ndarray,
-        forwarded: th.Tensor,
         new_obs: Any,
         rewards: np.ndarray,
         dones: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> bool:
         """
-        Store one step of all copies. If an episode has ended, record its outcome and which episode comes next.
+        Store what a step of all copies has led to. If episodes have ended, record their outcomes and which ones come next.
 
         :return: Whether an episode has ended
         """
@@ -640,17 +646,15 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
             rewards = self._vec_normalize_env.get_original_reward()
         collector = self.collector
-        rollout_buffer.add(obs, actions, forwarded, rewards, collector.tickets, collector.time)
+        rollout_buffer.add_rewards(rewards)
         self.num_timesteps += collector.add_step(new_obs, rewards, dones)
-        collector.check_rewards(rewards)
         ended = dones.nonzero()[0].tolist()
-        whole = collector.whole_episodes(dones, infos) if ended else dones
         if any(infos):
             # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
-            self._update_info_buffer(infos, whole)
+            self._update_info_buffer(infos, collector.whole_episodes(dones, infos) if ended else dones)
         if ended:
-            collector.end_episodes(ended, infos)
-            collector.begin_episodes(ended, new_obs)
+            rollout_buffer.note_ends(collector.end_episodes(ended, infos), self._last_obs)  # type: ignore[arg-type]
+            collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical
                 self.policy.reset_noise_of(ended, self.n_envs)

@@ -1,4 +1,4 @@
-"""Failures of environment copies: finds out which copy failed, and cleans up the others."""
+"""Steps of environments that may fail: limits their time, and names the copy that failed."""
 
 import math
 import signal
@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from sb3_grpo.utils.vec_envs import ask_all, innermost, offers, overrides_step
 
 # Default limit for copies in subprocesses, in seconds
 PROCESS_TIMEOUT = 600.0
@@ -17,8 +20,8 @@ PROCESS_TIMEOUT = 600.0
 MAX_ALARM = 1e8
 
 WHAT_IS_LEFT = (
-    "The processes of all copies were ended; the model is as after its last update and can be saved. To go on, give it new "
-    "ones by set_env(...)."
+    "The processes of all copies were ended; the last update is kept, and the model can be saved. To go on, give it new "
+    "environments by set_env(...)."
 )
 
 
@@ -30,33 +33,36 @@ class StepTimeout(Exception):
     """A step of an environment in this process took too long."""
 
 
-class Watchdog:
+class GuardedEnv:
     """
-    Limits the duration of a step. For copies in this process, it is a context manager that interrupts the step by an alarm,
-    which only works in the main thread; for copies in subprocesses, ``late_copies`` waits for their answers.
+    The training environment, whose faults name the copy, the episode's step, and what to do.
 
-    :param env: The vectorized environment, without wrappers
-    :param seconds: Maximum duration of a step in seconds. ``None``: 600 s for copies in subprocesses, no limit in this process
+    The time of a step is limited: for copies in this process by an alarm, which only works in the main thread; for copies in
+    subprocesses, by waiting for their answers.
+
+    :param env: The training environment
+    :param step_timeout: Maximum duration of a step in seconds. ``None``: 600 s for copies in subprocesses, no limit in this
+        process
     :raises ValueError: if an alarm is needed, and this is not the main thread or the system has no alarms
     """
 
-    def __init__(self, env: VecEnv, seconds: float | None):
-        self.processes = env if isinstance(env, SubprocVecEnv) else None
-        if seconds is None:
-            seconds = math.inf if self.processes is None else PROCESS_TIMEOUT
-        self.seconds = seconds
-        self._needs_alarm = self.processes is None and not math.isinf(seconds)
+    def __init__(self, env: VecEnv, step_timeout: float | None):
+        self.env = env
+        self._copies = innermost(env)
+        self._processes = self._copies if isinstance(self._copies, SubprocVecEnv) else None
+        # A layer with a step of its own has no time limit in subprocesses
+        self._splits_steps = not overrides_step(env)
+        # A copy that has failed can no longer be asked
+        self._names = ask_all(env, "env_name", type(self._copies).__name__)
+        default = math.inf if self._processes is None else PROCESS_TIMEOUT
+        self.seconds = default if step_timeout is None else step_timeout
+        self._needs_alarm = self._processes is None and not math.isinf(self.seconds)
         if self._needs_alarm and not (hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()):
             raise ValueError(
-                f"step_timeout={seconds:g} in this process needs the main thread, and a system that has alarms (not "
+                f"step_timeout={self.seconds:g} in this process needs the main thread, and a system that has alarms (not "
                 "Windows). Build the copies in processes, make_group_env(..., vec_env_cls=SubprocVecEnv), or leave "
                 "step_timeout=None."
             )
-
-    @property
-    def message(self) -> str:
-        """Message that a copy took too long."""
-        return f"it has not come back after {self.seconds:g} s (step_timeout)"
 
     def __enter__(self) -> None:
         if self._needs_alarm:
@@ -69,43 +75,104 @@ class Watchdog:
             signal.signal(signal.SIGALRM, self._before)
 
     def _alarm(self, number: int, frame: FrameType | None) -> None:
-        raise StepTimeout(self.message)
+        raise StepTimeout(self._late)
 
-    def late_copies(self) -> list[int]:
-        """
-        Wait until all copies in subprocesses have sent the result of their step, which stays in the pipe.
+    @property
+    def _late(self) -> str:
+        return f"it has not come back after {self.seconds:g} s (step_timeout)"
 
-        :return: Copies that have not answered within the limit
+    def step(self, actions: np.ndarray, times: np.ndarray) -> VecEnvStepReturn:
         """
-        if self.processes is None or math.isinf(self.seconds):
-            return []
+        :param actions: (n_envs, \\*action_shape), which the environments may change
+        :param times: (n_envs,) number of earlier steps of each episode
+        :return: See ``VecEnv.step``
+        :raises EnvironmentFault: if copies in subprocesses have not answered in time, or an observation has the wrong shape
+        """
+        with self:
+            try:
+                if not self._splits_steps:
+                    return self.env.step(actions)
+                self.env.step_async(actions)
+                self._wait(times)
+                return self.env.step_wait()
+            except (KeyError, ValueError) as error:
+                fault = self.fault_of(error, times) or self._shape_fault(times)
+                if fault is None:
+                    raise
+                raise fault from error
+
+    def _wait(self, times: np.ndarray) -> None:
+        """Wait until all copies in subprocesses have sent the result of their step, which stays in the pipe."""
+        if self._processes is None or math.isinf(self.seconds):
+            return
         end = time.monotonic() + self.seconds
-        if all(remote.poll(max(end - time.monotonic(), 0.0)) for remote in self.processes.remotes):
-            return []
-        return [idx for idx, remote in enumerate(self.processes.remotes) if not remote.poll(0.0)]
+        if not all(remote.poll(max(end - time.monotonic(), 0.0)) for remote in self._processes.remotes):
+            late = [idx for idx, remote in enumerate(self._processes.remotes) if not remote.poll(0.0)]
+            if late:
+                raise self._end_processes(dict.fromkeys(late, self._late), times)
 
+    def where(self, idx: int, time: int) -> str:
+        """
+        :param idx: Index of an environment copy
+        :param time: Number of a step of its episode
+        :return: Description of the copy and the step, for messages
+        """
+        return f"Environment copy {idx} ({self._names[idx]}), step {time} of its episode"
 
-def failed_copy(error: BaseException, env: VecEnv) -> int | None:
-    """
-    :param error: The error that was raised
-    :param env: The vectorized environment, without wrappers
-    :return: The copy of a ``DummyVecEnv`` whose ``StartQueue`` passed it on, ``None`` if none did
-    """
-    failed = getattr(error, "failed_env", None)
-    return env.envs.index(failed) if isinstance(env, DummyVecEnv) and failed in env.envs else None
+    def fault_of(self, error: BaseException, times: np.ndarray) -> EnvironmentFault | None:
+        """
+        :param error: The error that was raised while groups were collected
+        :param times: (n_envs,) number of steps of each episode
+        :return: An error that says which copy of the environment failed, and how; ``None`` if no copy is known to have
+            failed, or if ``error`` says so itself
+        """
+        if type(error).__module__.startswith("sb3_grpo.envs") or not isinstance(error, Exception):
+            return None
+        if self._processes is not None:
+            ended = {} if self._processes.closed else _ended_processes(self._processes)
+            return self._end_processes(ended, times) if ended else None
+        # Left on the error by the StartQueue that passed it on
+        failed = getattr(error, "failed_env", None)
+        if not isinstance(self._copies, DummyVecEnv) or failed not in self._copies.envs:
+            return None
+        idx = self._copies.envs.index(failed)
+        return EnvironmentFault(f"{self.where(idx, times[idx])}: {type(error).__name__}: {error}")
 
+    def _end_processes(self, failed: dict[int, str], times: np.ndarray) -> EnvironmentFault:
+        """
+        Kill the processes of all copies, some of which no longer answer. Afterwards, ``env.close()`` does nothing.
 
-def misshapen_copy(env: VecEnv) -> int | None:
-    """
-    :param env: The vectorized environment
-    :return: The first copy whose last observation does not have the shape of the observation space, ``None`` if there is none
-        or if the copies cannot be asked: in the middle of a step, or without a ``StartQueue``
-    """
-    if (isinstance(env, SubprocVecEnv) and env.waiting) or not env.has_attr("last_observation"):
+        :param failed: What happened to each copy that has failed
+        :param times: (n_envs,) number of steps of each episode
+        :return: An error that says so
+        """
+        assert self._processes is not None
+        for process in self._processes.processes:
+            process.kill()
+        for process, remote in zip(self._processes.processes, self._processes.remotes, strict=True):
+            process.join()
+            remote.close()
+        self._processes.waiting, self._processes.closed = False, True
+        idx, *others = failed
+        also = f" The same of copies {', '.join(map(str, others))}." if others else ""
+        return EnvironmentFault(f"{self.where(idx, times[idx])}: {failed[idx]}.{also} {WHAT_IS_LEFT}")
+
+    def _shape_fault(self, times: np.ndarray) -> EnvironmentFault | None:
+        """
+        :param times: (n_envs,) number of steps of each episode
+        :return: An error that names the first copy whose last observation has the wrong shape, ``None`` if there is none, or
+            if the copies cannot be asked: in the middle of a step, or without a ``StartQueue``
+        """
+        if (self._processes is not None and self._processes.waiting) or not offers(self._copies, "last_observation"):
+            return None
+        space = self._copies.observation_space
+        for idx, observation in enumerate(self._copies.get_attr("last_observation")):
+            if _shapes(observation) != _shapes(space):
+                return EnvironmentFault(
+                    f"{self.where(idx, times[idx])}: the observation is not of the shape that the observation space says "
+                    f"({space}). Correct the environment."
+                )
         return None
-    right = _shapes(env.observation_space)
-    wrong = [idx for idx, last in enumerate(env.get_attr("last_observation")) if _shapes(last) != right]
-    return wrong[0] if wrong else None
 
 
 def _shapes(part: Any) -> Any:
@@ -115,7 +182,7 @@ def _shapes(part: Any) -> Any:
     return part.shape if isinstance(part, spaces.Space) else np.shape(part)
 
 
-def ended_processes(env: SubprocVecEnv) -> dict[int, str]:
+def _ended_processes(env: SubprocVecEnv) -> dict[int, str]:
     """
     :param env: The vectorized environment, without wrappers
     :return: For each copy whose process has ended, how it ended
@@ -133,27 +200,4 @@ def _how_ended(code: int | None) -> str:
         name = names.get(-code, f"signal {-code}")  # most real-time signals have no name
         why = " (by the system, where memory ran out, or by a person)" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{why}"
-    return f"its process ended with exit status {code}; what was raised in there stands above"
-
-
-def close_processes(env: SubprocVecEnv) -> None:
-    """
-    Kill all processes, some of which no longer answer. Afterwards, ``env.close()`` does nothing.
-
-    :param env: The vectorized environment
-    """
-    for process in env.processes:
-        process.kill()
-    for process, remote in zip(env.processes, env.remotes, strict=True):
-        process.join()
-        remote.close()
-    env.waiting, env.closed = False, True
-
-
-def not_finite(values: Any) -> int | None:
-    """
-    :param values: (n_envs, \\*shape)
-    :return: The first copy with a non-finite value, ``None`` if there is none
-    """
-    finite = np.isfinite(values)
-    return None if finite.all() else int(np.argwhere(~finite)[0, 0])
+    return f"its process ended with exit status {code}; see the traceback above"

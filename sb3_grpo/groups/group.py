@@ -1,6 +1,6 @@
 """Groups of episodes that share one start, and the test whether there is something to learn from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch as th
@@ -9,39 +9,70 @@ from sb3_grpo.starts.probes import Probe, Trace
 from sb3_grpo.starts.starts import Start
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Episode:
     """
-    A member of a group: its position, and its statistics once it has ended. If updates do not wait for the end of episodes,
-    these are the statistics so far, and ``next_observation`` is the policy's next observation, ``None`` if the episode
-    terminated.
+    A member of a group: where its steps are in the rollout buffer, and how it went, so far or as a whole.
+
+    :param id: Its number among all episodes, ``info["group_start"]`` of the environment that plays it
+    :param group: Its group
+    :param member: Its number in the group, from 0
+    :param env: Index of the environment copy that plays it
+    :param first_row: The row of the rollout buffer with its first step that is in there, -1 before it begins
+    :param length: Number of steps
+    :param n_before: Number of steps that earlier updates have learned from, which are no longer in the buffer
+    :param n_stale: Number of steps in the buffer that an earlier policy has chosen
+    :param outcome: Undiscounted sum of the environment's own rewards
+    :param truncated: Whether it was truncated by a time limit
+    :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
+    :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
+    :param text: The last observation that the policy has seen, for policies that read texts
     """
 
-    ticket: int
+    id: int
+    group: "Group" = field(repr=False)
     member: int
+    env: int = -1
+    first_row: int = -1
     length: int = 0
-    outcome: float = 0.0  # undiscounted return of the environment's own rewards
+    n_before: int = 0
+    n_stale: int = 0
+    outcome: float = 0.0
     truncated: bool = False
-    n_before: int = 0  # number of steps taken before the current rollout, by an earlier policy
-    next_observation: Any = None
-    is_cut: bool = False  # cut once to desynchronize the copies: its statistics are not those of a whole episode
+    is_cut: bool = False
+    next_observation: Any = field(default=None, repr=False)
+    text: Any = field(default=None, repr=False)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
-    """The episodes that share one start."""
+    """
+    The episodes that share one start.
+
+    :param number: Its number, in the order in which groups are drawn
+    :param start: The start, ``None`` for unrelated starts
+    :param noise_seed: Seed of the environment's noise after the start; ``None``: the start determines it
+    :param probe: What is played from the start to check that it is the same in all copies, ``None`` for most groups
+    :param episodes: Its members
+    :param n_ended: Number of members that have ended
+    :param is_dead: Whether it has turned out that there is nothing to learn from it, and another one was drawn in its place
+    :param first_observation: The first observation of the member that began first
+    :param trace: What this member has met in the probe
+    """
 
     number: int
     start: Start | None
-    episodes: list[Episode]
-    noise_seed: int | None  # of the environment after the start; None: the start determines it
+    noise_seed: int | None = None
     probe: Probe | None = None
-    first_observation: Any = None
-    trace: Trace | None = None
+    episodes: list[Episode] = field(default_factory=list)
     n_ended: int = 0
+    is_dead: bool = False
+    first_observation: Any = field(default=None, repr=False)
+    trace: Trace | None = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:
+        """Whether all members have ended."""
         return self.n_ended == len(self.episodes)
 
     @property

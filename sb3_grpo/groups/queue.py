@@ -1,20 +1,17 @@
-"""The work queue of grouped rollouts: decides which episode of which group the next free environment copy plays."""
+"""The queue of groups: draws them, hands out their episodes, and says when an update has enough of them."""
 
 from collections import deque
+from collections.abc import Callable
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 
 from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
 from sb3_grpo.groups.samplers import StartSampler
-from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.probes import Probe, Trace, compare_traces
-from sb3_grpo.starts.start_queue import QueuedStart
+from sb3_grpo.starts.probes import Probe
 from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
-
-# Ticket of a copy whose episode does not belong to any group
-NO_EPISODE = -1
 
 # The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
@@ -24,7 +21,7 @@ PROBE_STEPS = 8
 PROBE_OVERHEAD = 50
 
 # Shared by all queues, so that the episodes of two models that use the same environment can be told apart
-_tickets = count()
+_episode_ids = count()
 
 
 class GroupSettings(NamedTuple):
@@ -38,6 +35,7 @@ class GroupSettings(NamedTuple):
     :param sampler: Sampler of the groups' starts, ``None`` for groups of unrelated starts
     :param n_steps: Number of steps of each copy per update, whether or not their episodes have ended.
         ``None``: an update takes whole groups
+    :param is_live: Selects the groups to learn from by their outcomes, see :func:`live_groups`
     """
 
     group_size: int
@@ -45,11 +43,20 @@ class GroupSettings(NamedTuple):
     max_sampling_rounds: int | None
     sampler: StartSampler | None
     n_steps: int | None = None
+    is_live: Callable[[th.Tensor], th.Tensor] = live_groups
 
 
 class GroupQueue:
     """
-    Draws groups, hands out their members one by one in order, and keeps track of the open groups.
+    The open groups in the order in which they were drawn. Their episodes are handed out one by one.
+
+    Without ``n_steps``, an update waits for ``n_groups`` complete groups, and dead ones are replaced in up to
+    ``max_sampling_rounds`` rounds. Meanwhile, copies that have nothing to do begin the groups of the next update.
+
+    With ``n_steps``, an update takes all steps since the previous one, whichever group they belong to. Unfinished episodes
+    continue under the next policy, so no copy waits or runs ahead, and no step is older than the previous update. With more
+    than one sampling round, the steps of dead groups do not count: the rollout continues until it has enough other steps, or
+    is ``max_sampling_rounds`` times as long.
 
     :param settings: Settings of the groups
     :param n_envs: Number of environment copies
@@ -59,17 +66,16 @@ class GroupQueue:
     def __init__(self, settings: GroupSettings, n_envs: int, rng: np.random.Generator):
         self.settings = settings
         self.rng = rng
-        self._n_spare = -(-n_envs // settings.group_size)
-        self.groups: deque[Group] = deque()  # open groups in the order in which they were drawn
-        self._members: dict[int, tuple[Group, Episode]] = {}
-        self._waiting: deque[int] = deque()  # tickets not yet given to an environment copy
-        self.n_wanted = settings.n_groups  # number of open groups, from the left, that make up the current update
+        self.n_envs = n_envs
+        self.groups: deque[Group] = deque()
         self.n_sampling_rounds = 1
-        self._n_judged = self._n_live = 0  # of the wanted groups, those of the finished rounds
-        self._n_drawn = 0
-        self._n_probed = 0
-        self._n_steps = 0  # of all finished episodes
-        self._probed_steps = 0
+        self._waiting: deque[Episode] = deque()  # not yet given to an environment copy
+        self._n_drawn = self._n_probed = self._n_probe_steps = 0
+        self._n_ended_steps = 0  # of all finished episodes
+        # The update in progress, in groups: how many, from the left; those of the finished rounds; how many of these are live
+        self._n_wanted, self._n_judged, self._n_live = settings.n_groups, 0, 0
+        # In steps: how many in all copies; how many have been taken; how many of these are in dead groups
+        self._n_wanted_steps = self._n_new_steps = self._n_dead_steps = 0
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -82,33 +88,49 @@ class GroupQueue:
         :param state: Result of ``state_dict``, possibly from another process
         """
         vars(self).update(state)
-        newest = max((episode.ticket for group in self.groups for episode in group.episodes), default=NO_EPISODE)
-        while next(_tickets) < newest:
-            """New tickets must differ from those of episodes that began in another process."""
+        newest = max((episode.id for group in self.groups for episode in group.episodes), default=-1)
+        while next(_episode_ids) < newest:
+            """New ids must differ from those of episodes that began in another process."""
 
-    def has_room(self) -> bool:
+    def next_episode(self) -> Episode | None:
         """
-        Whether another group may be drawn. While an update waits for its last episodes, free environment copies may run
-        ahead: by the groups of the next update, plus enough groups to keep every copy busy.
+        Take the next episode off the queue. A new group is drawn when all episodes have been handed out.
+
+        :return: The episode; ``None`` if there is no work left
         """
-        return len(self.groups) < self.n_wanted + self.settings.n_groups + self._n_spare
+        if not self._waiting:
+            if not self._has_room():
+                return None
+            self._draw_group()
+        return self._waiting.popleft()
+
+    def give_back(self, episodes: list[Episode]) -> None:
+        """
+        Put back episodes that were handed out but never begun.
+
+        :param episodes: The episodes, in the order in which they were handed out
+        """
+        self._waiting.extendleft(reversed(episodes))
+
+    def _has_room(self) -> bool:
+        # With n_steps, each open group has an episode in progress, or one that a copy takes next. Without, free copies may run
+        # ahead: by the groups of the next update, plus enough groups to keep every copy busy
+        n_spare = -(-self.n_envs // self.settings.group_size)
+        return self.settings.n_steps is not None or len(self.groups) < self._n_wanted + self.settings.n_groups + n_spare
 
     def _draw_group(self) -> None:
-        rng = self.rng
         start: Start | None = None
         if self.settings.sampler is not None:
-            start = self.settings.sampler(rng)
+            start = self.settings.sampler(self.rng)
             if not isinstance(start, (SeedStart, SnapshotStart)):
                 raise TypeError(f"A start sampler must return a SeedStart or a SnapshotStart, got {start!r:.80}.")
         # A snapshot includes the state of the random generators: its noise would be the same in every group
-        noise_seed = int(rng.integers(2**31)) if isinstance(start, SnapshotStart) else None
-        episodes = [Episode(next(_tickets), member) for member in range(self.settings.group_size)]
-        group = Group(self._n_drawn, start, episodes, noise_seed, self._next_probe(start))
+        noise_seed = int(self.rng.integers(2**31)) if isinstance(start, SnapshotStart) else None
+        group = Group(self._n_drawn, start, noise_seed, self._next_probe(start))
+        group.episodes = [Episode(next(_episode_ids), group, member) for member in range(self.settings.group_size)]
         self._n_drawn += 1
         self.groups.append(group)
-        for episode in episodes:
-            self._members[episode.ticket] = (group, episode)
-            self._waiting.append(episode.ticket)
+        self._waiting.extend(group.episodes)
 
     def _next_probe(self, start: Start | None) -> Probe | None:
         """
@@ -120,77 +142,12 @@ class GroupQueue:
         replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
         # The start is restored twice, and two short episodes are played
         cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)
-        if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
+        if self._n_probed >= N_PROBED_FIRST and self._n_probe_steps + cost > PROBED_SHARE * self._n_ended_steps:
             return None
         self._n_probed += 1
-        self._probed_steps += cost
+        self._n_probe_steps += cost
         # Does not use the generator of the starts, which are the same as without probes
         return Probe(self._n_probed, PROBE_STEPS)
-
-    def next_ticket(self) -> int | None:
-        """
-        Take the next member off the queue. A new group is drawn when all members have been handed out.
-
-        :return: The member's ticket; ``None`` if there is no work left
-        """
-        if not self._waiting:
-            if not self.has_room():
-                return None
-            self._draw_group()
-        return self._waiting.popleft()
-
-    def give_back(self, tickets: list[int]) -> None:
-        """
-        Put back members that were handed out but never started.
-
-        :param tickets: Their tickets, in the order in which they were handed out
-        """
-        self._waiting.extendleft(reversed(tickets))
-
-    def queued_start(self, ticket: int) -> QueuedStart:
-        """
-        :param ticket: The member's ticket
-        :return: The start of the member's episode, to be queued at an environment copy
-        """
-        group, episode = self._members[ticket]
-        assert group.start is not None  # unrelated starts are never queued
-        probe = group.probe and group.probe._replace(other_seed=ticket)
-        return QueuedStart(ticket, group.start, group.noise_seed, group.number, episode.member, probe)
-
-    def compare_first_observation(self, ticket: int, observation: Any) -> str | None:
-        """
-        Compare a member's first observation with that of the group's first member.
-
-        :param ticket: The member's ticket
-        :param observation: The environment's own first observation
-        :return: Description of the difference; ``None`` if they are equal
-        """
-        group, _ = self._members[ticket]
-        if group.first_observation is None:
-            group.first_observation = observation
-            return None
-        difference = first_difference(group.first_observation, observation, "the first observation")
-        return difference and f"two members of a group did not begin alike from {group.start}: {difference}"
-
-    def is_probed(self, ticket: int) -> bool:
-        """
-        :param ticket: The member's ticket
-        :return: Whether the member has played a probe
-        """
-        return self._members[ticket][0].probe is not None
-
-    def compare_trace(self, ticket: int, trace: Trace) -> str | None:
-        """
-        Compare a member's trace of the group's probe with the first member's.
-
-        :param ticket: The member's ticket
-        :param trace: The member's trace
-        :return: Description of the difference; ``None`` if they are equal
-        """
-        group, _ = self._members[ticket]
-        if group.trace is None:
-            group.trace = trace
-        return compare_traces(group.trace, trace)
 
     def begin_rollout(self, n_steps: int | None) -> None:
         """
@@ -198,97 +155,115 @@ class GroupQueue:
 
         :param n_steps: Number of steps of each copy, ``None`` for whole groups
         """
+        if n_steps is None:
+            return
+        # Also after a rollout that a callback stopped, whose steps are not learned from
+        self.groups = deque(group for group in self.groups if not group.complete)
+        self._n_wanted_steps = n_steps * self.n_envs
+        self._n_new_steps = self._n_dead_steps = self._n_live = 0
+        self.n_sampling_rounds = 1
 
-    def add_steps(self, n_steps: int) -> None:
-        """
-        Count a step of the vectorized environment.
+    def add_step(self) -> None:
+        """Count a step of all copies."""
+        self._n_new_steps += self.n_envs
+        if self.settings.n_steps is not None:
+            self.n_sampling_rounds = -(-self._n_new_steps // self._n_wanted_steps)
 
-        :param n_steps: Number of environment steps, one per copy
-        """
-
-    def end_episode(self, ticket: int, length: int, outcome: float, truncated: bool, info: dict[str, Any]) -> None:
+    def end_episode(self, episode: Episode, info: dict[str, Any]) -> None:
         """
         Record the end of an episode.
 
-        :param ticket: The member's ticket
-        :param length: Number of steps
-        :param outcome: Sum of the environment's own rewards
-        :param truncated: Whether it was truncated by a time limit
+        :param episode: The episode, with its length and outcome
         :param info: Info of the last step
         """
-        group, episode = self._members[ticket]
-        episode.length, episode.outcome, episode.truncated = length, outcome, truncated
+        group = episode.group
         group.n_ended += 1
-        self._n_steps += length
+        episode.is_cut = "group_cut" in info
+        episode.truncated = not episode.is_cut and bool(info.get("TimeLimit.truncated", False))
+        self._n_ended_steps += episode.length
         if self.settings.sampler is not None and not episode.is_cut:
             self.settings.sampler.after_episode(group, episode, info)
+        if self.settings.n_steps is None:
+            return
+        # A truncated episode could have gone on. Not every VecEnv gives the terminal observation: see SB3's PPO
+        could_go_on = episode.truncated or episode.is_cut
+        episode.next_observation = info.get("terminal_observation") if could_go_on else None
+        if group.can_be_judged:
+            if self.live([group])[0]:
+                self._n_live += 1
+            else:
+                self._n_dead_steps += sum(member.length - member.n_before for member in group.episodes)
 
-    def member(self, ticket: int) -> tuple[Group, Episode]:
+    def live(self, groups: list[Group]) -> list[bool]:
         """
-        :param ticket: A member's ticket
-        :return: Its group and its episode
+        :param groups: Complete groups
+        :return: Whether there is something to learn from each of them
         """
-        return self._members[ticket]
+        return self.settings.is_live(outcomes(groups)).tolist() if groups else []
+
+    def ready(self) -> bool:
+        """
+        :return: Whether the update can begin
+        """
+        return self._has_enough_groups() if self.settings.n_steps is None else self._has_enough_steps()
+
+    def _has_enough_groups(self) -> bool:
+        while True:
+            # Without a limit there may be many groups: those of earlier rounds are not checked again
+            latest = list(islice(self.groups, self._n_judged, self._n_wanted))
+            if self._n_judged + len(latest) < self._n_wanted or not all(group.complete for group in latest):
+                return False
+            live = self.live(latest)
+            n_missing = self.settings.n_groups - self._n_live - sum(live)
+            if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
+                return True
+            for group, is_live in zip(latest, live, strict=True):
+                group.is_dead = not is_live
+            self._n_judged, self._n_live = self._n_wanted, self._n_live + sum(live)
+            self._n_wanted += n_missing
+            self.n_sampling_rounds += 1
+
+    def _has_enough_steps(self) -> bool:
+        n_left = self._n_wanted_steps - self._n_new_steps
+        max_rounds = self.settings.max_sampling_rounds
+        if max_rounds == 1 or n_left > 0:
+            return n_left <= 0
+        if self._n_dead_steps + n_left <= 0:
+            return True
+        return max_rounds is not None and self._n_new_steps >= max_rounds * self._n_wanted_steps
+
+    def has_live_group(self) -> bool:
+        """
+        :return: Whether any group of this update has turned out to be live
+        """
+        complete = [group for group in islice(self.groups, self._n_judged, None) if group.can_be_judged]
+        return self._n_live > 0 or any(self.live(complete))
 
     def wanted_groups(self) -> list[Group]:
         """
         :return: The groups of this update that have been drawn so far
         """
-        return list(islice(self.groups, self.n_wanted))
+        if self.settings.n_steps is None:
+            return list(islice(self.groups, self._n_wanted))
+        return [group for group in self.groups if any(episode.length > episode.n_before for episode in group.episodes)]
 
     def take(self) -> list[Group]:
         """
-        Close the groups of this update and go on to the next one, which begins with the groups that were drawn ahead.
+        Close the groups of this update, and go on to the next one, which begins with the groups that were drawn ahead. With
+        ``n_steps``, groups with unfinished episodes stay open.
 
         :return: The groups of this update, including dead ones
         """
         wanted = self.wanted_groups()
-        for group in wanted:
-            self.groups.popleft()
-            self._forget_members(group)
-        self.n_wanted = self.settings.n_groups
-        self.n_sampling_rounds = 1
-        self._n_judged = self._n_live = 0
+        closed = {id(group) for group in wanted if group.complete}
+        self.groups = deque(group for group in self.groups if id(group) not in closed)
+        if self.settings.n_steps is None:
+            self._n_wanted, self.n_sampling_rounds = self.settings.n_groups, 1
+            self._n_judged = self._n_live = 0
         return wanted
 
-    def ready(self) -> bool:
+    def begun_episodes(self) -> list[Episode]:
         """
-        Check whether the groups of the update are complete. With more than one sampling round, dead groups are replaced in
-        each round, until ``n_groups`` are live or the last round is over.
-
-        :return: Whether the update can begin
+        :return: The episodes of open groups that have begun and may be learned from
         """
-        while True:
-            # Without a limit there may be many groups: those of earlier rounds are not checked again
-            latest = list(islice(self.groups, self._n_judged, self.n_wanted))
-            if self._n_judged + len(latest) < self.n_wanted or not all(group.complete for group in latest):
-                return False
-            live = live_groups(outcomes(latest)).tolist()
-            n_missing = self.settings.n_groups - self._n_live - sum(live)
-            if n_missing == 0 or self.n_sampling_rounds == self.settings.max_sampling_rounds:
-                return True
-            for group, is_live in zip(latest, live, strict=True):
-                if not is_live:
-                    self._forget_members(group)
-            self._n_judged, self._n_live = self.n_wanted, self._n_live + sum(live)
-            self.n_wanted += n_missing
-            self.n_sampling_rounds += 1
-
-    def has_live_group(self) -> bool:
-        """
-        :return: Whether any of the complete groups is live
-        """
-        if self._n_live > 0:
-            return True
-        complete = [group for group in islice(self.groups, self._n_judged, None) if group.can_be_judged]
-        return bool(complete) and bool(live_groups(outcomes(complete)).any())
-
-    def _forget_members(self, group: Group) -> None:
-        for episode in group.episodes:
-            self._members.pop(episode.ticket, None)
-
-    def open_tickets(self) -> list[int]:
-        """
-        :return: Tickets of the members of all open groups whose steps may be learned from
-        """
-        return list(self._members)
+        return [each for group in self.groups if not group.is_dead for each in group.episodes if each.first_row >= 0]

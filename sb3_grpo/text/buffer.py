@@ -1,7 +1,6 @@
 """Buffer for grouped rollouts of text, which stores each text once instead of once per token."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -9,7 +8,6 @@ from gymnasium import spaces
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, PackedObservations
 from sb3_grpo.groups.group import Episode
-from sb3_grpo.groups.queue import NO_EPISODE
 from sb3_grpo.text.tokens import TokenSteps, distinct_rows, token_lengths
 from sb3_grpo.utils.devices import to_device
 
@@ -57,73 +55,51 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
     :param observation_space: Observation space
     :param action_space: Action space
     :param device: PyTorch device of the batches
+    :param n_envs: Number of environment copies
     """
 
-    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device):
-        super().__init__(spaces.Dict(), action_space, device)
-        self._columns["n_tokens"] = ((), np.int32)
-        self.reset()
-
-    def reset(self) -> None:
-        """Empty the buffer."""
-        super().reset()
-        self._texts: dict[int, np.ndarray] = {}  # of finished episodes
-        self._newest = np.empty((0, 0), np.int64)  # (n_envs, L) the last observation of each copy
-        self._newest_ticket = np.empty(0, np.int64)
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: All steps, and the texts of their episodes
-        """
-        return {**super().state_dict(), **{name: getattr(self, name) for name in ("_texts", "_newest", "_newest_ticket")}}
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device, n_envs: int = 1):
+        super().__init__(spaces.Dict(n_tokens=spaces.Discrete(2**31 - 1)), action_space, device, n_envs)
 
     def add(
         self,
         obs: np.ndarray | dict[str, np.ndarray],
         actions: np.ndarray,
-        forwarded: th.Tensor,
-        rewards: np.ndarray,
-        ticket: np.ndarray,
-        time: np.ndarray,
+        dist_inputs: th.Tensor,
+        in_groups: np.ndarray,
     ) -> None:
         """
-        Add one step of all environment copies.
+        Add what the policy has read and written in one step.
 
         :param obs: (n_envs, L) observations
         :param actions: (n_envs,) actions
-        :param forwarded: (n_envs,) log probabilities of the actions
-        :param rewards: (n_envs,) the environment's own rewards
-        :param ticket: (n_envs,) the episode that each copy plays, ``NO_EPISODE`` if its steps are not learned from
-        :param time: (n_envs,) number of earlier steps in this episode
+        :param dist_inputs: (n_envs,) log probabilities of the actions
+        :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
         """
         assert isinstance(obs, np.ndarray)
-        n_tokens = token_lengths(obs)
-        columns = {"actions": actions, "rewards": rewards, "ticket": ticket, "time": time, "n_tokens": n_tokens}
-        self._store({}, columns, forwarded)
-        if len(self._newest) == len(obs):
-            for idx in np.flatnonzero(self._newest_ticket != ticket):
-                self._texts[int(self._newest_ticket[idx])] = self._newest[idx].copy()  # a view would keep the whole array
-        self._newest, self._newest_ticket = obs, ticket.copy()
+        super().add({"n_tokens": token_lengths(obs)}, actions, dist_inputs, in_groups)
 
-    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
-        newest = {int(ticket): text for ticket, text in zip(self._newest_ticket, self._newest, strict=True)}
-        texts = np.stack([self._texts[e.ticket] if e.ticket in self._texts else newest[e.ticket] for e in episodes])
+    def note_ends(self, episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
+        """
+        Keep the texts of episodes that have ended.
+
+        :param episodes: The episodes
+        :param obs: (n_envs, L) the observations before the last step
+        """
+        assert isinstance(obs, np.ndarray)
+        for episode in episodes:
+            episode.text = obs[episode.env].copy()  # a view would keep the whole array
+
+    def _observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
+        texts = np.stack([episode.text for episode in episodes])
         longest = int(token_lengths(texts).max())
         first, text = distinct_rows(texts[:, :longest])
         distinct = texts[first, :longest]
+        n_tokens = self._obs["n_tokens"]
+        assert isinstance(n_tokens, np.ndarray)
         return EpisodeTexts(
             texts=th.as_tensor(distinct, device=self.device),
             n_tokens=token_lengths(distinct),
             text=text,
-            last=self._tensor(self._data["n_tokens"], rows).long() - 1,
+            last=self._tensor(self._flat(n_tokens)[rows]).long() - 1,
         )
-
-    def keep(self, tickets: list[int]) -> None:
-        """
-        Drop the steps of all other episodes.
-
-        :param tickets: Tickets of the episodes to keep
-        """
-        super().keep(tickets)
-        wanted = {*tickets} - {NO_EPISODE}
-        self._texts = {ticket: text for ticket, text in self._texts.items() if ticket in wanted}

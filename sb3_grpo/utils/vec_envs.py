@@ -1,0 +1,90 @@
+"""What a ``VecEnv`` may offer beyond what PPO needs. Not every one can be asked: all questions are asked here."""
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import (
+    VecEnv,
+    VecEnvWrapper,
+    VecExtractDictObs,
+    VecNormalize,
+    VecTransposeImage,
+)
+
+
+def innermost(env: VecEnv) -> VecEnv:
+    """
+    :param env: A vectorized environment
+    :return: The layer that holds the copies, below all wrappers
+    """
+    while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):
+        env = env.venv
+    return env
+
+
+def offers(env: VecEnv, name: str) -> bool:
+    """
+    :param env: A vectorized environment
+    :param name: Name of an attribute or a method of its copies
+    :return: Whether they have it; ``False`` if this kind of environment cannot be asked
+    """
+    try:
+        return env.has_attr(name)
+    except (AttributeError, NotImplementedError):
+        return False
+
+
+def ask_all(env: VecEnv, name: str, default: Any) -> list[Any]:
+    """
+    :param env: A vectorized environment
+    :param name: Name of an attribute of its copies
+    :param default: What stands for a copy that cannot be asked
+    :return: The attribute of each copy
+    """
+    return env.get_attr(name) if offers(env, name) else [default] * env.num_envs
+
+
+def overrides_step(env: VecEnv) -> bool:
+    """
+    :param env: A vectorized environment
+    :return: Whether a layer has a ``step`` of its own, in place of ``step_async`` and ``step_wait``
+    """
+    while type(env).step is VecEnv.step:
+        if not isinstance(env, VecEnvWrapper) or not isinstance(env.venv, VecEnv):
+            return False
+        env = env.venv
+    return True
+
+
+def own_observations(env: VecEnv, observations: Any) -> Any:
+    """
+    :param env: A vectorized environment
+    :param observations: Its latest observations, (n_envs, \\*obs_shape) or a dict of such arrays
+    :return: The observations as the environments returned them, before VecNormalize and VecTransposeImage
+    """
+    extracted = None
+    while isinstance(env, VecEnvWrapper):
+        if isinstance(env, VecNormalize):
+            observations = env.get_original_obs()
+        elif isinstance(env, VecTransposeImage) and not env.skip:
+            if isinstance(observations, dict):
+                images = {key: np.moveaxis(observations[key], 1, -1) for key in env.image_space_keys}
+                observations = {**observations, **images}
+            elif extracted is None or extracted in env.image_space_keys:
+                observations = np.moveaxis(observations, 1, -1)
+        elif isinstance(env, VecExtractDictObs):
+            extracted = env.key
+        env = env.venv
+    # A VecNormalize inside of VecExtractDictObs returns all keys
+    return observations if extracted is None or not isinstance(observations, dict) else observations[extracted]
+
+
+def observation_of(observations: Any, idx: int) -> Any:
+    """
+    :param observations: (n_envs, \\*obs_shape) or a dict of such arrays
+    :param idx: Index of an environment copy
+    :return: A copy of its observation, which later steps do not overwrite
+    """
+    if isinstance(observations, dict):
+        return {key: values[idx].copy() for key, values in observations.items()}
+    return observations[idx].copy()
