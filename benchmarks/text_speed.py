@@ -48,7 +48,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from benchmarks import text_setting as setting
 from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.envs import VerifierTextEnv, VerifierTextVecEnv
-from sb3_grpo.groups.queue import Episode
+from sb3_grpo.groups.group import Episode
 from sb3_grpo.text.buffer import EpisodeTexts, TokenRolloutBuffer
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.text.tokens import PAD
@@ -96,8 +96,8 @@ class UncachedActorCriticPolicy(TokenActorCriticPolicy):
 class EachTextBuffer(TokenRolloutBuffer):
     """``TokenRolloutBuffer`` that does not detect equal texts."""
 
-    def _batch_observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
-        merged = super()._batch_observations(episodes, rows)
+    def _observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
+        merged = super()._observations(episodes, rows)
         text = th.as_tensor(merged.text)
         return replace(
             merged, texts=merged.texts[text], n_tokens=merged.n_tokens[merged.text], text=np.arange(len(merged.text))
@@ -225,7 +225,7 @@ def ours_each(n_updates: int) -> dict[str, float]:
     :return: The same, without the advantage of equal answers
     """
     model = _model(TokenPolicy, _text_vec_env())
-    model.rollout_buffer = EachTextBuffer(model.observation_space, model.action_space, model.device)
+    model.rollout_buffer = EachTextBuffer(model.observation_space, model.action_space, model.device, model.n_envs)
     return measure(model, n_updates)
 
 

@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, Kind] = {
     "leave_one_out": Flag(),
     "advantage_scale": Choice(SCALES),
     # Loss
-    "policy_loss": Choice(tuple(POLICY_LOSSES), call="log_ratio, advantages, clip_low, clip_high"),
+    "policy_loss": Choice(tuple(POLICY_LOSSES), call="steps"),
     "clip_range": Number(low=0, limit=True, schedule=True),
     "clip_range_high": Number(low=0, limit=True, schedule=True, none="the same as clip_range"),
     "loss_average": Choice(("auto", *LOSS_WEIGHTS), call="episode, n_episodes, *, kept", number=Number(low=1)),

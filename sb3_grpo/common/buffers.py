@@ -190,12 +190,13 @@ class GroupRolloutBuffer:
                 is_stack = FrameStore.is_for(space) and dtype == space.dtype
                 empty = np.empty((0, self.n_envs, *space.shape), dtype)  # type: ignore[misc]
                 self._obs[key] = FrameStore(space, self.n_envs) if is_stack else empty  # type: ignore[arg-type]
-        self._capacity = max(2 * self._capacity, -(-1024 // self.n_envs))
+        if self.pos == self._capacity:
+            self._capacity = max(2 * self._capacity, -(-1024 // self.n_envs))
         for arrays in (self._obs, self._data):
             for key, old in arrays.items():
                 if isinstance(old, FrameStore):
                     old.grow(self._capacity)
-                else:
+                elif len(old) < self._capacity:
                     arrays[key] = np.empty((self._capacity, *old.shape[1:]), old.dtype)
                     arrays[key][: self.pos] = old[: self.pos]
 
@@ -216,7 +217,7 @@ class GroupRolloutBuffer:
         :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
         """
         by_key = obs if isinstance(obs, dict) else {"": obs}
-        if self.pos == self._capacity:
+        if self.pos == self._capacity or len(self._obs) < len(self._obs_spaces):
             self._make_room(by_key)
         for key, values in self._obs.items():
             if isinstance(values, FrameStore):
@@ -317,7 +318,9 @@ class GroupRolloutBuffer:
         rows = first[number] + time * self.n_envs
         rewards = np.zeros((len(episodes), n_steps.max()))
         rewards[number, time] = self._flat(self._data["rewards"])[rows]
-        elapsed = [episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes]
+        elapsed = [
+            episode.group.start.elapsed if isinstance(episode.group.start, SnapshotStart) else 0 for episode in episodes
+        ]
         going_on = [i for i in np.flatnonzero(n_steps).tolist() if episodes[i].next_observation is not None]
         return GroupBatch(
             observations=self._observations(episodes, rows),
@@ -383,6 +386,9 @@ class GroupRolloutBuffer:
                 part = values[first + begin : first + min(begin + step, n_kept)]
                 values[begin : begin + len(part)] = part
         self.pos = self._n_evaluated = n_kept
+        if n_kept == 0:
+            # Observations may have another type from now on
+            self._obs = {key: each for key, each in self._obs.items() if isinstance(each, FrameStore)}
 
 
 def minibatches(

@@ -9,6 +9,7 @@ References: [PPO] arXiv:1707.06347, [DeepSeekMath] arXiv:2402.03300, [DAPO] arXi
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch as th
 
@@ -36,31 +37,57 @@ def clipped_surrogate(log_ratio: th.Tensor, advantages: th.Tensor, clip_low: flo
     return -th.min(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
 
 
-PolicyLoss = Callable[[th.Tensor, th.Tensor, float, float], th.Tensor]
-
-POLICY_LOSSES: dict[str, PolicyLoss] = {"clip": clipped_surrogate}
-
-
-def policy_losses(
-    policy_loss: str | PolicyLoss, log_ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float
-) -> th.Tensor:
+@dataclass(frozen=True)
+class LossInputs:
     """
-    Compute the loss of each step with a function of this module, given by its name, or another one with the same signature.
+    What a policy loss may depend on: M steps of a minibatch.
+
+    :param log_ratio: (M,) log of the action's probability under the current policy over that at the time of sampling; the
+        mean over the episode with ``ratio_level="episode"``
+    :param log_prob: (M,) log probability under the current policy, with its gradient
+    :param old_log_prob: (M,) log probability at the time of sampling
+    :param advantages: (M,)
+    :param clip_low: How far the ratio may fall below 1
+    :param clip_high: How far the ratio may rise above 1
+    :param entropy: (M,) entropy of the current policy, with its gradient; ``None`` without an analytical form
+    :param episode: (M,) long, number of each step's episode in the whole batch
+    :param group: (M,) long, number of each step's group in the whole batch
+    :param outcomes: (M,) raw outcome of each step's episode
+    """
+
+    log_ratio: th.Tensor
+    log_prob: th.Tensor
+    old_log_prob: th.Tensor
+    advantages: th.Tensor
+    clip_low: float
+    clip_high: float
+    entropy: th.Tensor | None
+    episode: th.Tensor
+    group: th.Tensor
+    outcomes: th.Tensor
+
+
+PolicyLoss = Callable[[LossInputs], th.Tensor]
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "clip": lambda steps: clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
+}
+
+
+def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> th.Tensor:
+    """
+    Compute the loss of each step.
 
     :param policy_loss: "clip": :func:`clipped_surrogate`; or a function
-    :param log_ratio: (N,)
-    :param advantages: (N,)
-    :param clip_low: how far the ratio may fall below 1
-    :param clip_high: how far the ratio may rise above 1
-    :return: (N,) loss of each step, to be minimised
+    :param steps: M steps
+    :return: (M,) loss of each step, to be minimised
     :raises ValueError: if the function does not return finite values of this shape
     """
     if isinstance(policy_loss, str):
-        return POLICY_LOSSES[policy_loss](log_ratio, advantages, clip_low, clip_high)
-    losses = policy_loss(log_ratio, advantages, clip_low, clip_high)
-    return check_tensor(
-        f"{name_of(policy_loss)}, given as policy_loss,", losses, advantages.shape, "(N,), an entry for each step"
-    )
+        return POLICY_LOSSES[policy_loss](steps)
+    wanted = "(M,), an entry for each step"
+    returns = f"{name_of(policy_loss)}, given as policy_loss,"
+    return check_tensor(returns, policy_loss(steps), steps.advantages.shape, wanted)
 
 
 def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> tuple[th.Tensor, th.Tensor]:

@@ -36,7 +36,7 @@ from sb3_grpo.common.policies import (
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
 from sb3_grpo.groups.collector import GroupCollector
-from sb3_grpo.groups.group import Group, outcomes
+from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
@@ -84,7 +84,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         "CnnPolicy": ActorCnnPolicy,
         "MultiInputPolicy": ActorMultiInputPolicy,
     }
-    plugin_parameters: ClassVar[tuple[str, ...]] = ("start_sampler",)
+    plugin_parameters: ClassVar[tuple[str, ...]] = ("dynamic_sampling", "start_sampler")
     n_steps: int | None  # type: ignore[assignment]
     policy: ActorPolicy
     policy_class: type[ActorPolicy]
@@ -103,7 +103,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         gamma: float,
         ent_coef: float,
         max_grad_norm: float,
-        dynamic_sampling: bool,
+        dynamic_sampling: bool | LiveFunction,
         max_sampling_rounds: int | None,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
@@ -383,6 +383,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             max_sampling_rounds=self.max_sampling_rounds if self.dynamic_sampling else 1,
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             n_steps=self.n_steps,
+            is_live=self.dynamic_sampling if callable(self.dynamic_sampling) else live_groups,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -447,14 +448,15 @@ class OnGroupAlgorithm(SavedAlgorithm):
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
+            obs: Any = self._last_obs
             with th.inference_mode():
-                actions, dist_inputs = sample_actions(self._last_obs)
+                actions, dist_inputs = sample_actions(obs)
             # Before the environments may overwrite the arrays
-            rollout_buffer.add(self._last_obs, actions, dist_inputs, self.collector.in_groups)  # type: ignore[arg-type]
+            rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups)
             new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
-            has_ended = self._add_step(rollout_buffer, new_obs, rewards, dones, infos)
+            has_ended = self._add_step(rollout_buffer, obs, new_obs, rewards, dones, infos)
             self._last_obs = new_obs  # type: ignore[assignment]
             self._last_episode_starts = dones
 
@@ -589,7 +591,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         total_timesteps: int | None = None,
         callback: MaybeCallback = None,
         log_interval: int = 1,
-        tb_log_name: str = "OnGroupAlgorithm",
+        tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
@@ -598,7 +600,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
             total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
-            super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+            name = tb_log_name or type(self).__name__
+            super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:
                 raise  # before the first step: the next learn() resumes the training
@@ -631,6 +634,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _add_step(
         self,
         rollout_buffer: GroupRolloutBuffer,
+        obs: Any,
         new_obs: Any,
         rewards: np.ndarray,
         dones: np.ndarray,
@@ -653,7 +657,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # Even if no episode ends: a wrapper outside of Monitor may continue with the next one
             self._update_info_buffer(infos, collector.whole_episodes(dones, infos) if ended else dones)
         if ended:
-            rollout_buffer.note_ends(collector.end_episodes(ended, infos), self._last_obs)  # type: ignore[arg-type]
+            rollout_buffer.note_ends(collector.end_episodes(ended, infos), obs)
             collector.begin_episodes(ended, new_obs, row=rollout_buffer.pos)
             if self.use_sde:
                 # With the noise of the previous episode, group members played by the same copy would all be identical

@@ -282,8 +282,8 @@ class GroupCollector:
         is_one = _not_finite(rewards[[idx]]) == 0
         what = f"the reward is {rewards[idx]}" if is_one else "the rewards have too large a sum"
         raise ValueError(
-            f"{self.guarded.where(idx, self.time[idx] - 1)}: {what}. It would spoil its group: rewards must be finite. Correct "
-            "the environment's reward function."
+            f"{self.guarded.where(idx, self.time[idx] - 1)}: {what}. It would spoil its group: rewards must be finite. "
+            "Correct the environment's reward function."
         )
 
     def _can_stagger(self) -> bool:

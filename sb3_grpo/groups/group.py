@@ -1,5 +1,6 @@
 """Groups of episodes that share one start, and the test whether there is something to learn from them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch as th
 
 from sb3_grpo.starts.probes import Probe, Trace
 from sb3_grpo.starts.starts import Start
+from sb3_grpo.utils.plugins import name_of
 
 
 @dataclass(slots=True, eq=False)
@@ -104,3 +106,26 @@ def live_groups(outcomes: th.Tensor) -> th.Tensor:
     if outcomes.ndim != 2 or outcomes.shape[1] < 2:
         raise ValueError(f"outcomes must be (groups, members) with at least 2 members, got {tuple(outcomes.shape)}")
     return (outcomes != outcomes[:, :1]).any(dim=1)
+
+
+# Selects the groups to learn from by their outcomes
+LiveFunction = Callable[[th.Tensor], th.Tensor]
+
+
+def judge(groups: list[Group], is_live: LiveFunction) -> list[bool]:
+    """
+    :param groups: B complete groups
+    :param is_live: :func:`live_groups`, or a function with the same signature
+    :return: Whether there is something to learn from each of them
+    :raises ValueError: if the function does not return (B,) booleans
+    """
+    if not groups:
+        return []
+    live = is_live(outcomes(groups))
+    if not isinstance(live, th.Tensor) or live.dtype != th.bool or live.shape != (len(groups),):
+        got = f"{live.dtype} of shape {tuple(live.shape)}" if isinstance(live, th.Tensor) else type(live).__name__
+        raise ValueError(
+            f"{name_of(is_live)}, given as dynamic_sampling, must return a tensor of {len(groups)} booleans, one for each "
+            f"group. Got {got}."
+        )
+    return live.tolist()

@@ -1,14 +1,12 @@
 """The queue of groups: draws them, hands out their episodes, and says when an update has enough of them."""
 
 from collections import deque
-from collections.abc import Callable
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch as th
 
-from sb3_grpo.groups.group import Episode, Group, live_groups, outcomes
+from sb3_grpo.groups.group import Episode, Group, LiveFunction, judge, live_groups
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.probes import Probe
 from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
@@ -43,7 +41,7 @@ class GroupSettings(NamedTuple):
     max_sampling_rounds: int | None
     sampler: StartSampler | None
     n_steps: int | None = None
-    is_live: Callable[[th.Tensor], th.Tensor] = live_groups
+    is_live: LiveFunction = live_groups
 
 
 class GroupQueue:
@@ -199,7 +197,7 @@ class GroupQueue:
         :param groups: Complete groups
         :return: Whether there is something to learn from each of them
         """
-        return self.settings.is_live(outcomes(groups)).tolist() if groups else []
+        return judge(groups, self.settings.is_live)
 
     def ready(self) -> bool:
         """

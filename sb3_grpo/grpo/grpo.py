@@ -1,13 +1,13 @@
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TensorDict
+from stable_baselines3.common.type_aliases import GymEnv, Schedule, TensorDict
 from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
@@ -15,8 +15,10 @@ from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
 from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
 from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
+from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, summary, what_broke
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
+    LossInputs,
     PolicyLoss,
     WeightFunction,
     clip_fractions,
@@ -27,29 +29,16 @@ from sb3_grpo.common.losses import (
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
-from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.utils.user_warnings import warn_user
-
-SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
-
-_WARM_START = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
-
-
-def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
-    """
-    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
-    :return: Their means, except for ``ratio_max``: the maximum
-    """
-    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
-    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
 class GRPO(OnGroupAlgorithm):
@@ -90,7 +79,8 @@ class GRPO(OnGroupAlgorithm):
         If neither is given: ``n_steps`` is chosen so that all copies together run 2048 steps, or 2% of all steps so far once
         that is more, up to 8192. If whole episodes are judged (an ``advantage`` other than ``"gae"``, a ``loss_average`` or
         ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_range``), ``n_groups`` is 4
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11).
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11). Or
+        a function of the outcomes (B, G) that says which groups are live instead, (B,) booleans, as :func:`live_groups` does.
         With ``n_steps``, the steps of such groups are still trained on but do not count: the rollout is extended, as far as
         ``max_sampling_rounds`` allows
     :param max_sampling_rounds: With ``dynamic_sampling``, the maximum number of times that groups are drawn for an update.
@@ -117,8 +107,8 @@ class GRPO(OnGroupAlgorithm):
 
     **Loss**
 
-    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function with the same
-        signature
+    :param policy_loss: ``"clip"``: PPO's clipped surrogate, see :func:`clipped_surrogate`. Or a function of
+        :class:`LossInputs` that returns the loss of each step
     :param clip_range: Clipping parameter, it can be a function of the current progress remaining (from 1 to 0):
         the ratio may fall to ``1 - clip_range``.
     :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", DAPO eq. 8). It can be a function
@@ -218,7 +208,7 @@ class GRPO(OnGroupAlgorithm):
         kl_coef: float = 0.0,
         kl_estimator: str | KLFunction = "exact",
         ref_update_interval: int | None = None,
-        dynamic_sampling: bool = False,
+        dynamic_sampling: bool | LiveFunction = False,
         max_sampling_rounds: int | None = 4,
         overlong_filter: bool = False,
         overlong_range: tuple[int, int] | None = None,
@@ -354,7 +344,7 @@ class GRPO(OnGroupAlgorithm):
             )
         batch = self.batch
         if batch is None:
-            self._skip_update(self._dead_groups_message())
+            self._skip_update(dead_groups_message(self))
             return
         progress = self._current_progress_remaining
         # They may have been set to numbers after the model was created
@@ -370,7 +360,7 @@ class GRPO(OnGroupAlgorithm):
         weights, kept = self._weights(batch)
         if self.n_steps is not None and self.ent_coef == 0.0 and self.reference is None and not advantages.any():
             # Optimizer steps would still follow the momentum
-            self._skip_update(self._dead_groups_message())
+            self._skip_update(dead_groups_message(self))
             return
         if len(kept) == 0:
             self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
@@ -460,7 +450,7 @@ class GRPO(OnGroupAlgorithm):
             self._n_refused_steps = 0
             # Optimization step
             self.policy.optimizer.step()
-        return _summary(stats) if stats else None
+        return summary(stats) if stats else None
 
     def _refuse_step(self, advantages: th.Tensor, stats: list[dict[str, th.Tensor]]) -> None:
         """
@@ -558,12 +548,17 @@ class GRPO(OnGroupAlgorithm):
         # Ratio r between the current policy and the one that acted. It should be one at the first minibatch,
         # except for steps that were collected before the last update.
         log_ratio = log_prob - old_log_prob
+        episode = batch.episode[minibatch.steps]
         if self.ratio_level == "episode":
             # GSPO-token (arXiv:2507.18071, sec. 4.3): the value is the episode's ratio, the gradient that of each step
-            shared = episode_log_ratio(log_ratio.detach(), batch.episode[minibatch.steps], batch.lengths.numel())
+            shared = episode_log_ratio(log_ratio.detach(), episode, batch.lengths.numel())
             log_ratio = shared + log_prob - log_prob.detach()
+        group, outcomes = episode // batch.lengths.shape[1], batch.outcomes.flatten()[episode]
+        steps = LossInputs(
+            log_ratio, log_prob, old_log_prob, advantages, clip_low, clip_high, entropy, episode, group, outcomes
+        )
         # Clipped surrogate, negated because it is minimised
-        policy_loss = policy_losses(self.policy_loss, log_ratio, advantages, clip_low, clip_high)
+        policy_loss = policy_losses(self.policy_loss, steps)
 
         # Entropy loss favors exploration
         if entropy is None:
@@ -603,32 +598,13 @@ class GRPO(OnGroupAlgorithm):
         if self.ref_update_interval is not None and self._n_reference_updates % self.ref_update_interval == 0:
             self.reference.renew(self.policy)
 
-    def _dead_groups_message(self) -> str:
-        """
-        :return: Why there is nothing to learn from
-        """
-        if self.n_steps is not None:
-            return (
-                "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
-                "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
-                f"reward or a larger n_steps (now {self._n_rollout_steps()}) may help."
-            )
-        low, high = self._outcome_range
-        outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
-        return (
-            f"in each of the groups drawn in {self._sampling_rounds} rounds all members had the same {outcome}. "
-            "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
-            f"succeeds: {_WARM_START if self.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
-            "or a denser reward may help."
-        )
-
     def _log_update(self, stats: list[dict[str, th.Tensor]], clip_low: float, clip_high: float) -> None:
         """
         :param stats: Statistics of all epochs of the update
         :param clip_low: The lower clip range used
         :param clip_high: The upper clip range used
         """
-        means = {key: value.item() for key, value in _summary(stats).items()}
+        means = {key: value.item() for key, value in summary(stats).items()}
         means["entropy"] = -means["entropy_loss"]
         means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():
@@ -649,24 +625,6 @@ class GRPO(OnGroupAlgorithm):
         if not self._warned_skip:
             self._warned_skip = True
             warn_user(f"No update at {self.num_timesteps} steps: {reason} Later ones are skipped without a warning.")
-
-    def learn(
-        self: SelfGRPO,
-        total_timesteps: int | None = None,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "GRPO",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfGRPO:
-        return super().learn(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=tb_log_name,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
 
     def set_parameters(
         self,

@@ -8,6 +8,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from sb3_grpo.starts.start_queue import importable_id, make_group_env
+from sb3_grpo.utils.vec_envs import ask_all
 
 # AtariWrapper and Gymnasium's AtariPreprocessing resize frames to 84 by 84
 _RAW_SIZE = 160
@@ -88,11 +89,11 @@ def why_not_learnable(env: VecEnv) -> str | None:
     :param env: vectorized environment, with or without wrappers
     :return: for Atari games, what is wrong with the preprocessing and what to write instead; ``None`` if nothing is wrong
     """
-    spec = env.get_attr("spec", indices=0)[0] if env.has_attr("spec") else None
+    spec = ask_all(env, "spec", None)[0]
     shape = env.observation_space.shape
     if spec is None or not _is_ale(spec) or shape is None or len(shape) < 2:
         return None
-    frameskip = env.get_attr("_frameskip", indices=0)[0] if env.has_attr("_frameskip") else 1
+    frameskip = ask_all(env, "_frameskip", 1)[0]
     how = _HOW_TO_MAKE.format(name=spec.id)
     if sorted(shape)[-2] >= _RAW_SIZE:
         return f"{spec.id}: the frames are {shape}, as they come from the game: too large to learn from. {how}"

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch as th
 
-import sb3_grpo
+# Where the package is
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def cpu_name() -> str:
@@ -38,7 +39,7 @@ def versions(*more: str) -> dict[str, str]:
     :return: the version of each package that results depend on
     """
     # PyTorch's own version includes the build (+cpu, +cu130), unlike the metadata of its wheels on PyPI
-    found = {"sb3_grpo": sb3_grpo.__version__, "torch": str(th.__version__)}
+    found = {"sb3_grpo": (_PACKAGE / "version.txt").read_text().strip(), "torch": str(th.__version__)}
     for package in ("stable_baselines3", "gymnasium", "numpy", *more):
         try:
             found[package] = version(package)
@@ -53,12 +54,11 @@ def source_commit() -> str | None:
     """
     :return: git's description of the sources' commit, None if they are not in a checkout
     """
-    folder = Path(sb3_grpo.__file__).resolve().parent
-    if not (folder.parent / ".git").exists():
+    if not (_PACKAGE.parent / ".git").exists():
         return None
     try:
         command = ["git", "describe", "--always", "--dirty"]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, cwd=_PACKAGE, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -13,7 +13,7 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.advantages import outcome_advantages
 from sb3_grpo.common.kl import kl_estimate
-from sb3_grpo.common.losses import clipped_surrogate, step_weights
+from sb3_grpo.common.losses import LossInputs, clipped_surrogate, step_weights
 
 SMALL: dict[str, Any] = {
     "group_size": 4,
@@ -45,6 +45,10 @@ def own_weights(episode: th.Tensor, n_episodes: int, **settings: Any) -> th.Tens
     return step_weights(episode, n_episodes, "episode")
 
 
+def own_clip(steps: LossInputs) -> th.Tensor:
+    return clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
+
+
 def plain_k3(log_prob: th.Tensor, ref_log_prob: th.Tensor) -> th.Tensor:
     return kl_estimate(log_prob, ref_log_prob, "k3")
 
@@ -59,7 +63,7 @@ def test_the_median_as_a_baseline() -> None:
     ("parameter", "own", "name", "others"),
     [
         ("advantage", lambda rewards, mask, **kw: outcome_advantages(rewards, mask, **kw), "outcome", {}),
-        ("policy_loss", lambda *args: clipped_surrogate(*args), "clip", {}),
+        ("policy_loss", own_clip, "clip", {}),
         ("loss_average", own_weights, "episode", {}),
         ("kl_estimator", plain_k3, "k3_plain", {"kl_coef": 1.0}),
     ],
@@ -72,7 +76,7 @@ def test_a_function_that_does_the_same_gives_the_same(parameter: str, own: Any, 
 def test_a_function_that_does_something_else_gives_something_else() -> None:
     settings: dict[str, Any] = {"advantage": "outcome", "kl_coef": 1.0}
     others: list[dict[str, Any]] = [
-        {"policy_loss": lambda log_ratio, advantages, low, high: -log_ratio.exp() * advantages - log_ratio.square()},
+        {"policy_loss": lambda steps: -steps.log_ratio.exp() * steps.advantages - steps.log_ratio.square()},
         {"loss_average": lambda episode, n_episodes, **kw: 2 * step_weights(episode, n_episodes, "episode")},
         {"kl_estimator": lambda log_prob, ref_log_prob: log_prob - ref_log_prob},
     ]
@@ -105,8 +109,8 @@ def nan_advantages(rewards: th.Tensor, mask: th.Tensor, **settings: Any) -> th.T
         ({"advantage": nan_advantages}, r"nan_advantages, given as advantage, returned \d+ values of \d+ that are not finite"),
         ({"advantage": lambda rewards, mask, **kw: 1.0}, r"<lambda>, given as advantage, .* floating point tensor, got float"),
         ({"advantage": lambda rewards, mask, **kw: mask}, r"floating point tensor, got torch.bool"),
-        ({"policy_loss": lambda *args: clipped_surrogate(*args).mean()}, r"given as policy_loss, .*\(N,\).* Got \(\)\."),
-        ({"policy_loss": lambda *args: th.nan * clipped_surrogate(*args)}, r"given as policy_loss, .*not finite"),
+        ({"policy_loss": lambda steps: own_clip(steps).mean()}, r"given as policy_loss, .*\(M,\).* Got \(\)\."),
+        ({"policy_loss": lambda steps: th.nan * own_clip(steps)}, r"given as policy_loss, .*not finite"),
         ({"loss_average": lambda *args, **kw: th.ones(1)}, r"given as loss_average, .*weight of each step.*Got \(1,\)"),
         ({"kl_coef": 1.0, "kl_estimator": lambda new, ref: (new - ref).sum()}, r"given as kl_estimator, .*Got \(\)"),
     ],

@@ -424,16 +424,25 @@ def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Modu
 def test_log_probs_of_a_rollout_are_those_of_its_observations(
     observation: str, action: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_group_algorithm, "MAX_FORWARDED_BYTES", most)
+    monkeypatch.setattr(on_group_algorithm, "MAX_DIST_INPUTS_BYTES", most)
     space = ACTION_SPACES["box" if action == "sde" else action]
     model = make_model(OBSERVATION_SPACES[observation], space, use_sde=action == "sde", learning_rate=0.0).learn(60)
-    rows = slice(0, model.rollout_buffer.size)
+    check_log_probs(model)
+
+
+def check_log_probs(model: Any) -> th.Tensor:
+    """The log probabilities of all stored actions are those of the stored observations."""
+    buffer = model.rollout_buffer
     with th.no_grad():
-        observations = model.rollout_buffer._observations(rows)
-        actions = th.as_tensor(model.rollout_buffer.actions)
-        expected = model.policy.get_distribution(observations).log_prob(actions)
+        actions = th.as_tensor(buffer.actions).flatten(0, 1)
+        expected = model.policy.get_distribution(stored_observations(buffer)).log_prob(actions)
     assert len(expected) > 20
-    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+    th.testing.assert_close(th.as_tensor(buffer.log_probs).flatten(), expected, atol=1e-5, rtol=1e-5)
+    return expected
+
+
+def stored_observations(buffer: GroupRolloutBuffer) -> Any:
+    return buffer._observations([], np.empty(0))
 
 
 @pytest.mark.parametrize("observation", ["numbers", "dict"])
@@ -443,20 +452,20 @@ def test_normalised_whole_numbers_keep_their_fractions(observation: str) -> None
     space = spaces.Dict({"numbers": numbers}) if observation == "dict" else numbers
     env = VecNormalize(DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2), norm_reward=False)
     model = GRPO(policy_for(space), env, **SMALL, learning_rate=0.0).learn(60).learn(60)
-    rollout = model.rollout_buffer._observations(slice(0, model.rollout_buffer.size))
+    rollout = stored_observations(model.rollout_buffer)
     stored = rollout["numbers"] if isinstance(rollout, dict) else rollout
     assert stored.min() < -0.5
-    with th.no_grad():
-        expected = model.policy.get_distribution(rollout).log_prob(th.as_tensor(model.rollout_buffer.actions))
-    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+    check_log_probs(model)
 
 
 def test_fractions_may_come_later() -> None:
-    buffer = GroupRolloutBuffer(spaces.Box(0, 255, (1,), np.uint8), spaces.Discrete(2), th.device("cpu"))
+    """A VecNormalize may be switched on between two calls of learn()."""
+    buffer = GroupRolloutBuffer(spaces.Box(0, 255, (1,), np.uint8), spaces.Discrete(2), th.device("cpu"), n_envs=2)
     for observations in (np.array([[3], [200]], np.uint8), np.array([[0.7], [-1.3]], np.float32)):
-        columns = np.zeros(2, np.int64)
-        buffer.add(observations, columns, th.zeros(2), np.zeros(2, np.float32), columns, columns)
-    th.testing.assert_close(buffer._observations(slice(0, 4)), th.tensor([[3.0], [200.0], [0.7], [-1.3]]))
+        buffer.keep([])
+        buffer.add(observations, np.zeros(2, np.int64), th.zeros(2), np.ones(2, bool))
+        buffer.add_rewards(np.zeros(2))
+        th.testing.assert_close(stored_observations(buffer), th.as_tensor(observations))
 
 
 def test_float_observation() -> None:
@@ -482,11 +491,7 @@ def test_log_probs_with_a_mask_that_depends_on_the_observation(n_envs: int) -> N
 
     env = DummyVecEnv([lambda: SpacesEnv(VECTOR, spaces.Discrete(3))] * n_envs)
     model = GRPO(Masked, env, **SMALL, learning_rate=0.0).learn(60)
-    with th.no_grad():
-        rollout = model.rollout_buffer._observations(slice(0, model.rollout_buffer.size))
-        expected = model.policy.get_distribution(rollout).log_prob(th.as_tensor(model.rollout_buffer.actions))
-    assert expected.min() > -10.0
-    th.testing.assert_close(th.as_tensor(model.rollout_buffer.log_probs), expected, atol=1e-5, rtol=1e-5)
+    assert check_log_probs(model).min() > -10.0
 
 
 @pytest.mark.parametrize(

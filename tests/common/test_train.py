@@ -16,8 +16,8 @@ from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups import queue
-from sb3_grpo.groups.group import outcomes
+from sb3_grpo.groups import group as group_module
+from sb3_grpo.groups.group import Episode, Group, outcomes
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart
@@ -224,12 +224,12 @@ def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.Monk
         looked_at.append(len(groups))
         return outcomes(groups)
 
-    monkeypatch.setattr(queue, "outcomes", counting)
+    monkeypatch.setattr(group_module, "outcomes", counting)
     monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 2000)
     env = make_group_env(functools.partial(ToyEnv, length=1, reward=1.0), 2)
     model = make_model(DAPO, env=env, group_size=2, n_groups=2, max_sampling_rounds=None, gamma=1.0)
     with pytest.raises(ValueError, match="no live group"):
-        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.open_tickets())) or True)
+        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.begun_episodes())) or True)
     assert sum(looked_at) < 1100, "a thousand groups of two steps"
     assert max(kept) < 20, "members of replaced groups are forgotten"
 
@@ -245,7 +245,6 @@ def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
     if rounds == 8:
         assert len(live) == 6
         assert 1 < model._sampling_rounds
-        assert model.rollout_buffer.size < model.num_timesteps, "the steps of replaced groups are dropped"
 
 
 class OneLongStart(ToyEnv):
@@ -257,37 +256,55 @@ class OneLongStart(ToyEnv):
         return result
 
 
-def test_copies_without_work_store_nothing() -> None:
+def test_steps_of_copies_without_work_are_not_learned_from() -> None:
     starts = itertools.chain([SeedStart(7)], map(SeedStart, itertools.count(100)))
     model = make_model(
         env=make_group_env(OneLongStart, 6), group_size=2, n_groups=1, start_sampler=lambda _: next(starts), learning_rate=0.0
     )
     model.learn(1)
     assert model.num_timesteps == 6 * 500
-    n_open = len(model.collector.queue.open_tickets())
+    n_open = len(model.collector.queue.begun_episodes())
     assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
-    assert model.rollout_buffer.size == 2 * 500 + 3 * n_open
-    assert model.rollout_buffer.size == len(model.rollout_buffer.log_probs)
+    assert model.rollout_buffer.pos == len(model.rollout_buffer.log_probs) == 500
+    assert model.rollout_buffer._data["in_groups"][:500].sum() == 2 * 500 + 3 * n_open
     model.train()
 
 
-def test_rows_of_many_episodes_are_kept_in_their_order() -> None:
+def test_steps_of_open_episodes_are_kept_and_found_again() -> None:
+    """Episodes of any length on 5 copies. What a step holds says where it comes from."""
     space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    buffer = GroupRolloutBuffer(space, spaces.Discrete(2), th.device("cpu"))
+    buffer = GroupRolloutBuffer(space, spaces.Discrete(2), th.device("cpu"), n_envs=5)
     policy = ActorPolicy(space, spaces.Discrete(2), lambda _: 0.0, TINY["net_arch"])
     rng = np.random.default_rng(0)
-    tickets = rng.integers(0, 10, (1000, 5))
     logits = th.as_tensor(rng.normal(size=(5000, 2)))
-    for i, ticket in enumerate(tickets):
-        numbers = np.arange(5.0) + 5 * i
-        buffer.add(numbers[:, None], np.zeros(5), logits[5 * i : 5 * i + 5], numbers, ticket, np.zeros(5))
-    kept = np.flatnonzero(np.isin(tickets.ravel(), [1, 2, 5, 8]))
+    playing: list[Episode] = []
+    open_groups: list[Group] = []
+    steps: dict[Episode, list[int]] = {}
+    for row in range(1000):
+        for idx in range(5):
+            if row == 0 or rng.random() < 0.1:
+                group = Group(len(open_groups), None)
+                group.episodes = [Episode(len(steps), group, 0, env=idx, first_row=buffer.pos)]
+                open_groups.append(group)
+                playing[idx : idx + 1] = group.episodes
+            playing[idx].length += 1
+            steps.setdefault(playing[idx], []).append(5 * row + idx)
+        numbers = np.arange(5.0) + 5 * row
+        buffer.add(numbers[:, None], np.zeros(5), logits[5 * row : 5 * row + 5], np.ones(5, bool))
+        buffer.add_rewards(numbers)
+        if row % 300 == 299:
+            # Only the last 7 groups remain, which may have begun long ago
+            open_groups = open_groups[-7:]
+            buffer.evaluate_log_probs(policy)
+            buffer.keep([group.episodes[0] for group in open_groups])
     buffer.evaluate_log_probs(policy)
-    buffer.keep([1, 2, 5, 8])
-    assert buffer.size == len(kept) > 1500
-    assert (buffer.rewards == kept).all()
-    assert (buffer._observations(slice(0, buffer.size)).numpy()[:, 0] == kept).all()
-    np.testing.assert_allclose(buffer.log_probs, logits.log_softmax(dim=1)[kept, 0], rtol=1e-5)
+    batch = buffer.batch(open_groups)
+    expected = [step for group in open_groups for step in steps[group.episodes[0]]]
+    assert len(expected) > 500
+    assert isinstance(batch.observations, th.Tensor)
+    assert batch.observations[batch.rows, 0].tolist() == expected == batch.flatten(batch.rewards).tolist()
+    assert batch.lengths[:, 0].tolist() == [len(steps[group.episodes[0]]) for group in open_groups]
+    np.testing.assert_allclose(batch.old_log_prob[batch.rows], logits.log_softmax(dim=1)[expected, 0], rtol=1e-5)
 
 
 def test_first_epoch_has_ratio_one() -> None:
@@ -300,8 +317,8 @@ def test_first_epoch_has_ratio_one() -> None:
 class DeviceBuffer(GroupRolloutBuffer):
     """Its batches are copies, as on a GPU, and not views of the rollout."""
 
-    def _tensor(self, array: np.ndarray, rows: slice | np.ndarray) -> th.Tensor:
-        return super()._tensor(array, rows).clone()
+    def _tensor(self, array: np.ndarray) -> th.Tensor:
+        return super()._tensor(array).clone()
 
 
 class DevicePolicy(ActorPolicy):

@@ -113,13 +113,13 @@ def test_every_transition_once(algo: Any, n_envs: int, subproc: bool) -> None:
 def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_kept() -> None:
     """DAPO's 1,536 and 512: here 12 groups of two, one in each pair of copies, and 4 of them."""
     queue = GroupQueue(GroupSettings(2, 4, None, RandomSeeds()), 24, np.random.default_rng(0))
-    tickets = [ticket for ticket in (queue.next_ticket() for _ in range(24)) if ticket is not None]
-    assert Counter(queue.member(ticket)[0].number for ticket in tickets) == dict.fromkeys(range(12), 2)
-    for ticket in tickets[:16]:
+    episodes = [episode for episode in (queue.next_episode() for _ in range(24)) if episode is not None]
+    assert Counter(episode.group.number for episode in episodes) == dict.fromkeys(range(12), 2)
+    for episode in episodes[:16]:
         assert not queue.ready()
-        group, episode = queue.member(ticket)
-        is_live = group.number % 2 == 1
-        queue.end_episode(ticket, 1, float(is_live and episode.member), False, {})
+        is_live = episode.group.number % 2 == 1
+        episode.length, episode.outcome = 1, float(is_live and episode.member)
+        queue.end_episode(episode, {})
     # The update does not wait for the others
     assert queue.ready()
     assert [group.number for group in queue.take()] == list(range(8)), "up to the fourth live one"
@@ -129,9 +129,9 @@ def test_three_times_as_many_groups_begin_at_once_and_the_first_live_ones_are_ke
 
 def test_members_given_back_are_handed_out_next_and_in_order() -> None:
     queue = GroupQueue(GroupSettings(3, 2, 1, RandomSeeds()), 4, np.random.default_rng(0))
-    tickets = [queue.next_ticket() for _ in range(4)]
-    queue.give_back(tickets[1:])
-    assert [queue.next_ticket() for _ in range(3)] == tickets[1:]
+    episodes: list[Any] = [queue.next_episode() for _ in range(4)]
+    queue.give_back(episodes[1:])
+    assert [queue.next_episode() for _ in range(3)] == episodes[1:]
 
 
 def test_work_ahead_is_used_in_order_and_bounded() -> None:

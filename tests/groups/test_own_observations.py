@@ -8,7 +8,7 @@ import pytest
 from stable_baselines3.common.vec_env import VecExtractDictObs, VecNormalize, VecTransposeImage
 
 from sb3_grpo import make_group_env
-from sb3_grpo.groups.collector import own_observations
+from sb3_grpo.utils.vec_envs import own_observations
 
 
 class WithImage(gym.Env[Any, Any]):

@@ -17,7 +17,7 @@ from torch import nn
 from toy_envs import TINY, TINY_TEXT
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.common.losses import clipped_surrogate
+from sb3_grpo.common.losses import LossInputs, clipped_surrogate
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.recording import RecordUpdate
 from sb3_grpo.text.policies import TokenActorCriticPolicy
@@ -179,11 +179,11 @@ class Broken(Exception):
 def test_nobody_listens_after_an_error() -> None:
     calls = []
 
-    def loss(*args: Any) -> th.Tensor:
+    def loss(steps: LossInputs) -> th.Tensor:
         calls.append(None)
         if len(calls) == 5:
             raise Broken
-        return clipped_surrogate(*args)
+        return clipped_surrogate(steps.log_ratio, steps.advantages, steps.clip_low, steps.clip_high)
 
     model = grpo(n_groups=2, policy_loss=loss)
     callback = RecordUpdate()

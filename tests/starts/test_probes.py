@@ -167,10 +167,11 @@ def test_probes_become_rare() -> None:
     groups = GroupQueue(GroupSettings(4, 2, 1, FunctionStarts(lambda rng: start)), 4, np.random.default_rng(0))
     probed = []
     for _ in range(3000):
-        tickets = [groups.next_ticket() for _ in range(4)]
-        probed.append(groups.is_probed(tickets[0] or 0))
-        for ticket in tickets:
-            groups.end_episode(ticket or 0, 100, float(ticket or 0), False, {})
+        episodes: list[Any] = [groups.next_episode() for _ in range(4)]
+        probed.append(episodes[0].group.probe is not None)
+        for episode in episodes:
+            episode.length, episode.outcome = 100, float(episode.id)
+            groups.end_episode(episode, {})
         if len(probed) % 2 == 0:
             groups.take()
     # The first two, then one for every 300 groups or so

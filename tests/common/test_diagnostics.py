@@ -8,8 +8,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.common.diagnostics import what_broke
 from sb3_grpo.common.losses import clipped_surrogate
-from sb3_grpo.common.refusals import what_broke
 
 SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 2, "batch_size": 16, "seed": 0, "device": "cpu"}
 

@@ -1,0 +1,74 @@
+"""What training says about an update: statistics, why it was skipped, and why a step of the optimizer was refused."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch as th
+from torch import nn
+
+# Give up after this many refused steps in a row
+MAX_REFUSED_STEPS = 10
+
+# In the order of computation
+_PARTS = {
+    "ratio_max": "the ratio of the new to the old probability of an action",
+    "entropy_loss": "the entropy of the policy",
+    "kl_ref": "the KL divergence from the reference policy",
+    "policy_gradient_loss": "the policy loss",
+    "loss": "the loss",
+}
+
+
+def summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
+    """
+    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
+    :return: Their means, except for ``ratio_max``: the maximum
+    """
+    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
+    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
+
+
+def what_broke(
+    advantages: th.Tensor, stats: list[dict[str, th.Tensor]], parameters: Iterable[tuple[str, nn.Parameter]]
+) -> str:
+    """
+    Find the first quantity that was not finite, from the advantages to the gradient.
+
+    :param advantages: (N,) advantages of the update
+    :param stats: Statistics of the minibatches of an optimizer step
+    :param parameters: Parameters of the policy, with their names and gradients
+    :return: A description of it
+    """
+    broken = advantages[~th.isfinite(advantages)]
+    if len(broken):
+        return f"{len(broken)} of {len(advantages)} advantages are not finite ({broken[0].item()})"
+    for key, name in _PARTS.items():
+        for values in stats:
+            if key in values and not th.isfinite(values[key]):
+                return f"{name} is {values[key].item()}"
+    for name, parameter in parameters:
+        if parameter.grad is not None and not th.isfinite(parameter.grad).all():
+            return f"the gradient of {name} is not finite"
+    return "the norm of the gradient is too large for its type"
+
+
+def dead_groups_message(model: Any) -> str:
+    """
+    :param model: The algorithm
+    :return: Why an update had nothing to learn from
+    """
+    if model.n_steps is not None:
+        return (
+            "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
+            "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
+            f"reward or a larger n_steps (now {model._n_rollout_steps()}) may help."
+        )
+    low, high = model._outcome_range
+    outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
+    warm_start = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "
+    return (
+        f"in each of the groups drawn in {model._sampling_rounds} rounds all members had the same {outcome}. "
+        "group/dead_fraction shows how often it happens. If it stays at 1, the task is solved, or no member ever "
+        f"succeeds: {warm_start if model.policy.reads_texts else ''}more exploration (ent_coef), a larger group_size "
+        "or a denser reward may help."
+    )
