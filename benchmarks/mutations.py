@@ -31,7 +31,7 @@ from rich.progress import track
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutations.csv"
-# The modules, and the test files closest to each. Those of the rooms below run after them
+# The modules, and the test files closest to each. Those of the packages below run after them
 TARGETS = {
     "sb3_grpo/common/advantages.py": ["tests/common/test_advantages.py", "tests/common/test_rewards.py"],
     "sb3_grpo/common/baselines.py": ["tests/common/test_baselines.py"],

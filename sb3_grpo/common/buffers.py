@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch as th
@@ -11,13 +11,19 @@ from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.frames import FrameStore, StackedImages, take_rows
+from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SnapshotStart
 
-if TYPE_CHECKING:
-    from sb3_grpo.common.policies import ActorPolicy
-
 _ROWS_AT_A_TIME = 1024
+
+
+class ActingPolicy(Protocol):
+    """What the buffer needs of a policy, see :class:`ActorPolicy`."""
+
+    observation_norm: ObservationNorm
+
+    def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor: ...
 
 
 class Minibatch(NamedTuple):
@@ -269,7 +275,7 @@ class GroupRolloutBuffer:
         """
         return values[begin : self.pos].reshape(-1, *values.shape[2:])
 
-    def evaluate_log_probs(self, policy: "ActorPolicy") -> None:
+    def evaluate_log_probs(self, policy: ActingPolicy) -> None:
         """
         Compute the log probabilities of all actions added since the last call, and update the policy's normalisation
         statistics with the observations. Must be called before the policy that chose the actions changes.
