@@ -75,7 +75,6 @@ ARGUMENTS: dict[str, Kind] = {
     "ref_update_interval": Whole(none="never"),
     # Overlong episodes
     "overlong_filter": Flag(),
-    "overlong_penalty": Number(low=0),
     "overlong_range": Pair(none="no penalty"),
     # Starts
     "unrelated_starts": Flag(),
