@@ -75,7 +75,6 @@ PLAUSIBLE: dict[str, tuple[Any, ...]] = {
     "dynamic_sampling": (True, False),
     "max_sampling_rounds": (1, 4),
     "overlong_filter": (True, False),
-    "overlong_penalty": (0.0, 0.5),
     "overlong_range": (None, (5, 10), (5, 20), (10, 5)),
     "unrelated_starts": (True, False),
     "start_sampler": (None, VisitedStates(0.5), VisitedStates(1.0)),

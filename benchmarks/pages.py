@@ -2,19 +2,24 @@
 The pages of results and the README's figure: ``python -m benchmarks.pages``.
 
 Reads the packed results of comparisons and, for each, a text in ``benchmarks/readings`` (what it shows, and what to know), and
-writes ``docs/results/*.md`` with figures in ``docs/images``. Nothing is trained. The pages of the unseen tasks are rewritten
-once ``python -m benchmarks.unseen.report`` and ``python -m benchmarks.unseen.ablation`` have created them.
+writes ``docs/results/*.md`` with figures in ``docs/images``. Also writes ``docs/algorithms/arguments.md``. Nothing is trained.
+The pages of the unseen tasks are rewritten once ``python -m benchmarks.unseen.report`` and
+``python -m benchmarks.unseen.ablation`` have created them.
 """
 
+import inspect
+import re
 import warnings
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+from stable_baselines3 import PPO
 
-from benchmarks.tables import equal_time_table, label, long_table, pairs_at_the_end, short_table, stability_table
+from benchmarks.tables import equal_time_table, label, long_table, markdown, pairs_at_the_end, short_table, stability_table
 from benchmarks.unseen.tasks import LISTS
+from sb3_grpo import DAPO, GRPO
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.figures import Style, styles
 from sb3_grpo.compare.ready import ready_path
@@ -24,6 +29,7 @@ from sb3_grpo.compare.statistics import MIN_SEEDS, iqm_curve
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, READINGS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "readings"
 PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+ARGUMENTS = ROOT / "docs" / "algorithms" / "arguments.md"
 
 COMPARISONS = {
     "classroom": "Classic control and LunarLander",
@@ -186,6 +192,47 @@ def unseen_lists() -> list[str]:
     return [name for name in LISTS if (PAGES / f"unseen_{name}.md").exists()]
 
 
+def groups_of_arguments() -> dict[str, dict[str, str]]:
+    """
+    :return: The groups of arguments in the docstring of GRPO: the first sentence of each argument, in Markdown
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for title, text in re.findall(r"^\*\*(.+?)\*\*$(.+?)(?=^\*\*|\Z)", inspect.getdoc(GRPO) or "", re.MULTILINE | re.DOTALL):
+        found = re.findall(r"^:param (\w+): (.+?)(?=^:param|\Z)", text, re.MULTILINE | re.DOTALL)
+        # A sentence ends with a full stop, but not with that of "eq. 8" or "Dr. GRPO"
+        sentences = {
+            name: re.split(r"(?<!\beq)(?<!\bDr)\.\s", " ".join(meaning.split()) + " ")[0].strip() for name, meaning in found
+        }
+        groups[title] = {name: re.sub(r":\w+:`|``", "`", sentence) for name, sentence in sentences.items()}
+    return groups
+
+
+def arguments_page() -> str:
+    """
+    :return: The page of all arguments, with their defaults beside PPO's
+    """
+    of = [dict(inspect.signature(algorithm).parameters) for algorithm in (GRPO, DAPO, PPO)]
+
+    def default(name: str, parameters: dict[str, inspect.Parameter]) -> str:
+        if name not in parameters:
+            return ""
+        value = parameters[name].default
+        return "required" if value is inspect.Parameter.empty else f"`{value!r}`"
+
+    parts = [
+        "# All arguments\n",
+        "The arguments of `GRPO` and `DAPO` with their defaults, beside those of PPO in Stable-Baselines3. The "
+        "[API](../api/algorithms.md) describes each in full. An empty cell: PPO has no such argument. If neither `n_steps` "
+        "nor `n_groups` is given, the size of an update is [chosen](index.md#steps-or-whole-groups).\n",
+    ]
+    for title, meanings in groups_of_arguments().items():
+        rows = [[f"`{name}`", *(default(name, each) for each in of), meaning] for name, meaning in meanings.items()]
+        parts.append(f"## {title}\n\n{markdown(['argument', 'GRPO', 'DAPO', 'PPO', 'meaning'], rows)}\n")
+    only_ppo = ", ".join(f"`{name}`" for name in of[2] if name not in of[0])
+    parts.append(f"PPO alone has {only_ppo}.\n")
+    return "\n".join(parts)
+
+
 def main() -> None:
     # These import this module
     from benchmarks import published
@@ -194,6 +241,7 @@ def main() -> None:
 
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # intervals of too few seeds
     np.seterr(all="ignore")
+    ARGUMENTS.write_text(arguments_page(), encoding="utf-8")
     PAGES.mkdir(parents=True, exist_ok=True)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name, title in COMPARISONS.items():

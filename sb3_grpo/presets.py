@@ -121,8 +121,8 @@ DAPO_PAPER: dict[str, Any] = {
     "dynamic_sampling": True,  # eq. 11: counts correct answers. With rewards of 1 and -1, returns are equivalent
     "max_sampling_rounds": 10,  # published settings; sec. 3.2 has no limit (None): endless for a solved control task
     "loss_average": "step",  # eq. 12: 1 / sum_i |o_i|
-    "overlong_penalty": 1.0,  # eq. 13. Control: no effect, as episodes are shorter than 16,384 steps
-    "overlong_range": (16_384, 20_480),  # sec. 4.1: 16,384 and a cache of 4,096 tokens
+    # eq. 13, sec. 4.1: 16,384 and a cache of 4,096 tokens. Control: no effect, as episodes are shorter
+    "overlong_range": (16_384, 20_480),
     "overlong_filter": False,  # an intermediate step in table 1; the published settings only use the penalty
     "kl_coef": 0.0,  # sec. 2.3
     "n_epochs": 1,

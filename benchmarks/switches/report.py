@@ -30,14 +30,14 @@ LABELS = {
     "dynamic_sampling": "dynamic sampling",
     "step_loss": "step-level loss",
     "overlong_filter": "overlong filter",
-    "overlong_penalty": "overlong penalty",
+    "overlong_range": "overlong penalty",
     "no_kl": "no KL penalty",
 }
 # Table 1 of DAPO's paper (AIME 2024, mean of 32 samples), by what a rung has that the one before has not
 PAPER = {
     "overlong_filter": 36,
     "clip_higher": 38,
-    "overlong_penalty": 41,
+    "overlong_range": 41,
     "step_loss": 42,
     "dynamic_sampling": 50,
     "no_kl": 30,

@@ -14,7 +14,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "step_loss": {"loss_average": "step"},
     "overlong_filter": {"overlong_filter": True},
     # Full for an answer that is cut off, zero for shorter ones
-    "overlong_penalty": {"overlong_range": (3, 4)},
+    "overlong_range": {"overlong_range": (3, 4)},
     "no_kl": {"kl_coef": 0.0},
 }
 Arm = tuple[str, ...]
@@ -63,7 +63,7 @@ def five(overlong: str) -> list[str]:
     :param overlong: The switch for overlong episodes
     :return: The five switches
     """
-    other = "overlong_filter" if overlong == "overlong_penalty" else "overlong_penalty"
+    other = "overlong_filter" if overlong == "overlong_range" else "overlong_range"
     return [name for name in SWITCHES if name != other]
 
 
@@ -84,8 +84,8 @@ def ladder(overlong: str) -> tuple[Arm, ...]:
     :return: Combinations
     """
     on: list[set[str]] = [set(), {"no_kl"}, {"no_kl", "overlong_filter"}, {"no_kl", "overlong_filter", "clip_higher"}]
-    if overlong == "overlong_penalty":
-        on.append({"no_kl", "overlong_penalty", "clip_higher"})
+    if overlong == "overlong_range":
+        on.append({"no_kl", "overlong_range", "clip_higher"})
     on.append({*on[-1], "step_loss"})
     on.append({*on[-1], "dynamic_sampling"})
     return tuple(map(ordered, on))
@@ -103,7 +103,7 @@ def one_by_one(overlong: str) -> tuple[Arm, ...]:
 # GRPO's paper, with sizes for control: 16 episodes per update
 _CONTROL: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 10, "batch_size": 256}
 _TEXT: dict[str, Any] = {"group_size": 16, "n_groups": 16, "n_epochs": 4, "batch_size": 512, "learning_rate": 3e-4}
-_FILTER, _PENALTY = "overlong_filter", "overlong_penalty"
+_FILTER, _PENALTY = "overlong_filter", "overlong_range"
 # DAPO's other changes and the filter: neither, either, or both
 _CORNERS: tuple[Arm, ...] = ((), (_FILTER,), ordered({*five(_FILTER)} - {_FILTER}), ordered({*five(_FILTER)}))
 _SUMS = Task(

@@ -14,7 +14,7 @@ from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extr
 from sb3_grpo.utils.entries import parse_value
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
-_NOT_SETTABLE = ("self", "policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+_NOT_SETTABLE = ("policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -35,15 +35,8 @@ def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
     :param algorithm: the algorithm
     :return: the constructor parameters that ``--set`` can set
     """
-    known: dict[str, inspect.Parameter] = {}
-    # DAPO's constructor passes on the parameters that it does not name
-    for cls in (GRPO, algorithm):
-        known |= inspect.signature(cls).parameters
-    return {
-        name: parameter
-        for name, parameter in known.items()
-        if name not in _NOT_SETTABLE and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
+    known = inspect.signature(algorithm).parameters
+    return {name: parameter for name, parameter in known.items() if name not in _NOT_SETTABLE}
 
 
 def describe_settings() -> str:

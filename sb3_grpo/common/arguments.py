@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,18 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 
 from sb3_grpo.common.advantages import KINDS, SCALES
+from sb3_grpo.common.kl import KL_ESTIMATORS
 from sb3_grpo.common.losses import LOSS_WEIGHTS, POLICY_LOSSES
 from sb3_grpo.common.policies import ActorPolicy, has_own_extractor
-from sb3_grpo.common.reference import NAMES as KL_ESTIMATORS
 from sb3_grpo.groups.samplers import StartSampler
-from sb3_grpo.starts.start_queue import MAX_SEED
-from sb3_grpo.utils.parameters import Choice, Flag, Function, Instance, Kind, Number, Pair, Whole, short_repr
+from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
+from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, short_repr
 from sb3_grpo.utils.plugins import name_of
 
 # Default number of groups per update, if whole groups are needed
 GROUPS_PER_UPDATE = 4
+# Values of the arguments with which each step is judged on its own
+_PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
 
 
 class Device(Kind):
@@ -31,15 +33,26 @@ class Device(Kind):
         try:
             get_device(value)
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f'{name} must be "auto", "cpu", "cuda" or another device of PyTorch, got {short_repr(value)}: {error}'
-            ) from error
+            wanted = '"auto", "cpu", "cuda" or another device of PyTorch'
+            raise ValueError(f"{name} must be {wanted}, got {short_repr(value)}: {error}") from error
         return value
 
 
-KEYWORDS = Instance(
-    dict, "a dictionary of keyword arguments, such as policy_kwargs=dict(net_arch=[64, 64])", none="no arguments"
-)
+class Range(Kind):
+    """Two whole numbers from 0 on, the first one smaller, or ``None``."""
+
+    def check(self, name: str, value: Any) -> tuple[int, int] | None:
+        if value is None:
+            return None
+        if isinstance(value, tuple | list) and len(value) == 2:
+            low, high = (Whole(0).check(f"{name}[{place}]", each) for place, each in enumerate(value))
+            if low < high:
+                return low, high
+        wanted = "a pair of numbers, the first one smaller, or None for no penalty"
+        raise ValueError(f"{name} must be {wanted}, got {short_repr(value)}.")
+
+
+KEYWORDS = Instance(dict, "a dictionary of keyword arguments, such as policy_kwargs=dict(net_arch=[64, 64])", "no arguments")
 
 # Allowed values of each argument
 ARGUMENTS: dict[str, Kind] = {
@@ -71,23 +84,22 @@ ARGUMENTS: dict[str, Kind] = {
     "ratio_level": Choice(("step", "episode")),
     # KL divergence from a reference policy
     "kl_coef": Number(low=0),
-    "kl_estimator": Choice(KL_ESTIMATORS, call="log_prob, ref_log_prob"),
+    "kl_estimator": Choice(("exact", *KL_ESTIMATORS, "k3_plain", "k1_in_reward"), call="log_prob, ref_log_prob"),
     "ref_update_interval": Whole(none="never"),
     # Overlong episodes
     "overlong_filter": Flag(),
-    "overlong_penalty": Number(low=0),
-    "overlong_range": Pair(none="no penalty"),
+    "overlong_range": Range(),
     # Starts
     "unrelated_starts": Flag(),
-    "start_sampler": Function("a function of a numpy.random.Generator that returns a start", call="rng"),
+    "start_sampler": Instance(Callable, "a function of a numpy.random.Generator that returns a start", "fresh seeds", "rng"),
     "step_timeout": Number(0.001, limit=True, none="the limit of the kind of environment", why="a step takes some time"),
     # As in Stable-Baselines3
     "use_sde": Flag(),
-    "sde_sample_freq": Whole(low=-1),
+    "sde_sample_freq": Whole(-1),
     "stats_window_size": Whole(),
     "tensorboard_log": Instance((str, os.PathLike), "a path", none="no logging"),
     "policy_kwargs": KEYWORDS,
-    "verbose": Whole(low=0, flag=True),
+    "verbose": Whole(0, flag=True),
     "seed": Whole(0, MAX_SEED, none="no seed"),
     "device": Device(),
 }
@@ -95,10 +107,8 @@ ARGUMENTS: dict[str, Kind] = {
 
 def check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Check each argument individually.
-
     :param values: Arguments by name
-    :return: The same arguments, with NumPy numbers converted to Python
+    :return: The same arguments, each one checked, with NumPy numbers converted to Python
     :raises ValueError: if an argument is invalid
     """
     return {name: ARGUMENTS[name].check(name, value) for name, value in values.items()}
@@ -110,14 +120,12 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
     :param known: Policy classes by name
     :raises ValueError: if it is neither one of these names nor a critic-free policy class
     """
-    others = f"use one of the names {', '.join(known)}, or a subclass of sb3_grpo.common.policies.ActorPolicy."
-    if isinstance(policy, str):
-        if policy not in known:
-            raise ValueError(f"policy={policy!r:.80} is unknown: {others}")
-    elif not isinstance(policy, type):
-        raise ValueError(f"policy must be a name or a class, got {short_repr(policy)}: {others}")
-    elif not issubclass(policy, ActorPolicy):
-        raise ValueError(f"{policy.__name__}, given as policy, is not a critic-free policy: {others}")
+    chosen = known.get(policy) if isinstance(policy, str) else policy
+    if not isinstance(chosen, type) or not issubclass(chosen, ActorPolicy):
+        raise ValueError(
+            f"policy={short_repr(policy)} is not a critic-free policy: use one of the names {', '.join(known)}, or a subclass "
+            "of sb3_grpo.common.policies.ActorPolicy."
+        )
 
 
 def check_env(env: Any) -> None:
@@ -147,91 +155,70 @@ def judges_whole_episodes(model: Any) -> str | None:
     :param model: The algorithm
     :return: An argument that judges whole episodes, ``None`` if each step is judged on its own
     """
-    for name, per_step in {"advantage": "gae", "ratio_level": "step", "loss_average": "step"}.items():
+    for name, per_step in _PER_STEP.items():
         value = getattr(model, name)
         if value != per_step:
-            return f"{name}={name_of(value)}" if callable(value) else f"{name}={value!r}"
-    if model.overlong_filter:
-        return "overlong_filter=True"
-    return None if model.overlong_range is None else f"overlong_range={model.overlong_range}"
-
-
-def captures_states(model: Any) -> bool:
-    """
-    :param model: The algorithm
-    :return: Whether it needs environments whose state can be captured
-    """
-    return isinstance(model.start_sampler, StartSampler) and model.start_sampler.captures_states
+            return f"{name}={name_of(value) if callable(value) else repr(value)}"
+    return None
 
 
 def check_together(model: Any) -> None:
     """
     :param model: An algorithm whose arguments are individually valid
-    :raises ValueError: if they contradict each other
+    :raises ValueError: if they contradict each other, or the environments
+    :raises StartNotSupportedError: if groups are to begin mid-episode, but frames are stacked outside of the copies
     """
-    for topic in (_about_the_update, _about_groups, _about_the_space):
-        for conflict in topic(model):
-            raise ValueError(conflict)
-
-
-def _about_the_update(model: Any) -> Iterator[str]:
     if model.n_steps is not None and model.n_groups is not None:
-        yield (
+        raise ValueError(
             f"Give n_steps={model.n_steps} or n_groups={model.n_groups}, and not both: an update is sized in steps of "
             "each copy, or in whole groups. Write None for the other, also in load(): a model keeps its own."
         )
     if model.n_steps is None and model.n_groups is None:
-        yield "n_steps and n_groups are both None: set one of them, n_groups=4 for example."
-    if model.env is not None and model.n_steps == model.n_envs == 1:
-        yield (
-            "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a single step has no other to be "
-            "compared with."
-        )
-    if model.batch_size is None and model.gradient_accumulation_steps > 1:
-        yield (
-            f"gradient_accumulation_steps={model.gradient_accumulation_steps} takes several minibatches together, and with "
-            "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
-        )
-    # A model that was only loaded to predict does not log
-    if model.env is not None and model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
-        yield f'tensorboard_log="{model.tensorboard_log}" needs TensorBoard: pip install "sb3-grpo[tensorboard]".'
-
-
-def _about_groups(model: Any) -> Iterator[str]:
+        raise ValueError("n_steps and n_groups are both None: set one of them, n_groups=4 for example.")
     if model.n_steps is not None and (whole := judges_whole_episodes(model)) is not None:
-        yield (
+        raise ValueError(
             f"n_steps={model.n_steps} takes episodes that have not ended, and {whole} needs whole ones: "
             f"write n_steps=None, n_groups={GROUPS_PER_UPDATE}."
         )
+    if model.batch_size is None and model.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps={model.gradient_accumulation_steps} takes several minibatches together, and with "
+            "batch_size=None there is only one: give batch_size the number of steps that fit into memory."
+        )
     if model.start_sampler is not None and model.unrelated_starts:
-        yield (
-            f"start_sampler={name_of(model.start_sampler)} needs groups whose members share a start: leave "
-            "unrelated_starts=False."
+        raise ValueError(
+            f"start_sampler={name_of(model.start_sampler)} needs groups with a shared start: leave unrelated_starts=False."
         )
     if model.ref_update_interval is not None and model.kl_coef == 0.0:
-        yield f"ref_update_interval={model.ref_update_interval} needs a reference policy: kl_coef > 0 (e.g. 0.04), got 0."
-
-
-def _about_the_space(model: Any) -> Iterator[str]:
+        raise ValueError(f"ref_update_interval={model.ref_update_interval} needs a reference policy: kl_coef > 0, e.g. 0.04.")
     policy = model.policy_class
     is_text = getattr(model.observation_space, "is_text", False)
     if is_text and not (policy.reads_texts or has_own_extractor(model.policy_kwargs)):
-        yield (
+        raise ValueError(
             f"The observations are texts, and {policy.__name__} would take their token ids for quantities: "
             f'write {type(model).__name__}("TokenPolicy", env, ...), or "CausalLMPolicy" for a pretrained language model.'
         )
     if model.advantage == "gae" and policy.reads_texts:
-        yield (
+        raise ValueError(
             f'advantage="gae" needs the states as numbers, and {policy.__name__} reads texts: '
             'use advantage="outcome" or advantage="return_to_go".'
         )
-    # A model that was only loaded to predict acts as it was trained
-    if model.env is not None:
-        observations = model.observation_space
-        parts = [*observations.spaces.values()] if isinstance(observations, spaces.Dict) else [observations]
-        for kind, space in (("actions", model.action_space), *(("observations", part) for part in parts)):
-            if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-                yield (
-                    f"The {kind} are {space}, and Stable-Baselines3 counts from 0, whatever start says: let the environment, "
-                    f"or a wrapper, have {kind} that start at 0."
-                )
+    # A model that was only loaded to predict needs none of the following
+    if model.env is None:
+        return
+    if model.n_steps == model.n_envs == 1:
+        raise ValueError(
+            "n_steps * n_envs must be greater than 1, got n_steps=1 and n_envs=1: a step needs others to be compared with."
+        )
+    if model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(f'tensorboard_log="{model.tensorboard_log}" needs TensorBoard: pip install "sb3-grpo[tensorboard]".')
+    observed = model.observation_space
+    observed = observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed]
+    for kind, space in (("actions", model.action_space), *(("observations", each) for each in observed)):
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+            raise ValueError(
+                f"The {kind} are {space}, and Stable-Baselines3 counts from 0, whatever start says: let the environment, "
+                f"or a wrapper, have {kind} that start at 0."
+            )
+    if isinstance(model.start_sampler, StartSampler) and model.start_sampler.captures_states:
+        refuse_frame_stack(model.env)

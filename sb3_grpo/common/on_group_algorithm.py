@@ -18,7 +18,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, log_on, resume_training
 from sb3_grpo.common.arguments import (
     ARGUMENTS,
-    captures_states,
     check_arguments,
     check_env,
     check_policy,
@@ -40,7 +39,6 @@ from sb3_grpo.groups.group import Group, LiveFunction, live_groups, outcomes
 from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
-from sb3_grpo.starts.start_queue import refuse_frame_stack
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.parameters import short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
@@ -186,11 +184,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _check_together(self) -> None:
         """
         :raises ValueError: if the arguments contradict each other
-        :raises StartNotSupportedError: if groups are to begin mid-episode, but frames are stacked outside of the copies
         """
         check_together(self)
-        if self.env is not None and captures_states(self):
-            refuse_frame_stack(self.env)
 
     def _setup_model(self) -> None:
         self._check_each_argument()

@@ -7,14 +7,12 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, has_exact_kl, kl_estimate, kl_loss
+from sb3_grpo.common.kl import exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.utils.plugins import check_tensor, name_of
 
 # A function of the log probabilities under the policy and under the reference
 KLFunction = Callable[[th.Tensor, th.Tensor], th.Tensor]
-
-NAMES = ("exact", *KL_ESTIMATORS, "k3_plain", "k1_in_reward")
 
 
 class Reference:

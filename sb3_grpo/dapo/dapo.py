@@ -1,10 +1,17 @@
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+import torch as th
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 
-from sb3_grpo.common.losses import WeightFunction
+from sb3_grpo.common.advantages import AdvantageFunction
+from sb3_grpo.common.losses import PolicyLoss, WeightFunction
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.reference import KLFunction
+from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo.grpo import GRPO
+from sb3_grpo.starts.starts import Start
 
 SelfDAPO = TypeVar("SelfDAPO", bound="DAPO")
 
@@ -15,22 +22,66 @@ class DAPO(GRPO):
 
     Paper: https://arxiv.org/abs/2503.14476
 
-    :class:`GRPO` with other defaults: both share one training loop, and DAPO takes every parameter of GRPO. The KL divergence
-    from a reference policy is off in both. Overlong filtering and the soft overlong penalty (``overlong_filter``,
-    ``overlong_range``) are off by default, because in control tasks the episodes truncated by the time limit are often the
-    best ones (CartPole), or every episode is truncated (Pendulum). The paper's settings are available as a preset:
+    :class:`GRPO` with three other defaults: the ratio may rise further than it may fall (``clip_range_high``), the loss is
+    averaged over steps (``loss_average``), and groups without a signal are replaced (``dynamic_sampling``). Both share one
+    training loop and take the same parameters, which :class:`GRPO` describes in full. The KL divergence from a reference
+    policy is off in both. Overlong filtering and the soft overlong punishment (``overlong_filter``, ``overlong_range``) are
+    off by default, because in control tasks the episodes truncated by the time limit are often the best ones (CartPole), or
+    every episode is truncated (Pendulum). The paper's settings are available as a preset:
     ``DAPO(policy, env, **sb3_grpo.presets.DAPO_PAPER)``.
 
+    **Where the defaults differ from GRPO**
+
+    :param clip_range_high: The ratio may rise to ``1 + clip_range_high`` ("clip higher", eq. 8)
+    :param loss_average: Average the loss over all steps (``"step"``)
+    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones instead (eq. 11). With
+        ``n_steps``, their steps do not count: the rollout continues until there are enough others
+
+    **As in GRPO**
+
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str: 16 copies are made with
-        :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
-    :param learning_rate: The learning rate, it can be a function
-        of the current progress remaining (from 1 to 0)
-    :param clip_range_high: The ratio may rise to ``1 + clip_range_high``
-    :param loss_average: Average the loss over all steps
-    :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones instead. With ``n_steps``,
-        their steps do not count: the rollout continues until there are enough others
-    :param kwargs: See :class:`GRPO`
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate, it can be a function of the current progress remaining (from 1 to 0)
+    :param group_size: Number of episodes that share a start
+    :param n_steps: The number of steps to run for each environment copy per update
+    :param n_groups: Number of whole groups per update, instead of ``n_steps``
+    :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
+    :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step
+    :param n_epochs: Number of epochs when optimizing the surrogate loss
+    :param gamma: Discount factor
+    :param clip_range: The ratio may fall to ``1 - clip_range``, it can be a function of the current progress remaining
+    :param advantage: What is compared within a group: ``"auto"``, ``"gae"``, ``"return_to_go"``, ``"outcome"``,
+        ``"process"``, or a function
+    :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance
+    :param leave_one_out: Whether to exclude a member from the mean that it is compared with
+    :param advantage_scale: Divide advantages by the standard deviation of the ``"group"``, of the ``"batch"``, or not at all
+        (``"none"``)
+    :param ratio_level: Importance ratio of each ``"step"``, or of the whole ``"episode"`` (GSPO)
+    :param policy_loss: ``"clip"``: PPO's clipped surrogate. Or a function
+    :param ent_coef: Entropy coefficient for the loss calculation
+    :param max_grad_norm: The maximum value for the gradient clipping
+    :param target_kl: Limit the KL divergence between updates. ``None``: no limit
+    :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy. 0: none
+    :param kl_estimator: How that divergence is estimated: ``"exact"``, ``"k1"``, ``"k2"``, ``"k3"``, ``"k3_plain"``,
+        ``"k1_in_reward"``, or a function
+    :param ref_update_interval: Replace the reference by the current policy every this many updates. ``None``: never
+    :param max_sampling_rounds: With ``dynamic_sampling``, the maximum number of times that groups are drawn for an update,
+        and of rollouts as long as ``n_steps``. ``None``: no limit (as in the paper)
+    :param overlong_filter: Exclude episodes truncated by a time limit from the loss
+    :param overlong_range: Lengths in steps between which the soft punishment (eq. 13) falls linearly from 0 to -1.
+        ``None``: no punishment
+    :param unrelated_starts: Opt in to groups whose members do not share a start
+    :param start_sampler: Draws the start of a group. ``None``: a fresh seed
+    :param step_timeout: Maximum number of seconds that a step of the environments may take
+    :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
+    :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
+    :param stats_window_size: Number of episodes to average the logged reward, length and success rate over
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation
+    :param verbose: Verbosity level: 0 for no output, 1 for info messages, 2 for debug messages
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run
+    :param _init_setup_model: Whether or not to build the network at the creation of the instance
     """
 
     def __init__(
@@ -39,19 +90,87 @@ class DAPO(GRPO):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-3,
         *,
+        group_size: int = 4,
+        n_steps: int | None = None,
+        n_groups: int | None = None,
+        batch_size: int | None = 256,
+        gradient_accumulation_steps: int = 1,
+        n_epochs: int = 10,
+        gamma: float = 0.99,
+        clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = 0.28,
+        advantage: str | AdvantageFunction = "auto",
+        gae_lambda: float = 0.95,
+        leave_one_out: bool = False,
+        advantage_scale: str = "batch",
         loss_average: str | float | WeightFunction = "step",
+        ratio_level: str = "step",
+        policy_loss: str | PolicyLoss = "clip",
+        ent_coef: float = 0.0,
+        max_grad_norm: float = 0.5,
+        target_kl: float | None = None,
+        kl_coef: float = 0.0,
+        kl_estimator: str | KLFunction = "exact",
+        ref_update_interval: int | None = None,
         dynamic_sampling: bool = True,
-        **kwargs: Any,
+        max_sampling_rounds: int | None = 4,
+        overlong_filter: bool = False,
+        overlong_range: tuple[int, int] | None = None,
+        unrelated_starts: bool = False,
+        start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
+        step_timeout: float | None = None,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        _init_setup_model: bool = True,
     ):
         super().__init__(
             policy,
             env,
             learning_rate=learning_rate,
+            group_size=group_size,
+            n_steps=n_steps,
+            n_groups=n_groups,
+            batch_size=batch_size,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            n_epochs=n_epochs,
+            gamma=gamma,
+            clip_range=clip_range,
             clip_range_high=clip_range_high,
+            advantage=advantage,
+            gae_lambda=gae_lambda,
+            leave_one_out=leave_one_out,
+            advantage_scale=advantage_scale,
             loss_average=loss_average,
+            ratio_level=ratio_level,
+            policy_loss=policy_loss,
+            ent_coef=ent_coef,
+            max_grad_norm=max_grad_norm,
+            target_kl=target_kl,
+            kl_coef=kl_coef,
+            kl_estimator=kl_estimator,
+            ref_update_interval=ref_update_interval,
             dynamic_sampling=dynamic_sampling,
-            **kwargs,
+            max_sampling_rounds=max_sampling_rounds,
+            overlong_filter=overlong_filter,
+            overlong_range=overlong_range,
+            unrelated_starts=unrelated_starts,
+            start_sampler=start_sampler,
+            step_timeout=step_timeout,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            _init_setup_model=_init_setup_model,
         )
 
     def learn(

@@ -138,9 +138,9 @@ class GRPO(OnGroupAlgorithm):
 
     :param overlong_filter: Exclude episodes truncated by a time limit from the loss (DAPO). For tasks where a truncated
         episode is uninformative, not for those where lasting until the limit is success.
-    :param overlong_range: Lengths in steps between which DAPO's soft punishment (eq. 13, ``(L_max - L_cache, L_max)``) grows
-        linearly from 0 to its full size. It is added to the last reward of long episodes. ``None``: no punishment
-    :param overlong_penalty: The full size of this punishment, in units of the reward, after ``VecNormalize`` if it is used
+    :param overlong_range: Lengths in steps between which DAPO's soft punishment (eq. 13, ``(L_max - L_cache, L_max)``) falls
+        linearly from 0 to -1. It is added to the last reward of long episodes, in units of the reward, after ``VecNormalize``
+        if it is used: where another size is wanted, scale the rewards with a wrapper. ``None``: no punishment
 
     **Starts**
 
@@ -212,7 +212,6 @@ class GRPO(OnGroupAlgorithm):
         max_sampling_rounds: int | None = 4,
         overlong_filter: bool = False,
         overlong_range: tuple[int, int] | None = None,
-        overlong_penalty: float = 1.0,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
         step_timeout: float | None = None,
@@ -269,7 +268,6 @@ class GRPO(OnGroupAlgorithm):
         self.target_kl = target_kl
         self.overlong_filter = overlong_filter
         self.overlong_range = overlong_range
-        self.overlong_penalty = overlong_penalty
         self.reference: Reference | None = None
         self._n_reference_updates = 0
         self._warned_skip = self._warned_refused = False
@@ -481,8 +479,7 @@ class GRPO(OnGroupAlgorithm):
         rewards = batch.rewards
         if self.overlong_range is not None:
             penalty = soft_overlong_penalty(batch.lengths, *self.overlong_range)
-            last_step = batch.lengths[..., None] - 1
-            rewards = rewards.scatter_add(-1, last_step, self.overlong_penalty * penalty[..., None].double())
+            rewards = rewards.scatter_add(-1, batch.lengths[..., None] - 1, penalty[..., None].double())
         gamma = self.gamma
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.

@@ -21,7 +21,7 @@ MAX_NUMBERS = 16
 SETTINGS = (
     "gamma gae_lambda n_epochs batch_size n_steps n_groups group_size normalize_advantage advantage advantage_scale "
     "leave_one_out loss_average ratio_level policy_loss ent_coef vf_coef max_grad_norm target_kl kl_coef kl_estimator "
-    "gradient_accumulation_steps overlong_filter overlong_range overlong_penalty"
+    "gradient_accumulation_steps overlong_filter overlong_range"
 ).split()
 
 

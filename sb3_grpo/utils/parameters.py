@@ -5,7 +5,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -28,8 +28,15 @@ def short_repr(value: Any) -> str:
         return object.__repr__(value)
 
 
-def _shown(value: Any) -> str:
+def _with_type(value: Any) -> str:
     return f"{short_repr(value)} ({type(value).__name__})"
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except Exception:
+        return math.nan
 
 
 class Kind:
@@ -52,18 +59,22 @@ class Number(Kind):
 
     :param low: Lowest allowed value
     :param high: Highest allowed value
+    :param whole: Whether it must be an integer
     :param positive: Whether it must be greater than 0
     :param limit: Whether it is a limit, which may be infinite
     :param schedule: Whether it may be a function of the progress remaining, from 1 to 0
+    :param flag: Whether it may also be True or False
     :param none: Meaning of ``None``, if it is allowed
     :param why: Reason for the bounds, if it is not obvious
     """
 
     low: float = -math.inf
     high: float = math.inf
+    whole: bool = False
     positive: bool = False
     limit: bool = False
     schedule: bool = False
+    flag: bool = False
     none: str | None = None
     why: str = ""
 
@@ -74,13 +85,35 @@ class Number(Kind):
             self._check_schedule(name, value)
             return value
         if not self._is_number(value):
-            wanted = self._noun() + " or a function" * self.schedule + " or None" * (self.none is not None)
-            raise ValueError(f"{name} must be {wanted}, got {_shown(value)}{self._advice(name, value)}.")
+            wanted = "a whole number" if self.whole else "a number" if self.limit else "a finite number"
+            wanted += " or a function" * self.schedule + " or None" * (self.none is not None)
+            raise ValueError(f"{name} must be {wanted}, got {_with_type(value)}{self._advice(name, value)}.")
         if not self.low <= value <= self.high or (self.positive and value <= 0.0):
             none = f", or None for {self.none}" if self.none else ""
             why = f": {self.why}" if self.why else ""
-            raise ValueError(f"{name} must {self._bounds()}{none}, got {short_repr(value)}{why}.")
-        return value if type(value) in (bool, int, float) else int(value) if isinstance(value, Integral) else float(value)
+            raise ValueError(f"{name} must {self._bounds(value)}{none}, got {short_repr(value)}{why}.")
+        return int(value) if isinstance(value, Integral) else float(value)
+
+    def _is_number(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
+            return self.flag and isinstance(value, bool)
+        return self.whole or math.isfinite(_as_float(value)) or (self.limit and value == math.inf)
+
+    def _bounds(self, value: Any) -> str:
+        if self.positive:
+            return "be positive"
+        if self.high not in (math.inf, _HIGHEST):
+            return f"be between {self.low} and {self.high}"
+        if value > self.high:
+            return f"be at most {self.high}"
+        return "not be negative" if self.low == 0 and not self.whole else f"be at least {self.low}"
+
+    def _advice(self, name: str, value: Any) -> str:
+        """Suggest what the user may have meant, e.g. 512 instead of 512.0 or '512'."""
+        meant = math.nan if isinstance(value, bool | np.bool_) else _as_float(value)
+        if not (meant.is_integer() if self.whole else math.isfinite(meant)):
+            return ""
+        return f": write {name}={int(meant) if self.whole else meant}"
 
     def _check_schedule(self, name: str, schedule: Callable[[float], Any]) -> None:
         for progress in (1.0, 0.0):
@@ -91,101 +124,27 @@ class Number(Kind):
                 raised = f"{called} raised {type(error).__name__}: {error}"
                 raise ValueError(f"{name} is called with the progress remaining, from 1 to 0. {raised}") from error
             value = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
-            Number(self.low, self.high, self.positive, self.limit).check(called, value)
-
-    def _is_number(self, value: Any) -> bool:
-        if not isinstance(value, Real) or isinstance(value, bool):
-            return False
-        try:
-            return math.isfinite(value) or (self.limit and value == math.inf)
-        except OverflowError:
-            return False
-
-    def _noun(self) -> str:
-        return "a number" if self.limit else "a finite number"
-
-    def _bounds(self) -> str:
-        if self.positive:
-            return "be positive"
-        if self.high == math.inf:
-            return "not be negative" if self.low == 0 else f"be at least {self.low}"
-        return f"be between {self.low:g} and {self.high:g}"
-
-    def _advice(self, name: str, value: Any) -> str:
-        """Suggest what the user may have meant, e.g. 512 instead of 512.0 or '512'."""
-        if isinstance(value, bool | np.bool_) or not isinstance(value, Real | str):
-            return ""
-        try:
-            meant = float(value)
-            return f": write {name}={int(meant) if isinstance(self, Whole) else meant}" if self._is_meant(meant) else ""
-        except (ValueError, OverflowError):
-            return ""
-
-    def _is_meant(self, value: float) -> bool:
-        return math.isfinite(value)
+            replace(self, schedule=False, none=None).check(called, value)
 
 
 @dataclass(frozen=True)
 class Whole(Number):
-    """
-    An integer.
-
-    :param flag: Whether it may also be True or False
-    """
+    """An integer, by default from 1 on."""
 
     low: float = 1
     high: float = _HIGHEST
-    flag: bool = False
-
-    def _is_number(self, value: Any) -> bool:
-        return isinstance(value, Integral) and (self.flag or not isinstance(value, bool))
-
-    def _noun(self) -> str:
-        return "a whole number"
-
-    def _bounds(self) -> str:
-        return f"be at least {self.low}" if self.high == _HIGHEST else f"be between {self.low} and {self.high}"
-
-    def _is_meant(self, value: float) -> bool:
-        return value.is_integer()
-
-    def check(self, name: str, value: Any) -> Any:
-        if self._is_number(value) and value > _HIGHEST >= self.high:
-            raise ValueError(f"{name} must be at most {self.high}, got {short_repr(value)}.")
-        return super().check(name, value)
+    whole: bool = True
 
 
-@dataclass(frozen=True)
 class Flag(Kind):
     """True or False."""
 
     def check(self, name: str, value: Any) -> bool:
         if isinstance(value, bool | np.bool_):
             return bool(value)
-        meant = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
-        advice = f": write {name}={meant}" if meant is not None and isinstance(value, str | int) else ""
-        raise ValueError(f"{name} must be True or False, got {_shown(value)}{advice}.")
-
-
-@dataclass(frozen=True)
-class Pair(Kind):
-    """
-    Two whole numbers from 0 on, the first one smaller, or ``None``.
-
-    :param none: Meaning of ``None``
-    """
-
-    none: str
-
-    def check(self, name: str, value: Any) -> tuple[int, int] | None:
-        if value is None:
-            return None
-        if not isinstance(value, tuple | list) or len(value) != 2:
-            raise ValueError(f"{name} must be a pair of numbers, or None for {self.none}, got {_shown(value)}.")
-        low, high = (Whole(0).check(f"{name}[{place}]", each) for place, each in enumerate(value))
-        if low >= high:
-            raise ValueError(f"{name} must be a pair of numbers, the first one smaller, got ({low}, {high}).")
-        return low, high
+        meant = {"true": True, "1": True, "false": False, "0": False}.get(short_repr(value).strip("'").lower())
+        advice = "" if meant is None else f": write {name}={meant}"
+        raise ValueError(f"{name} must be True or False, got {_with_type(value)}{advice}.")
 
 
 def _check_function(name: str, function: Callable[..., Any], call: str) -> None:
@@ -228,11 +187,9 @@ class Choice(Kind):
     def check(self, name: str, value: Any) -> Any:
         if self.number is not None and isinstance(value, Real):
             return self.number.check(name, value)
-        if self.call is not None:
-            value = import_plugin(value)
-            if callable(value):
-                _check_function(name, value, self.call)
-                return value
+        if self.call is not None and callable(function := import_plugin(value)):
+            _check_function(name, function, self.call)
+            return function
         if not isinstance(value, str) or value not in self.names:
             known = ", ".join(self.names) + ", or a number" * (self.number is not None) + ", or a function" * bool(self.call)
             close = difflib.get_close_matches(value, self.names, n=1) if isinstance(value, str) else []
@@ -242,45 +199,28 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Function(Kind):
-    """
-    A function or ``None``.
-
-    :param wanted: Description of the function
-    :param call: Arguments with which it is called
-    """
-
-    wanted: str
-    call: str
-
-    def check(self, name: str, value: Any) -> Any:
-        value = import_plugin(value)
-        if value is None:
-            return None
-        if not callable(value):
-            raise ValueError(f"{name} must be {self.wanted}, got {_shown(value)}.")
-        _check_function(name, value, self.call)
-        return value
-
-
-@dataclass(frozen=True)
 class Instance(Kind):
     """
     An object of certain classes, not empty if it is a string.
 
-    :param classes: The classes
+    :param classes: Class, or a tuple of classes
     :param wanted: Description of the object
     :param none: Meaning of ``None``, if it is allowed
+    :param call: Arguments with which it is called, if it is a function. It can also be written as ``"module.function"``
     """
 
-    classes: type | tuple[type, ...]
+    classes: Any
     wanted: str
     none: str | None = None
+    call: str | None = None
 
     def check(self, name: str, value: Any) -> Any:
         if value is None and self.none is not None:
             return None
-        if not isinstance(value, self.classes) or value == "":
+        found = value if self.call is None else import_plugin(value)
+        if not isinstance(found, self.classes) or found == "":
             none = f", or None for {self.none}" if self.none else ""
-            raise ValueError(f"{name} must be {self.wanted}{none}, got {_shown(value)}.")
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+            raise ValueError(f"{name} must be {self.wanted}{none}, got {_with_type(value)}.")
+        if self.call is not None:
+            _check_function(name, found, self.call)
+        return os.fspath(found) if isinstance(found, os.PathLike) else found

@@ -24,7 +24,7 @@ WORTH = {
     "dynamic_sampling": 0.2,
     "step_loss": 0.0,
     "overlong_filter": -0.1,
-    "overlong_penalty": 0.03,
+    "overlong_range": 0.03,
     "no_kl": 0.1,
 }
 TOGETHER = 0.08
@@ -110,13 +110,13 @@ def test_the_ladder_is_that_of_the_paper():
         ("+ dynamic sampling", 50),
     ]
     # The penalty takes the place of the filter
-    assert rungs[4].adds == pytest.approx([WORTH["overlong_penalty"] - WORTH["overlong_filter"]] * 3)
+    assert rungs[4].adds == pytest.approx([WORTH["overlong_range"] - WORTH["overlong_filter"]] * 3)
 
 
 def test_all_switches_together_are_dapo():
     paper = arguments(TASKS["control"], ())
     assert (paper["kl_coef"], paper["loss_average"], paper["dynamic_sampling"]) == (0.04, "episode", False)
-    dapo = arguments(TASKS["text"], ladder("overlong_penalty")[-1])
+    dapo = arguments(TASKS["text"], ladder("overlong_range")[-1])
     assert (dapo["kl_coef"], dapo["loss_average"], dapo["dynamic_sampling"]) == (0.0, "step", True)
     assert (dapo["clip_range_high"], dapo["overlong_range"], dapo["overlong_filter"]) == (0.28, (3, 4), False)
 

@@ -1,9 +1,11 @@
 """Arguments that make no sense: the error comes when the model is made, names the argument, and says what would do."""
 
 import functools
+import inspect
 import json
 import math
 import random
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,37 @@ ANYTHING = st.one_of(
 )
 
 
+def test_dapo_has_the_arguments_of_grpo() -> None:
+    grpo, dapo = (dict(inspect.signature(algorithm).parameters) for algorithm in (GRPO, DAPO))
+    changed = {name for name in grpo if grpo[name].default != dapo[name].default}
+    assert changed == {"clip_range_high", "loss_average", "dynamic_sampling"}  # eq. 8, 8 and 11 of DAPO's paper
+    # Nothing else differs: neither names nor their order, nor annotations
+    assert [*dapo.values()] == [each.replace(default=dapo[name].default) for name, each in grpo.items()]
+    for algorithm in (GRPO, DAPO):
+        documented = re.findall(r"^:param (\w+):", inspect.getdoc(algorithm) or "", re.MULTILINE)
+        assert sorted(documented) == sorted(grpo)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO])
+def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
+    other: dict[str, Any] = {
+        **{"learning_rate": 2e-3, "group_size": 3, "n_groups": 5, "batch_size": 64, "gradient_accumulation_steps": 2},
+        **{"n_epochs": 3, "gamma": 0.9, "advantage": "outcome", "gae_lambda": 0.5, "leave_one_out": True},
+        **{"advantage_scale": "group", "loss_average": 20.0, "ratio_level": "episode", "ent_coef": 0.1, "max_grad_norm": 2.0},
+        **{"target_kl": 0.1, "kl_coef": 0.2, "kl_estimator": "k2", "ref_update_interval": 7, "max_sampling_rounds": 9},
+        **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9), "step_timeout": 60.0},
+        **{"start_sampler": own_sampler, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": TINY, "verbose": 1},
+        **{"seed": 3, "policy_loss": lambda log_ratio, advantages, clip_low, clip_high: -advantages},
+    }
+    model = algorithm("MlpPolicy", "Pendulum-v1", clip_range=0.3, clip_range_high=0.4, device="cpu", **other)
+    assert {name: getattr(model, name) for name in other} == other
+    assert (model.clip_range(1.0), model.clip_range_high(1.0)) == (0.3, 0.4)  # type: ignore[operator]
+    assert algorithm("MlpPolicy", ToyEnv(), unrelated_starts=True).unrelated_starts
+    assert algorithm("MlpPolicy", ToyEnv(), n_steps=7).n_steps == 7
+
+
 def test_every_argument_has_a_kind() -> None:
-    special = {"self", "policy", "env", "_init_setup_model"}
+    special = {"policy", "env", "_init_setup_model"}
     assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler"} - special == {*ARGUMENTS}
 
 
@@ -175,9 +206,9 @@ def test_make_group_env() -> None:
 
 
 def test_policies() -> None:
-    with pytest.raises(ValueError, match="policy='MlpPolcy' is unknown: use one of the names MlpPolicy"):
+    with pytest.raises(ValueError, match="policy='MlpPolcy' is not a critic-free policy: use one of the names MlpPolicy"):
         GRPO("MlpPolcy", ToyEnv())
-    with pytest.raises(ValueError, match="policy must be a name or a class, got 5"):
+    with pytest.raises(ValueError, match="policy=5 is not a critic-free policy: use one of the names"):
         GRPO(5, ToyEnv())  # type: ignore[arg-type]
 
 

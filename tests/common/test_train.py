@@ -412,12 +412,12 @@ def test_all_episodes_are_overlong(ratio_level: str) -> None:
     assert model._n_updates == 0
 
 
-def test_overlong_penalty() -> None:
+def test_overlong_range() -> None:
     plain = collected(advantage_scale="none", advantage="outcome")
-    punished = collected(advantage_scale="none", advantage="outcome", overlong_penalty=10.0, overlong_range=(4, 8))
+    punished = collected(advantage_scale="none", advantage="outcome", overlong_range=(4, 8))
     lengths = plain.batch.lengths
     assert th.equal(lengths, punished.batch.lengths)
-    penalty = 10.0 * ((4 - lengths.float()) / 4).clamp(-1, 0)
+    penalty = ((4 - lengths.float()) / 4).clamp(-1, 0)
     expected = plain._advantages(plain.batch) + plain.batch.flatten(
         (penalty - penalty.mean(1, keepdim=True))[..., None].expand(plain.batch.rewards.shape)
     )
