@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import StateFeatures, ValueRegression, regression_values, td_residuals
+from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
+from sb3_grpo.common.values import StateFeatures, ValueRegression
 from sb3_grpo.groups.group import live_groups
 
 N_STEPS, WIDTH, SLIP = 12, 7, 0.2
@@ -82,8 +82,10 @@ def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor) -> th.Tens
     """
     returns = discounted_returns_to_go(rewards, mask, 1.0)
     steps = th.arange(N_STEPS).expand_as(mask)[mask]
-    values = th.zeros_like(rewards)
-    values[mask] = regression_values(places[mask][:, None].float(), steps, returns[mask])
+    numbers, regression = places[mask][:, None].float(), ValueRegression(memory=0.0)
+    states, values = StateFeatures(numbers, numbers[:, :0]), th.zeros_like(rewards)
+    regression.fit(states, returns[mask], time=steps)
+    values[mask] = regression.predict(states, steps)
     return th.where(live_groups(returns[..., 0])[:, None, None], td_residuals(rewards, values, mask, 1.0), 0.0)
 
 
@@ -98,12 +100,10 @@ def remembered_residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor,
     :return: (B, G, T)
     """
     numbers = places[mask][:, None].float()
-    states, nowhere = StateFeatures(numbers, numbers[:, :0]), StateFeatures(numbers[:0], numbers[:0, :0])
-    values = th.zeros_like(rewards)
+    states, values = StateFeatures(numbers, numbers[:, :0]), th.zeros_like(rewards)
     if regression.is_fitted:
         values[mask] = regression.predict(states)
-    returns = discounted_returns_to_go(rewards, mask, 1.0)[mask]
-    regression.fit(states, returns, nowhere, th.full((len(numbers),), -1), th.ones(len(numbers)))
+    regression.fit(states, discounted_returns_to_go(rewards, mask, 1.0)[mask])
     return td_residuals(rewards, values, mask, 1.0)
 
 

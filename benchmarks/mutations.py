@@ -34,7 +34,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutations.csv"
 # The modules, and the test files closest to each. Those of the packages below run after them
 TARGETS = {
     "sb3_grpo/common/advantages.py": ["tests/common/test_advantages.py", "tests/common/test_rewards.py"],
-    "sb3_grpo/common/baselines.py": ["tests/common/test_baselines.py"],
     "sb3_grpo/common/buffers.py": ["tests/common/test_train.py", "tests/groups/test_groups.py"],
     "sb3_grpo/common/kl.py": ["tests/common/test_kl.py"],
     "sb3_grpo/common/losses.py": ["tests/common/test_losses.py"],
@@ -43,9 +42,10 @@ TARGETS = {
     "sb3_grpo/common/reference.py": ["tests/common/test_kl.py", "tests/common/test_plugins.py"],
     "sb3_grpo/common/rewards.py": ["tests/common/test_rewards.py"],
     "sb3_grpo/common/sampling.py": ["tests/common/test_spaces.py", "tests/common/test_run.py"],
+    "sb3_grpo/common/values.py": ["tests/common/test_values.py"],
     "sb3_grpo/grpo/grpo.py": [
         "tests/common/test_train.py",
-        "tests/common/test_baselines.py",
+        "tests/common/test_values.py",
         "tests/common/test_kl.py",
         "tests/common/test_run.py",
     ],

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import td_residuals
+from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
 from sb3_grpo.common.kl import kl_estimate
 from sb3_grpo.common.losses import clipped_surrogate, cut_off, step_weights
 from sb3_grpo.groups.group import live_groups

@@ -58,7 +58,9 @@ def test_imports_point_downwards() -> None:
         level = LEVELS[package_of(module_of(path))]
         for module in imported(path):
             # From the package itself come only its public names, for programs
-            if LEVELS.get(package_of(module), len(LEVELS)) > level and not (module == "sb3_grpo" and level >= LEVELS["console"]):
+            if LEVELS.get(package_of(module), len(LEVELS)) > level and not (
+                module == "sb3_grpo" and level >= LEVELS["console"]
+            ):
                 upwards.append(f"{path.relative_to(ROOT)} imports {module}")
     assert upwards == []
 

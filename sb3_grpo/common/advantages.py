@@ -141,6 +141,32 @@ def return_to_go_advantages(
     return scale_advantages(advantages, deviations, mask, scale, eps)
 
 
+def td_residuals(
+    rewards: th.Tensor, values: th.Tensor, mask: th.Tensor, gamma: float, last_values: th.Tensor | None = None
+) -> th.Tensor:
+    """
+    ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, arXiv:1506.02438, eq. 10. Their sums discounted by ``gamma * lambda`` are
+    the generalised advantage estimates (eq. 16); with lambda = 1, this is the return to go minus the value.
+
+    After the last step of an episode, the value is 0 unless given by ``last_values``, even if a time limit truncated the
+    episode: the values are fitted to returns that end there, too, and a larger value would look like a reward for the last
+    steps.
+
+    :param rewards: (B, G, T)
+    :param values: (B, G, T) values of the states in which the actions were chosen
+    :param mask: (B, G, T), True for existing steps
+    :param gamma: discount factor in [0, 1]
+    :param last_values: (B, G) values of the states after the last steps, 0 where the episode has ended
+    :return: (B, G, T), 0 where ``mask`` is False
+    """
+    values = th.where(mask, values, 0.0)
+    after = th.cat([values[..., 1:], th.zeros_like(values[..., :1])], dim=-1)
+    if last_values is not None:
+        is_last = mask & ~th.cat([mask[..., 1:], th.zeros_like(mask[..., :1])], dim=-1)
+        after = th.where(is_last, last_values[..., None], after)
+    return th.where(mask, rewards + gamma * after - values, 0.0)
+
+
 def gae_advantages(
     rewards: th.Tensor, mask: th.Tensor, gamma: float, leave_one_out: bool, scale: str, eps: float
 ) -> th.Tensor:

@@ -68,7 +68,7 @@ ARGUMENTS: dict[str, Kind] = {
     "group_size": Whole(2, why="an episode is compared with the others of its group, and a group of one gives no signal"),
     "n_steps": Whole(none="whole groups"),
     "n_groups": Whole(none="n_steps of each copy"),
-    "dynamic_sampling": Flag(),
+    "dynamic_sampling": Flag(call="outcomes"),
     "max_sampling_rounds": Whole(none="no limit"),
     # Advantages
     "gamma": Number(0, 1),

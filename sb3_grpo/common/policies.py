@@ -25,11 +25,11 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 
-from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.sampling import latent_sampler, unchecked_distributions
+from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 
 
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:

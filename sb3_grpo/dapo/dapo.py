@@ -1,19 +1,18 @@
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_grpo.common.advantages import AdvantageFunction
 from sb3_grpo.common.losses import PolicyLoss, WeightFunction
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction
+from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.grpo.grpo import GRPO
 from sb3_grpo.starts.starts import Start
-
-SelfDAPO = TypeVar("SelfDAPO", bound="DAPO")
 
 
 class DAPO(GRPO):
@@ -112,7 +111,7 @@ class DAPO(GRPO):
         kl_coef: float = 0.0,
         kl_estimator: str | KLFunction = "exact",
         ref_update_interval: int | None = None,
-        dynamic_sampling: bool = True,
+        dynamic_sampling: bool | LiveFunction = True,
         max_sampling_rounds: int | None = 4,
         overlong_filter: bool = False,
         overlong_range: tuple[int, int] | None = None,
@@ -171,22 +170,4 @@ class DAPO(GRPO):
             seed=seed,
             device=device,
             _init_setup_model=_init_setup_model,
-        )
-
-    def learn(
-        self: SelfDAPO,
-        total_timesteps: int | None = None,
-        callback: MaybeCallback = None,
-        log_interval: int = 1,
-        tb_log_name: str = "DAPO",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfDAPO:
-        return super().learn(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=tb_log_name,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
         )

@@ -13,7 +13,6 @@ from stable_baselines3.common.utils import FloatSchedule
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
 from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
-from sb3_grpo.common.baselines import ValueRegression
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, summary, what_broke
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -29,10 +28,10 @@ from sb3_grpo.common.losses import (
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
-from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
@@ -95,8 +94,7 @@ class GRPO(OnGroupAlgorithm):
         with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
-        see :class:`ValueRegression`, and :func:`regression_values` for whole groups), compared with their mean over all steps
-        of the group.
+        see :class:`ValueRegression`), compared with their mean over all steps of the group.
         ``"auto"``: ``"gae"``, or ``"return_to_go"`` for text policies.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
@@ -303,7 +301,8 @@ class GRPO(OnGroupAlgorithm):
         self.clip_range = FloatSchedule(self.clip_range)
         if self.clip_range_high is not None:
             self.clip_range_high = FloatSchedule(self.clip_range_high)
-        self.value_regression = ValueRegression()
+        # Whole groups are judged by a fit of their own
+        self.value_regression = ValueRegression(memory=0.0 if self.n_steps is None else 0.5)
         self.reference = self._make_reference() if self.kl_coef > 0.0 else None
 
     def _make_reference(self) -> Reference:
@@ -484,11 +483,7 @@ class GRPO(OnGroupAlgorithm):
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
             # There is no critic: V is a regression on the states
-            explained: float | None
-            if self.n_steps is None:
-                rewards, explained = residuals_of_groups(self.policy, batch, rewards, gamma)
-            else:
-                rewards, explained = residuals_of_steps(self.policy, self.value_regression, batch, rewards, gamma)
+            rewards, explained = self.value_regression.residuals(self.policy, batch, rewards, gamma)
             if explained is not None:
                 self.logger.record("train/regression_r2", explained)
             gamma *= self.gae_lambda

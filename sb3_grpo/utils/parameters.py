@@ -136,15 +136,26 @@ class Whole(Number):
     whole: bool = True
 
 
+@dataclass(frozen=True)
 class Flag(Kind):
-    """True or False."""
+    """
+    True or False.
 
-    def check(self, name: str, value: Any) -> bool:
+    :param call: Arguments of a function that can be used instead, if allowed. It can also be written as ``"module.function"``
+    """
+
+    call: str | None = None
+
+    def check(self, name: str, value: Any) -> Any:
         if isinstance(value, bool | np.bool_):
             return bool(value)
+        if self.call is not None and callable(function := import_plugin(value)):
+            _check_function(name, function, self.call)
+            return function
         meant = {"true": True, "1": True, "false": False, "0": False}.get(short_repr(value).strip("'").lower())
         advice = "" if meant is None else f": write {name}={meant}"
-        raise ValueError(f"{name} must be True or False, got {_with_type(value)}{advice}.")
+        wanted = "True or False" if self.call is None else "True, False or a function"
+        raise ValueError(f"{name} must be {wanted}, got {_with_type(value)}{advice}.")
 
 
 def _check_function(name: str, function: Callable[..., Any], call: str) -> None:

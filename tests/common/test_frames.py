@@ -11,9 +11,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.common.baselines import image_features
 from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.frames import FrameStore
+from sb3_grpo.common.values import image_features
 from tests.toy_envs import observations_of
 
 SIDE = 36

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 from toy_envs import TINY, RecordingEnv, SpacesEnv, ToyEnv, observations_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.common.baselines import ValueRegression
+from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups import collector
 
@@ -225,7 +225,7 @@ def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ValueRegression, "fit", noted)
     seen = Batches()
     make_model(env_kwargs={"length": 10}, n_envs=2, group_size=2, n_steps=16, gamma=0.5).learn(32, callback=seen)
-    ((_, returns, next_states, ends, discounts),) = fits
+    ((_, returns, (next_states, ends, discounts), _),) = fits
     # Two episodes that have ended after ten steps, and two that go on after six
     assert next_states.numbers[:, 1].tolist() == [6, 6]
     assert ends.tolist() == [-1] * 20 + [0] * 6 + [1] * 6
@@ -301,8 +301,9 @@ def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypa
 
         monkeypatch.setattr(ValueRegression, name, noted)
     make_model(env_kwargs={"length": 40}, n_steps=16).learn(3 * 64)
-    # The first update has no others. Values of the steps and of where episodes go on, which the fit takes, too
-    assert calls == ["fit", "predict", "predict"] + ["predict", "predict", "fit", "predict"] * 2
+    # The first update has no others, and makes up for them with two more fits. Values of the steps and of where episodes go
+    # on, which the fit takes, too
+    assert calls == ["fit"] + ["predict"] * 4 + ["predict", "predict", "fit", "predict"] * 2
 
 
 @pytest.mark.parametrize("reward", [0.0, -1.0])

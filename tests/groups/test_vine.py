@@ -8,8 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 from toy_envs import TINY, ToyEnv
 
-from sb3_grpo.common import residuals
-from sb3_grpo.common.baselines import regression_values
+from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.groups import samplers
@@ -93,11 +92,13 @@ def test_branches_are_not_reported(share: float) -> None:
 def test_the_regression_knows_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     last: list[int] = []
 
-    def fit(numbers: th.Tensor, time: th.Tensor, *args: th.Tensor) -> th.Tensor:
-        last.append(int(time.max()))
-        return regression_values(numbers, time, *args)
+    original = ValueRegression.fit
 
-    monkeypatch.setattr(residuals, "regression_values", fit)
+    def fit(self: ValueRegression, states: Any, returns: th.Tensor, continuation: Any, time: th.Tensor) -> th.Tensor:
+        last.append(int(time.max()))
+        return original(self, states, returns, continuation, time)
+
+    monkeypatch.setattr(ValueRegression, "fit", fit)
     env = make_group_env("Pendulum-v1", 4, seed=0, env_kwargs={"max_episode_steps": 20})
     learn(env, 2000, n_groups=1, start_sampler=VisitedStates(1.0))
     assert set(last) == {19} and len(last) > 10

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch as th
 
-from sb3_grpo.common.advantages import group_advantages
-from sb3_grpo.common.baselines import td_residuals
+from sb3_grpo.common.advantages import group_advantages, td_residuals
 from sb3_grpo.lecture.arithmetic.estimators import (
     LOGITS,
     advantage_of_steps,

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import torch as th
 
-from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import td_residuals
+from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.lecture.golden import Grid, axis
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import CategoricalDistribution
 
-from sb3_grpo.common.baselines import td_residuals
+from sb3_grpo.common.advantages import td_residuals
 from sb3_grpo.common.kl import exact_kl
 from sb3_grpo.common.losses import clipped_surrogate
 from sb3_grpo.lecture.golden import Grid, axis

@@ -1,4 +1,4 @@
-"""The baseline by regression, and the advantages that are estimated with it."""
+"""Values by regression, and the advantages that are estimated with them."""
 
 import functools
 from typing import Any
@@ -8,15 +8,15 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from toy_envs import SpacesEnv, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.common import baselines, residuals
-from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages
-from sb3_grpo.common.baselines import StateFeatures, ValueRegression, image_features, regression_values, td_residuals
+from sb3_grpo.common import values as values_module
+from sb3_grpo.common.advantages import discounted_returns_to_go, group_advantages, td_residuals
 from sb3_grpo.common.losses import clipped_surrogate
-from sb3_grpo.common.residuals import residuals_of_groups
+from sb3_grpo.common.values import Continuation, StateFeatures, ValueRegression, image_features
 from sb3_grpo.envs import VerifierTextVecEnv
 
 IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -24,6 +24,14 @@ IMAGE = spaces.Box(0, 255, (36, 40, 3), np.uint8)
 
 def unexplained(truth: th.Tensor, values: th.Tensor) -> float:
     return ((truth - values).var() / truth.var()).item()
+
+
+def fitted_values(x: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor | None = None) -> th.Tensor:
+    """The values of an update of whole groups."""
+    states = StateFeatures(x, x[:, :0] if pictures is None else pictures)
+    regression = ValueRegression(memory=0.0)
+    regression.fit(states, returns, time=time)
+    return regression.predict(states, time)
 
 
 def states(n_steps: int, n_columns: int = 3, seed: int = 0) -> tuple[th.Tensor, th.Tensor]:
@@ -36,8 +44,8 @@ def test_values_follow_the_state_and_not_the_noise() -> None:
     # An angle given by its sine and cosine, and a speed: what a linear baseline cannot represent
     truth = -(x[:, 0].atan2(x[:, 1]) ** 2) - 0.5 * x[:, 2] ** 2
     noise = truth.std() * th.randn(len(x), generator=th.Generator().manual_seed(1))
-    assert unexplained(truth, regression_values(x, time, truth)) < 0.1
-    assert unexplained(truth, regression_values(x, time, truth + noise)) < 0.2
+    assert unexplained(truth, fitted_values(x, time, truth)) < 0.1
+    assert unexplained(truth, fitted_values(x, time, truth + noise)) < 0.2
 
 
 @pytest.mark.parametrize(("variance", "tolerance"), [(0.0, 1e-3), (2.0, 0.03)])
@@ -45,9 +53,9 @@ def test_values_are_those_of_the_gaussian_process_that_is_meant(
     monkeypatch: pytest.MonkeyPatch, variance: float, tolerance: float
 ) -> None:
     """With many random features they are the kernel: variance 2, squared bandwidth a sixth of the mean squared distance."""
-    assert baselines._KERNEL_VARIANCE == 2.0
-    monkeypatch.setattr(baselines, "_KERNEL_VARIANCE", variance)
-    monkeypatch.setattr(baselines, "N_RANDOM_FEATURES", 3000)
+    assert values_module._KERNEL_VARIANCE == 2.0
+    monkeypatch.setattr(values_module, "_KERNEL_VARIANCE", variance)
+    monkeypatch.setattr(values_module, "N_RANDOM_FEATURES", 3000)
     rng = np.random.default_rng(0)
     x, time, returns = rng.normal(3.0, [1.0, 20.0, 0.1, 5.0], (40, 4)), rng.integers(50, size=40), rng.gumbel(size=40)
     z, u, y = (x - x.mean(0)) / x.std(0), time / time.max(), (returns - returns.mean()) / returns.std()
@@ -57,7 +65,7 @@ def test_values_are_those_of_the_gaussian_process_that_is_meant(
     kernel += (z @ z.T + z**2 @ (z**2).T) / 4
     kernel += variance * np.exp(-distances / (2 * 8 / 6))
     expected = kernel @ np.linalg.solve(kernel + np.eye(40), y)
-    values = regression_values(th.as_tensor(x).float(), th.as_tensor(time), th.as_tensor(returns)).numpy()
+    values = fitted_values(th.as_tensor(x).float(), th.as_tensor(time), th.as_tensor(returns)).numpy()
     error = (values - returns.mean()) / returns.std() - expected
     assert np.sqrt((error**2).mean()) < tolerance < 0.2 < np.sqrt((expected**2).mean())
 
@@ -65,32 +73,32 @@ def test_values_are_those_of_the_gaussian_process_that_is_meant(
 def test_values_follow_the_time() -> None:
     x, time = states(2000)
     truth = 1.0 - 0.99 ** (100 - time.double())
-    assert unexplained(truth, regression_values(x, time, truth)) < 0.02
+    assert unexplained(truth, fitted_values(x, time, truth)) < 0.02
 
 
 def test_units_do_not_matter() -> None:
     x, time = states(500)
     returns = x[:, 0] * x[:, 1] + x[:, 2]
-    values = regression_values(x, time, returns)
+    values = fitted_values(x, time, returns)
     units, offset = th.tensor([1e3, 1e-3, 7.0]), th.tensor([5.0, -2.0, 100.0])
-    th.testing.assert_close(regression_values(units * x + offset, time, returns), values, atol=2e-3, rtol=0)
-    th.testing.assert_close(regression_values(x, time, 50.0 * returns - 1e4), 50.0 * values - 1e4, atol=1e-2, rtol=0)
+    th.testing.assert_close(fitted_values(units * x + offset, time, returns), values, atol=2e-3, rtol=0)
+    th.testing.assert_close(fitted_values(x, time, 50.0 * returns - 1e4), 50.0 * values - 1e4, atol=1e-2, rtol=0)
 
 
 def test_values_without_information_are_the_mean() -> None:
     returns = th.tensor([1.0, 2.0, 6.0], dtype=th.float64)
-    values = regression_values(th.full((3, 4), 7.0), th.zeros(3, dtype=th.long), returns)
+    values = fitted_values(th.full((3, 4), 7.0), th.zeros(3, dtype=th.long), returns)
     th.testing.assert_close(values, th.full((3,), 3.0, dtype=th.float64), atol=1e-4, rtol=0)
     same = th.full((3,), 5.0, dtype=th.float64)
     x, time = states(3)
-    th.testing.assert_close(regression_values(x, time, same), same)
+    th.testing.assert_close(fitted_values(x, time, same), same)
 
 
 def test_few_steps_do_not_explain_themselves_away() -> None:
     """With more weights than steps the residuals could be zero, and there would be nothing to learn from."""
     x, time = states(100, n_columns=17)
     returns = th.randn(100, generator=th.Generator().manual_seed(2)).double()
-    assert unexplained(returns, regression_values(x, time, returns)) > 0.05
+    assert unexplained(returns, fitted_values(x, time, returns)) > 0.05
 
 
 def test_outliers_and_constant_columns() -> None:
@@ -98,9 +106,11 @@ def test_outliers_and_constant_columns() -> None:
     returns = x[:, 0].clone()
     x[3] = 1e6
     x = th.cat([x, th.ones(1000, 2)], dim=1)
-    columns, _, n_varying = baselines._columns(x, baselines._moments(x), th.Generator())
+    moments = RunningMeanStd(0.0, (5,))
+    moments.update(x.double().numpy())
+    columns, _, n_varying = values_module._standardised(x, moments, th.Generator())
     assert columns(slice(0, 1000)).abs().max() <= 5.0 and n_varying == 3
-    assert regression_values(x, time, returns).isfinite().all()
+    assert fitted_values(x, time, returns).isfinite().all()
 
 
 def test_large_states() -> None:
@@ -108,7 +118,7 @@ def test_large_states() -> None:
     x, time = states(3000, n_columns=5)
     large = x @ th.randn(5, 3000, generator=th.Generator().manual_seed(3))
     returns = x[:, 0] - x[:, 1]
-    assert unexplained(returns, regression_values(large, time, returns)) < 0.1
+    assert unexplained(returns, fitted_values(large, time, returns)) < 0.1
 
 
 def test_boards_as_numbers() -> None:
@@ -118,22 +128,20 @@ def test_boards_as_numbers() -> None:
     shares = th.randn(700, dtype=th.float64, generator=generator)
     truth = boards.double() @ shares
     regression = ValueRegression()
-    nothing = StateFeatures(boards[:0], boards[:0, :0])
     seen, unseen = (StateFeatures(part, part[:, :0]) for part in boards.split(6000))
-    no_end = th.full((6000,), -1)
-    regression.fit(seen, truth[:6000], nothing, no_end, th.ones(6000, dtype=th.float64))
+    regression.fit(seen, truth[:6000])
     assert unexplained(truth[6000:], regression.predict(unseen)) < 0.2
 
 
 def test_values_are_linear_in_pictures_only() -> None:
     x, time = states(2000)
     nothing, squares = x[:, :0], x.square().sum(1)
-    assert unexplained(x[:, 0] - x[:, 1], regression_values(nothing, time, x[:, 0] - x[:, 1], x)) < 0.02
-    assert unexplained(squares, regression_values(nothing, time, squares, x)) > 0.9
+    assert unexplained(x[:, 0] - x[:, 1], fitted_values(nothing, time, x[:, 0] - x[:, 1], x)) < 0.02
+    assert unexplained(squares, fitted_values(nothing, time, squares, x)) > 0.9
     # Numbers beside a picture keep their squares, and are not one entry among hundreds
     pictures = th.randn(2000, 600, generator=th.Generator().manual_seed(4))
     noisy = squares + squares.std() * th.randn(2000, generator=th.Generator().manual_seed(5))
-    assert unexplained(squares, regression_values(x, time, noisy, pictures)) < 0.3
+    assert unexplained(squares, fitted_values(x, time, noisy, pictures)) < 0.3
 
 
 def test_image_features_by_hand() -> None:
@@ -160,18 +168,19 @@ def test_values_of_images_follow_what_is_to_be_seen() -> None:
         image[:, 60:68, left : left + 4] = 255
     truth = column.double()
     returns = truth + truth.std() * th.as_tensor(generator.standard_normal(1000))
-    values = regression_values(th.empty(1000, 0), time, returns, image_features(images))
+    values = fitted_values(th.empty(1000, 0), time, returns, image_features(images))
     assert unexplained(truth, values) < 0.3
 
 
-def test_values_do_not_depend_on_the_chunks_nor_on_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_do_not_depend_on_the_parts_nor_on_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     x, time = states(100)
     returns = x.square().sum(1)
     before = th.get_rng_state()
-    values = regression_values(x, time, returns)
+    values = fitted_values(x, time, returns)
     assert th.equal(th.get_rng_state(), before)
-    monkeypatch.setattr(baselines, "_CHUNK", 7)
-    th.testing.assert_close(regression_values(x, time, returns), values, rtol=1e-4, atol=1e-4)
+    parts = [slice(begin, begin + 7) for begin in range(0, 100, 7)]
+    monkeypatch.setattr(ValueRegression, "_parts", lambda self, n_rows: parts)
+    th.testing.assert_close(fitted_values(x, time, returns), values, rtol=1e-4, atol=1e-4)
 
 
 def test_td_residual_of_sydney() -> None:
@@ -223,7 +232,7 @@ def test_advantages_are_relative_to_the_group(algo: type[GRPO]) -> None:
     assert padded.abs().sum() > 0
     assert model.logger.name_to_value["train/regression_r2"] <= 1.0
     # The same from its parts, with the defaults of the class
-    left, explained = residuals_of_groups(model.policy, batch, batch.rewards, 0.99)
+    left, explained = ValueRegression(memory=0.0).residuals(model.policy, batch, batch.rewards, 0.99)
     assert explained == model.logger.name_to_value["train/regression_r2"]
     expected = group_advantages(left, batch.mask, kind="gae", gamma=0.99 * 0.95, scale="batch")
     th.testing.assert_close(padded, expected.float())
@@ -247,7 +256,7 @@ def test_time_limits_are_no_reward() -> None:
     returns = discounted_returns_to_go(rewards, mask, 0.99)
     time = th.arange(200).expand(4, 4, 200)
     x, _ = states(3200)
-    values = regression_values(x, time.flatten(), returns.flatten()).view(4, 4, 200)
+    values = fitted_values(x, time.flatten(), returns.flatten()).view(4, 4, 200)
     estimates = discounted_returns_to_go(td_residuals(rewards, values, mask, 0.99), mask, 0.99 * 0.95)
     # Against a spread of the returns of 20
     assert estimates.abs().max() < 2.0
@@ -299,13 +308,14 @@ def test_all_observations_are_states(
     policy: str, space: spaces.Space, n_numbers: int, n_pixels: int, monkeypatch: Any
 ) -> None:
     fitted: list[tuple[int, ...]] = []
+    original = ValueRegression.fit
 
-    def fit(numbers: th.Tensor, time: th.Tensor, returns: th.Tensor, pictures: th.Tensor) -> th.Tensor:
-        fitted.append((numbers.shape[1], pictures.shape[1]))
-        assert len(numbers) == len(pictures) == len(returns)
-        return regression_values(numbers, time, returns, pictures)
+    def fit(self: ValueRegression, states: StateFeatures, returns: th.Tensor, *args: Any) -> th.Tensor:
+        fitted.append((states.numbers.shape[1], states.pictures.shape[1]))
+        assert len(states.numbers) == len(states.pictures) == len(returns)
+        return original(self, states, returns, *args)
 
-    monkeypatch.setattr(residuals, "regression_values", fit)
+    monkeypatch.setattr(ValueRegression, "fit", fit)
     env = make_group_env(functools.partial(SpacesEnv, space, spaces.Discrete(2)), 2)
     model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     assert fitted == [(n_numbers, n_pixels)]
@@ -339,14 +349,15 @@ def test_a_regression_with_memory_is_one_of_all_steps_with_falling_weights(monke
     rng = np.random.default_rng(0)
     batches = [(rng.normal(size=50), rng.normal(size=50)) for _ in range(3)]
     regression = ValueRegression(memory=0.5)
-    # One linear feature: the state as it is
-    monkeypatch.setattr(
-        regression, "_features", lambda states: th.cat([th.ones(len(states.numbers), 1), states.numbers], dim=1).double()
-    )
-    nothing, complete = StateFeatures(th.empty(0, 1), th.empty(0, 0)), th.full((50,), -1)
+
+    def features(states: StateFeatures, *args: Any) -> Any:
+        """One linear feature: the state as it is."""
+        return th.cat([th.ones(len(states.numbers), 1), states.numbers], dim=1).double().__getitem__
+
+    monkeypatch.setattr(values_module, "_features", features)
     for x, y in batches:
         states = StateFeatures(th.as_tensor(x)[:, None], th.empty(50, 0))
-        targets = regression.fit(states, th.as_tensor(y), nothing, complete, th.ones(50))
+        targets = regression.fit(states, th.as_tensor(y))
         assert targets.tolist() == y.tolist()
     weights = np.repeat([0.25, 0.5, 1.0], 50)
     expected = fit_by_hand(*(np.concatenate(each) for each in zip(*batches, strict=True)), weights)
@@ -359,25 +370,25 @@ def test_returns_that_break_off_go_on_with_the_values_before() -> None:
     regression = ValueRegression()
     here = StateFeatures(th.zeros(100, 1), th.empty(100, 0))
     returns, discounts = th.full((100,), 1.0).double(), th.full((100,), 0.5).double()
+    goes_on = Continuation(StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.zeros(100, dtype=th.long), discounts)
     values = []
     for _ in range(4):
-        regression.fit(here, returns, StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.zeros(100, dtype=th.long), discounts)
+        regression.fit(here, returns, goes_on)
         values.append(regression.predict(here)[0].item())
     # The first fit makes up for two more: 1, 1.5, 1.75. Later ones move towards 2, half of the way on what was before
     assert values[0] == pytest.approx(1.75, abs=0.01) and values == sorted(values) and 1.9 < values[-1] < 2.0
     # Returns that are complete are what they are
-    targets = regression.fit(here, returns, StateFeatures(th.zeros(1, 1), th.empty(1, 0)), th.full((100,), -1), discounts)
-    assert targets.tolist() == returns.tolist()
+    for complete in (goes_on._replace(of_step=th.full((100,), -1)), None):
+        assert regression.fit(here, returns, complete).tolist() == returns.tolist()
 
 
 def test_values_are_of_the_same_features_in_every_fit() -> None:
     """States far from those of the first fit: the sums of both are of one standardisation for each, and values stay right."""
     regression, generator = ValueRegression(), th.Generator().manual_seed(0)
-    nothing = StateFeatures(th.empty(0, 3), th.empty(0, 0))
     for n_fit in range(12):
         x = th.randn(1000, 3, generator=generator) * 5 + min(n_fit, 3)
         truth = x[:, 0].double() + 0.2 * x[:, 1].double() ** 2
-        regression.fit(StateFeatures(x, x[:, :0]), truth, nothing, th.full((1000,), -1), th.ones(1000))
+        regression.fit(StateFeatures(x, x[:, :0]), truth)
     assert unexplained(truth, regression.predict(StateFeatures(x, x[:, :0]))) < 0.05
 
 
@@ -386,16 +397,16 @@ def test_values_of_pictures_and_of_numbers_beside_them() -> None:
     numbers, pictures = th.randn(1000, 2, generator=generator), th.randn(1000, 50, generator=generator)
     truth = (numbers[:, 0] ** 2 + pictures[:, 7]).double()
     states = StateFeatures(numbers, pictures)
-    regression.fit(states, truth, StateFeatures(numbers[:0], pictures[:0]), th.full((1000,), -1), th.ones(1000))
+    regression.fit(states, truth)
     assert unexplained(truth, regression.predict(states)) < 0.1
 
 
-def test_many_steps_in_alike_states() -> None:
+@pytest.mark.parametrize("memory", [0.0, 0.5])
+def test_many_steps_in_alike_states(memory: float) -> None:
     """Rounding errors of sums in single precision would be larger than what keeps them positive definite."""
-    n_steps = 2**17
-    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression()
-    nothing = StateFeatures(here.numbers[:0], here.pictures[:0])
-    regression.fit(here, th.arange(n_steps).double(), nothing, th.full((n_steps,), -1), th.ones(n_steps))
+    n_steps = 2**20
+    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression(memory)
+    regression.fit(here, th.arange(n_steps).double())
     values = regression.predict(here)
     assert len(values) == n_steps and values.unique().tolist() == pytest.approx([(n_steps - 1) / 2])
 
