@@ -506,8 +506,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _evaluate_log_probs(self) -> None:
         """Compute the log probabilities of the actions sampled so far. Must be called before the policy may change."""
-        with unchecked_distributions():
-            self.rollout_buffer.evaluate_log_probs(self.policy)
+        self.rollout_buffer.evaluate_log_probs(self.policy)
 
     def _keep_open_groups(self) -> None:
         """Keep only the steps of open groups in the buffer, after the policy has updated its statistics with all of them."""
@@ -589,7 +588,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
             total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
-            super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+            with unchecked_distributions():
+                super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:
                 raise  # before the first step: the next learn() resumes the training

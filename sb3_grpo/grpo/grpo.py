@@ -31,7 +31,6 @@ from sb3_grpo.common.refusals import MAX_REFUSED_STEPS, what_broke
 from sb3_grpo.common.residuals import residuals_of_groups, residuals_of_steps
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
-from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
@@ -445,8 +444,7 @@ class GRPO(OnGroupAlgorithm):
                 steps = minibatch.steps
                 # The mean over minibatches equals the loss of the whole batch
                 scaled = minibatch.n_minibatches * weights[steps]
-                with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
+                loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
                 (loss / len(accumulated)).backward()
                 stats.append(minibatch_stats)
             # Clip grad norm
