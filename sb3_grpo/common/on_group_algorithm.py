@@ -26,12 +26,12 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
-from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
     ActorPolicy,
     default_policy_kwargs,
+    fuse_adam,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm

@@ -1,6 +1,7 @@
 """Critic-free policies: SB3's actor-critic policies without the critic."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,8 +29,37 @@ from stable_baselines3.common.utils import obs_as_tensor
 from sb3_grpo.common.baselines import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.common.optimizers import Adam
 from sb3_grpo.common.sampling import fast_sampler
+
+
+class Adam(th.optim.Adam):
+    """
+    ``torch.optim.Adam`` with the same results, but without its wrappers for ``torch.compile``: they import the compiler at
+    their first call, which takes 70 MiB of memory and a second per process.
+    """
+
+    step = th.no_grad()(inspect.unwrap(th.optim.Adam.step))
+    zero_grad = inspect.unwrap(th.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(th.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(th.optim.Adam.load_state_dict)
+    add_param_group = inspect.unwrap(th.optim.Adam.add_param_group)
+
+
+def fuse_adam(optimizer: th.optim.Optimizer) -> None:
+    """
+    Let Adam update all parameters in one operation, which makes training of small networks 3 to 5% faster, unless
+    ``optimizer_kwargs`` chooses an implementation (``dict(fused=False)``) or the parameters are not suited to it.
+
+    :param optimizer: Optimizer of a policy that is already on its device
+    """
+    if type(optimizer) not in (Adam, th.optim.Adam, th.optim.AdamW):
+        return
+    for group in optimizer.param_groups:
+        said = group["fused"] is not None or group["foreach"] is not None or group["differentiable"]
+        # A non-contiguous view into a larger tensor would be updated wrongly, without an error
+        suited = [p.is_floating_point() and p.is_contiguous() and p.device.type in ("cpu", "cuda") for p in group["params"]]
+        if all(suited) and not said:
+            group["fused"] = True
 
 
 def _channels_last(obs: PyTorchObs) -> PyTorchObs:
