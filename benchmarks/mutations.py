@@ -38,7 +38,6 @@ TARGETS = {
     "sb3_grpo/common/kl.py": ["tests/common/test_kl.py"],
     "sb3_grpo/common/losses.py": ["tests/common/test_losses.py"],
     "sb3_grpo/common/normalization.py": ["tests/common/test_normalization.py"],
-    "sb3_grpo/common/optimizers.py": ["tests/common/test_spaces.py"],
     "sb3_grpo/common/reference.py": ["tests/common/test_kl.py", "tests/common/test_plugins.py"],
     "sb3_grpo/common/rewards.py": ["tests/common/test_rewards.py"],
     "sb3_grpo/common/sampling.py": ["tests/common/test_spaces.py", "tests/common/test_run.py"],

@@ -29,8 +29,8 @@ class RunningNorm(nn.Module):
         super().__init__()
         # On the host and in double precision: in single precision, a mean far from 0 would stop changing
         self.observed = RunningMeanStd(0.0, shape)
-        for name in ("mean", "var"):
-            self.register_buffer(name, th.as_tensor(getattr(self.observed, name), dtype=th.float32))
+        self.register_buffer("mean", th.zeros(shape))
+        self.register_buffer("var", th.ones(shape))
 
     def forward(self, x: th.Tensor) -> th.Tensor:
         return ((x - self.mean) * (self.var + EPSILON).rsqrt()).clamp(-CLIP, CLIP)
@@ -43,10 +43,9 @@ class RunningNorm(nn.Module):
 
     def renew(self) -> None:
         """Update the statistics to all observations so far, if there are any."""
-        if self.observed.count == 0:
-            return
-        for name in ("mean", "var"):
-            getattr(self, name).copy_(th.as_tensor(getattr(self.observed, name)))
+        if self.observed.count > 0:
+            self.mean.copy_(th.as_tensor(self.observed.mean))
+            self.var.copy_(th.as_tensor(self.observed.var))
 
     def get_extra_state(self) -> th.Tensor:
         """

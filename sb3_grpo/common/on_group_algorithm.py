@@ -25,12 +25,12 @@ from sb3_grpo.common.arguments import (
 )
 from sb3_grpo.common.buffers import GroupBatch, GroupRolloutBuffer
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
-from sb3_grpo.common.optimizers import fuse_adam
 from sb3_grpo.common.policies import (
     ActorCnnPolicy,
     ActorMultiInputPolicy,
     ActorPolicy,
     default_policy_kwargs,
+    fuse_adam,
 )
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.saved_algorithm import IMPOSSIBLE, SavedAlgorithm
@@ -511,8 +511,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _evaluate_log_probs(self) -> None:
         """Compute the log probabilities of the actions sampled so far. Must be called before the policy may change."""
-        with unchecked_distributions():
-            self.rollout_buffer.evaluate_log_probs(self.policy)
+        self.rollout_buffer.evaluate_log_probs(self.policy)
 
     def _drop_used_steps(self) -> None:
         """Drop the steps that no open group needs, after the policy has updated its statistics with all of them."""
@@ -596,7 +595,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__
-            super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
+            with unchecked_distributions():
+                super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)
         except BaseException as error:
             if has_resumed_episodes and self.resumption is not None:
                 raise  # before the first step: the next learn() resumes the training

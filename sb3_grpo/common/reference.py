@@ -94,15 +94,15 @@ class Reference:
             kl = exact_kl(distribution, reference)
             return kl, kl
         ref_log_prob = reference.log_prob(actions)
-        if not isinstance(self.estimator, str):
+        if isinstance(self.estimator, str) and self.estimator != "k3_plain":
+            estimator = "k3" if self.estimator == "exact" else self.estimator
+            return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
+        if isinstance(self.estimator, str):
+            kl = kl_estimate(log_prob, ref_log_prob, "k3")
+        else:
             returns = f"{name_of(self.estimator)}, given as kl_estimator,"
             kl = check_tensor(returns, self.estimator(log_prob, ref_log_prob), log_prob.shape, "(M,), one entry per step")
-            return kl, kl
-        if self.estimator == "k3_plain":
-            kl = kl_estimate(log_prob, ref_log_prob, "k3")
-            return kl, kl
-        estimator = "k3" if self.estimator == "exact" else self.estimator
-        return kl_loss(log_prob, old_log_prob, ref_log_prob, estimator), kl_estimate(log_prob, ref_log_prob, estimator)
+        return kl, kl
 
 
 def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: bool) -> dict[str, Any]:
@@ -118,11 +118,9 @@ def with_reference(params: dict[str, Any], policy: ActorPolicy, has_reference: b
     params = dict(params)
     if not has_reference:
         params.pop("ref_policy", None)
-    elif "policy" in params:
-        params.setdefault("ref_policy", params["policy"])
-    if "ref_policy" in params:
+    elif saved := params.get("ref_policy", params.get("policy")):
         # The two policies may share this module, and the policy's values take precedence
         norms = params.get("policy", policy.state_dict())
         norms = {key: value for key, value in norms.items() if key.startswith("observation_norm.")}
-        params["ref_policy"] = {**params["ref_policy"], **norms}
+        params["ref_policy"] = {**saved, **norms}
     return params

@@ -50,7 +50,7 @@ _KNOWN = {
     "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer"),
 }
 # Packages whose classes are allowed in policy_kwargs
-_CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.optimizers.")
+_CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.policies.Adam")
 
 
 def write_safe_model(

@@ -30,7 +30,6 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
-from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
@@ -432,8 +431,7 @@ class GRPO(OnGroupAlgorithm):
                 steps = minibatch.steps
                 # The mean over minibatches equals the loss of the whole batch
                 scaled = minibatch.n_minibatches * weights[steps]
-                with unchecked_distributions():
-                    loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
+                loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
                 (loss / len(accumulated)).backward()
                 stats.append(minibatch_stats)
             # Clip grad norm

@@ -2,6 +2,7 @@
 
 import torch as th
 
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.network import TokenNetworkMixin, padded_tokens
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.transformer import SlotCache
@@ -54,6 +55,7 @@ class GenerationMixin(TokenNetworkMixin):
         return answers
 
     @th.inference_mode()
+    @unchecked_distributions()
     def generate_tokens(self, prompts: th.Tensor, max_new_tokens: int, deterministic: bool = False) -> th.Tensor:
         """
         Continue texts until each has ended. The host waits for the device only every 16 tokens, to stop early.

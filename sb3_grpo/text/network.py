@@ -10,7 +10,6 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
 from sb3_grpo.text.transformer import CausalTransformer, SlotCache
 
@@ -147,9 +146,7 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :param deterministic: Whether to choose the most likely token
         :return: (n,) tokens, and (n,) their log probabilities
         """
-        with unchecked_distributions():
-            distribution = self._get_action_dist_from_latent(hidden).distribution
-        log_probs = distribution.logits  # type: ignore[union-attr]
+        log_probs = self._get_action_dist_from_latent(hidden).distribution.logits  # type: ignore[union-attr]
         if deterministic:
             tokens = log_probs.argmax(dim=-1)
         else:
@@ -169,10 +166,9 @@ class TokenNetworkMixin(ActorCriticPolicy):
         :param deterministic: Whether to choose the most likely token
         :return: (n,) tokens, and (n,) their log probabilities
         """
-        with unchecked_distributions():
-            distribution = self.get_distribution(obs)
-            tokens = distribution.get_actions(deterministic)
-            return tokens, distribution.log_prob(tokens)
+        distribution = self.get_distribution(obs)
+        tokens = distribution.get_actions(deterministic)
+        return tokens, distribution.log_prob(tokens)
 
     def _encode(self, text: str, end: bool = False) -> list[int]:
         """

@@ -56,13 +56,13 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
         return sample
 
-    def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
-        :param forwarded: (N,) log probabilities that the action sampler returned with the tokens
+        :param dist_inputs: (N,) log probabilities that the action sampler returned with the tokens
         :param actions: (N,) the tokens
         :return: (N,) their log probabilities
         """
-        return forwarded
+        return dist_inputs
 
 
 class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolicy):

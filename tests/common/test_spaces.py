@@ -17,8 +17,7 @@ from toy_envs import SpacesEnv
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer
-from sb3_grpo.common.optimizers import Adam
-from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.policies import ActorPolicy, Adam
 from sb3_grpo.common.sampling import NOISE_STEPS
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
