@@ -11,7 +11,7 @@ from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.probes import Probe, Trace, compare_traces
 from sb3_grpo.starts.start_queue import QueuedStart
-from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 
 # Ticket of a copy whose episode does not belong to any group
 NO_EPISODE = -1
@@ -117,7 +117,7 @@ class GroupQueue:
         """
         if not isinstance(start, SnapshotStart):
             return None
-        replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
+        replayed = sum(len(piece.actions) for piece in start.replay.pieces) if start.replay else 0
         # The start is restored twice, and two short episodes are played
         cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)
         if self._n_probed >= N_PROBED_FIRST and self._probed_steps + cost > PROBED_SHARE * self._n_steps:
