@@ -118,12 +118,15 @@ def check_starts(
     :raises TypeError: if ``env`` does not say how to create an environment
     """
     n_starts, n_steps = Whole(1).check("n_starts", n_starts), Whole(1).check("n_steps", n_steps)
-    checker = _Checker(_maker(env), n_steps, Whole(0).check("seed", seed))
+    seed = Whole(0).check("seed", seed)
+    checker = _Checker(_maker(env), n_steps, seed)
     for index in range(n_starts):
-        checker.check_seed(index)
+        checker.check_start("seeds", SeedStart(seed + index), checker.actions(index, n_steps), None)
     for index in range(n_starts):
         checker.check_snapshot(index)
-    report = checker.report()
+    one = checker.one.env
+    generators = [readable_path(one, path) for path in find_rngs(one)]
+    report = StartReport(env_name(one), generators, [*checker.checks.values()])
     if verbose:
         print(report)
     return report
@@ -180,12 +183,6 @@ class _Checker:
                 break
         return episodes
 
-    def check_seed(self, index: int) -> None:
-        """
-        :param index: index of the start
-        """
-        self.check_start("seeds", SeedStart(self.seed + index), self.actions(index, self.n_steps), None)
-
     def check_snapshot(self, index: int) -> None:
         """
         :param index: index of the start
@@ -240,14 +237,6 @@ class _Checker:
         self.check(starts, "the same copy, after other episodes", play_again)
         self.check(starts, "two copies in turn, one in mid-episode", play_in_turn)
         return True
-
-    def report(self) -> StartReport:
-        """
-        :return: the results
-        """
-        env = self.one.env
-        generators = [readable_path(env, path) for path in find_rngs(env)]
-        return StartReport(env_name(env), generators, [*self.checks.values()])
 
 
 def _has_ended(trace: Trace) -> bool:

@@ -123,7 +123,7 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
         observation=copy.deepcopy(observation),
         identity=identity(env),
         simulator=state.capture(base),
-        wrappers=_capture_wrappers(env),
+        wrappers=capture_wrappers(env),
         replay=replay,
         # From TimeLimit, or from the class that replaces it in the RL Zoo
         elapsed=max(vars(each).get("_elapsed_steps") or 0 for each in wrapper_stack(env)),
@@ -151,18 +151,6 @@ def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
     if any(has_own_state(each) for each in wrapper_stack(env)):
         _compare_restored(env, snapshot)
     return copy.deepcopy(snapshot.observation)
-
-
-def record_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) -> OrdinaryReset:
-    """
-    Record what an ordinary reset depends on. Call this before ``clean_reset`` in a simulator whose state cannot be copied.
-
-    :param env: the environment with its wrappers
-    :param seed: the seed that will be passed to ``reset``
-    :param options: the options that will be passed to ``reset``
-    :return: the record, as an origin for ``Replay``
-    """
-    return OrdinaryReset(seed, copy.deepcopy(options), _capture_wrappers(env))
 
 
 def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
@@ -238,7 +226,12 @@ def check_identity(env: gym.Env, expected: tuple[str, ...]) -> None:
         )
 
 
-def _capture_wrappers(env: gym.Env) -> bytes:
+def capture_wrappers(env: gym.Env) -> bytes:
+    """
+    :param env: an environment with its wrappers
+    :return: the pickled state of each of them, the simulator of the base environment left out
+    :raises StartNotSupportedError: if something cannot be pickled
+    """
     rngs = find_rngs(env)
     states = []
     for depth, each in enumerate(wrapper_stack(env)):
@@ -278,7 +271,7 @@ def _compare_restored(env: gym.Env, snapshot: SnapshotStart) -> None:
     """
     :raises UnequalStartError: if the environment is not in the captured state
     """
-    restored = _capture_wrappers(env)
+    restored = capture_wrappers(env)
     if restored == snapshot.wrappers:
         return
     # Equal objects can differ in their pickled bytes

@@ -16,7 +16,7 @@ from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorde
 from sb3_grpo.starts.known_envs import base_state, env_name, is_known
 from sb3_grpo.starts.probes import Probe, Trace, play_probe
 from sb3_grpo.starts.seeding import clean_reset
-from sb3_grpo.starts.snapshots import begin, capture, record_reset
+from sb3_grpo.starts.snapshots import begin, capture, capture_wrappers
 from sb3_grpo.starts.starts import (
     OrdinaryReset,
     Replay,
@@ -275,7 +275,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._origin, self._noise_seed, self._actions = None, None, []
         if self._replayed:
             try:
-                self._origin = record_reset(self.env, seed, options)
+                self._origin = OrdinaryReset(seed, copy.deepcopy(options), capture_wrappers(self.env))
             except StartNotSupportedError as error:
                 # No reason to refuse the reset, only capturing is impossible
                 self._origin = error

@@ -220,17 +220,39 @@ def test_episode_in_many_pieces_is_replayed(origin: str) -> None:
     assert same(roll(other, actions), expected)
 
 
+class HalvedInPlace(gym.Wrapper):
+    """Changes the actions that it is given."""
+
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        return self.env.step(action)
+
+
 def test_recorded_actions_are_copies() -> None:
     pytest.importorskip("Box2D")
-    env = StartQueue(gym.make("LunarLander-v3", continuous=True))
+    env = StartQueue(HalvedInPlace(gym.make("LunarLander-v3", continuous=True)))
     env.reset(seed=1)
     action = np.zeros(2, np.float32)
     for value in (1.0, -1.0, 0.5):
         action[:] = value
         env.step(action)
     snapshot = env.capture_start()
-    env.queue_start(0, snapshot)
-    assert same(env.reset()[0], snapshot.observation)
+    for _ in range(2):
+        env.queue_start(0, snapshot)
+        assert same(env.reset()[0], snapshot.observation)
+    assert [each.tolist() for each in snapshot.replay.pieces[0].actions] == [[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]]
+
+
+class InfoOfNone(OldReset):
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return 0, None
+
+
+def test_reset_without_info() -> None:
+    env = StartQueue(InfoOfNone())
+    env.queue_start(1, SeedStart(0))
+    assert env.reset()[1] == {"group_start": 1}
+    assert env.reset()[1] == {}
 
 
 def test_reset_works_where_replay_cannot_be_captured() -> None:
