@@ -14,14 +14,14 @@ from sb3_grpo.envs.text.encoded_task import EncodedItem
 from sb3_grpo.envs.text.env import VerifierTextEnv
 from sb3_grpo.envs.text.episodes import TextEpisodes
 from sb3_grpo.envs.text.rules import HasRules, TextEpisodeRules
-from sb3_grpo.starts.layers import env_name
+from sb3_grpo.starts.known_envs import env_name
 from sb3_grpo.starts.snapshots import begin, capture
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 from sb3_grpo.utils.parameters import Whole
 
 # Attributes that are part of the episodes in progress
-_STATE = ("_tickets", "_first", "_generators", "_ordinary_seeds", "reset_infos")
+_STATE = ("_first", "_generators", "_ordinary_seeds", "reset_infos")
 
 
 class VerifierTextVecEnv(HasRules, VecEnv):
@@ -45,7 +45,6 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         # Rare operations are left to one ordinary environment, so that they work as everywhere else
         self._single = VerifierTextEnv(self.rules)
         self.queue: deque[QueuedStart] = deque()
-        self._tickets: list[int | None] = [None] * num_envs
         self._first: list[np.ndarray | None] = [None] * num_envs
         # A copy that begins from a start gets the start's generator, but only once random numbers are drawn
         self._generators: list[np.random.Generator | QueuedStart | None] = [None] * num_envs
@@ -119,7 +118,6 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
     def _begin(self, idx: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin from the next queued start, or do an ordinary reset if there is none."""
-        self._tickets[idx] = None
         if not self.queue:
             seed = self._ordinary_seeds[idx].ordinary(seed)
             if seed is not None:
@@ -137,7 +135,6 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         else:
             self._episodes.set_state(idx, prepared)
         self._first[idx] = self._episodes.tokens[idx].copy()
-        self._tickets[idx] = queued.ticket
         self.reset_infos[idx] = queued.add_names(info)
 
     def _prepare_start(self, start: Start) -> EncodedItem | dict[str, Any]:
@@ -226,13 +223,11 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
-        :param attr_name: ``current_ticket``, ``first_observation``, ``np_random``, or a shared attribute
+        :param attr_name: ``first_observation``, ``np_random``, or a shared attribute
         :param indices: Indices of the copies, None for all
         :return: The attribute of each of them
         """
         copies = self._get_indices(indices)
-        if attr_name == "current_ticket":
-            return [self._tickets[idx] for idx in copies]
         if attr_name == "first_observation":
             return [self._first[idx] for idx in copies]
         if attr_name == "np_random":

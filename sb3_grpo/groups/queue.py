@@ -9,7 +9,7 @@ import numpy as np
 from sb3_grpo.groups.group import Episode, Group, LiveFunction, judge, live_groups
 from sb3_grpo.groups.samplers import StartSampler
 from sb3_grpo.starts.probes import Probe
-from sb3_grpo.starts.starts import Replay, SeedStart, SnapshotStart, Start
+from sb3_grpo.starts.starts import SeedStart, SnapshotStart, Start
 
 # The first groups that start from snapshots are probed; later ones only while the probes take about this share of all steps
 N_PROBED_FIRST = 2
@@ -137,7 +137,7 @@ class GroupQueue:
         """
         if not isinstance(start, SnapshotStart):
             return None
-        replayed = sum(len(piece.actions) for piece in start.native.pieces) if isinstance(start.native, Replay) else 0
+        replayed = sum(len(piece.actions) for piece in start.replay.pieces) if start.replay else 0
         # The start is restored twice, and two short episodes are played
         cost = self.settings.group_size * (2 * PROBE_STEPS + PROBE_OVERHEAD + 2 * replayed)
         if self._n_probed >= N_PROBED_FIRST and self._n_probe_steps + cost > PROBED_SHARE * self._n_ended_steps:

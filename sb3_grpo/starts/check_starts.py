@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.generators import HOW_TO_DRAW, find_generators, readable_place
-from sb3_grpo.starts.layers import env_name, layers_of
-from sb3_grpo.starts.probes import Trace, compare_traces, has_ended, play_actions
-from sb3_grpo.starts.snapshots import skipped_of
+from sb3_grpo.starts.known_envs import env_name
+from sb3_grpo.starts.probes import Trace, compare_traces, play_actions
+from sb3_grpo.starts.seeding import find_rngs, readable_path
 from sb3_grpo.starts.start_queue import StartQueue, importable_id
 from sb3_grpo.starts.starts import (
+    HOW_TO_DRAW,
     SEE_CHECK_STARTS,
     SeedStart,
     Start,
@@ -118,12 +118,15 @@ def check_starts(
     :raises TypeError: if ``env`` does not say how to create an environment
     """
     n_starts, n_steps = Whole(1).check("n_starts", n_starts), Whole(1).check("n_steps", n_steps)
-    checker = _Checker(_maker(env), n_steps, Whole(0).check("seed", seed))
+    seed = Whole(0).check("seed", seed)
+    checker = _Checker(_maker(env), n_steps, seed)
     for index in range(n_starts):
-        checker.check_seed(index)
+        checker.check_start("seeds", SeedStart(seed + index), checker.actions(index, n_steps), None)
     for index in range(n_starts):
         checker.check_snapshot(index)
-    report = checker.report()
+    one = checker.one.env
+    generators = [readable_path(one, path) for path in find_rngs(one)]
+    report = StartReport(env_name(one), generators, [*checker.checks.values()])
     if verbose:
         print(report)
     return report
@@ -176,15 +179,9 @@ class _Checker:
         for action in actions:
             for env, (_, trace) in zip((self.one, self.other), episodes, strict=True):
                 trace.extend(play_actions(env, [action]))
-            if any(has_ended(trace) for _, trace in episodes):
+            if any(_has_ended(trace) for _, trace in episodes):
                 break
         return episodes
-
-    def check_seed(self, index: int) -> None:
-        """
-        :param index: index of the start
-        """
-        self.check_start("seeds", SeedStart(self.seed + index), self.actions(index, self.n_steps), None)
 
     def check_snapshot(self, index: int) -> None:
         """
@@ -198,7 +195,7 @@ class _Checker:
         def capture() -> None:
             seed = SeedStart(self.seed + index)
             _, trace = self.play(self.one, seed, before)
-            if has_ended(trace):
+            if _has_ended(trace):
                 self.play(self.one, seed, before[: len(trace) - 1])
             captured.append(self.one.capture_start())
 
@@ -241,21 +238,18 @@ class _Checker:
         self.check(starts, "two copies in turn, one in mid-episode", play_in_turn)
         return True
 
-    def report(self) -> StartReport:
-        """
-        :return: the results
-        """
-        layers = layers_of(self.one.env)
-        generators = [readable_place(place, layers) for place in find_generators(layers, skipped_of(layers[-1]))]
-        return StartReport(env_name(self.one), generators, [*self.checks.values()])
+
+def _has_ended(trace: Trace) -> bool:
+    """Whether an episode has ended, by itself or with an error."""
+    return bool(trace) and (isinstance(trace[-1], str) or bool(trace[-1][2] or trace[-1][3]))
 
 
 def _describe_error(error: Exception) -> str:
     message = str(error).removesuffix(SEE_CHECK_STARTS)
     if isinstance(error, _OWN_ERRORS):
         return message
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} in {place.name}, line {place.lineno} of {Path(place.filename).name}: {message}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {frame.name}, line {frame.lineno} of {Path(frame.filename).name}: {message}"
 
 
 def _difference(expected: Episode, observed: Episode) -> str | None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from sb3_grpo.starts.base_states import base_state
-from sb3_grpo.starts.layers import DESCRIPTIVE, layers_of
+from sb3_grpo.starts.known_envs import DESCRIPTIVE, base_state, wrapper_stack
 from sb3_grpo.starts.snapshots import begin, check_identity, identity, play_replay, restore
 from sb3_grpo.starts.starts import (
     Replay,
@@ -60,8 +59,7 @@ def _capture(env: "StartQueue") -> SnapshotStart | str:
     """
     :return: the current state, or why it cannot be captured
     """
-    state = base_state(env.unwrapped)
-    reason = None if state is None else state.not_captured(env.unwrapped)
+    reason = base_state(env.unwrapped).not_captured(env.unwrapped)
     if reason is not None:
         return reason
     try:
@@ -139,5 +137,5 @@ def _reach(env: "StartQueue", state: EpisodeState) -> None:
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:
-    spaces = [value for layer in layers_of(env) for value in vars(layer).values() if isinstance(value, gym.Space)]
+    spaces = [value for layer in wrapper_stack(env) for value in vars(layer).values() if isinstance(value, gym.Space)]
     return list({id(space): space for space in spaces}.values())

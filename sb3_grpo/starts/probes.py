@@ -14,10 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.generators import HOW_TO_DRAW
-from sb3_grpo.starts.layers import layers_of, records_of
+from sb3_grpo.starts.known_envs import only_renders, records_of, wrapper_stack
 from sb3_grpo.starts.snapshots import begin
-from sb3_grpo.starts.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
+from sb3_grpo.starts.starts import HOW_TO_DRAW, SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
 from sb3_grpo.utils.chance import process_state, set_process_state
 
 # What an episode returns at each step: observation, reward, terminated, truncated; or the error that ended it
@@ -79,7 +78,7 @@ def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
     trace: Trace = []
     for action in actions:
         try:
-            observation, reward, terminated, truncated, _ = env.step(copy.copy(action))
+            observation, reward, terminated, truncated, _ = env.step(copy.deepcopy(action))
         except Exception as error:
             # Perhaps the actions are invalid here, in all copies
             return [*trace, f"{type(error).__name__}: {error}"]
@@ -87,14 +86,6 @@ def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
         if terminated or truncated:
             break
     return trace
-
-
-def has_ended(trace: Trace) -> bool:
-    """
-    :param trace: trace of an episode
-    :return: whether the episode has ended, by itself or with an error
-    """
-    return bool(trace) and (isinstance(trace[-1], str) or bool(trace[-1][2] or trace[-1][3]))
 
 
 def compare_traces(expected: Trace, observed: Trace) -> str | None:
@@ -130,13 +121,12 @@ def _without_watchers(env: gym.Env) -> Iterator[gym.Env]:
     :param env: an environment with its wrappers
     :return: the environment without wrappers that only keep statistics, record or render
     """
-    layers = layers_of(env)
-    kept = [each for each in layers if not records_of(each) and type(each).__module__ != "gymnasium.wrappers.rendering"]
-    links = [(layer, layer.env) for layer in kept if isinstance(layer, gym.Wrapper)]
+    kept = [each for each in wrapper_stack(env) if not records_of(each) and not only_renders(each)]
+    links = [(wrapper, wrapper.env) for wrapper in kept if isinstance(wrapper, gym.Wrapper)]
     try:
-        for (layer, _), inner in zip(links, kept[1:], strict=True):
-            layer.env = inner
+        for (wrapper, _), inner in zip(links, kept[1:], strict=True):
+            wrapper.env = inner
         yield kept[0]
     finally:
-        for layer, inner in links:
-            layer.env = inner
+        for wrapper, inner in links:
+            wrapper.env = inner

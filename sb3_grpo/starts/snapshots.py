@@ -1,8 +1,8 @@
 """
 Put an environment exactly into a start, and capture the exact state of an environment.
 
-Here, an environment is a Gymnasium environment with any stack of wrappers. The state of the stack consists of the state of
-the base environment (see ``base_states``) and the Python attributes of every wrapper. Sources of randomness outside of it
+Here, an environment is a Gymnasium environment with any stack of wrappers. Its state consists of the state of the base
+environment (see ``known_envs``) and the Python attributes of every wrapper. Sources of randomness outside of it
 (NumPy's and Python's global generators, the clock) are not captured.
 """
 
@@ -13,23 +13,33 @@ import logging
 import pickle
 import time
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
-from sb3_grpo.starts.base_states import BaseState, base_state, has_own_protocol, supported_state
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.generators import (
-    HOW_TO_DRAW,
-    depth_of,
-    find_generators,
-    generator_state,
-    reseed_generators,
-    set_generator_state,
+from sb3_grpo.starts.known_envs import (
+    DESCRIPTIVE,
+    base_state,
+    env_name,
+    has_own_state,
+    only_renders,
+    package_of,
+    records_of,
+    wrapper_stack,
 )
-from sb3_grpo.starts.layers import DESCRIPTIVE, env_name, is_known, layers_of, package_of, records_of
+from sb3_grpo.starts.seeding import (
+    begin_from_seed,
+    clean_reset,
+    create_np_random,
+    find_rngs,
+    renew_noise,
+    rng_state,
+    set_rng_state,
+)
 from sb3_grpo.starts.starts import (
+    HOW_TO_DRAW,
     SEE_CHECK_STARTS,
     OrdinaryReset,
     Replay,
@@ -56,6 +66,20 @@ _SKIPPED_TYPES = (
 )
 
 
+class WrapperState(NamedTuple):
+    """
+    The state of one wrapper, or of the base environment without its simulator.
+
+    :param attributes: its attributes
+    :param own: the result of its own ``get_state``, None if it has none
+    :param rngs: if it has one, the states of its random generators by their names
+    """
+
+    attributes: dict[str, Any]
+    own: Any
+    rngs: dict[str, Any]
+
+
 def begin(env: gym.Env, start: Start, noise_seed: int | None = None) -> tuple[Any, dict[str, Any]]:
     """
     Put an environment exactly into a start, regardless of what happened in it before.
@@ -64,18 +88,18 @@ def begin(env: gym.Env, start: Start, noise_seed: int | None = None) -> tuple[An
     :param start: where to begin
     :param noise_seed: None: the start determines the randomness after it, so equal actions from this start lead to equal
         episodes. A non-negative int makes the randomness independent of the start: all generators that the environment
-        holds (see ``find_generators``) and the emulator's generator (sticky actions) are reseeded.
+        holds (see ``find_rngs``) and the emulator's generator (sticky actions) are reseeded.
     :return: the first observation and the info dict
     """
     info: dict[str, Any] = {}
     if isinstance(start, SnapshotStart):
         observation = restore(env, start)
     elif isinstance(start, SeedStart):
-        observation, info = _begin_from_seed(env, start)
+        observation, info = begin_from_seed(env, start)
     else:
         raise TypeError(f"Expected a SeedStart or a SnapshotStart, not {type(start).__name__}")
     if noise_seed is not None:
-        _renew_noise(env, noise_seed)
+        renew_noise(env, noise_seed)
     return observation, info
 
 
@@ -85,11 +109,11 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
 
     :param env: the environment with its wrappers, in an episode that has not ended
     :param observation: the last observation it returned
-    :param replay: how the episode reached this state, only needed if ``needs_replay(env)``
+    :param replay: how the episode reached this state, only needed if the state of the simulator cannot be copied
     :return: the state
     """
     base = env.unwrapped
-    state = supported_state(base)
+    state = base_state(base)
     if state.replayed and replay is None:
         raise StartNotSupportedError(
             f"{type(base).__name__} is captured by replaying its actions, so they have to be recorded from the start "
@@ -98,10 +122,11 @@ def capture(env: gym.Env, observation: Any, replay: Replay | None = None) -> Sna
     return SnapshotStart(
         observation=copy.deepcopy(observation),
         identity=identity(env),
-        layers=_capture_layers(env, state),
-        native=replay if state.replayed else state.capture(base),
+        simulator=state.capture(base),
+        wrappers=capture_wrappers(env),
+        replay=replay,
         # From TimeLimit, or from the class that replaces it in the RL Zoo
-        elapsed=max(vars(layer).get("_elapsed_steps") or 0 for layer in layers_of(env)),
+        elapsed=max(vars(each).get("_elapsed_steps") or 0 for each in wrapper_stack(env)),
     )
 
 
@@ -117,86 +142,15 @@ def restore(env: gym.Env, snapshot: SnapshotStart) -> Any:
     :return: the observation in this state
     :raises UnequalStartError: if the restored state differs from the captured one
     """
-    base = env.unwrapped
     check_identity(env, snapshot.identity)
-    state = supported_state(base)
-    if isinstance(snapshot.native, Replay):
-        play_replay(env, snapshot.native, snapshot.observation)
+    if snapshot.replay is None:
+        base_state(env.unwrapped).restore(env.unwrapped, snapshot.simulator)
     else:
-        state.restore(base, snapshot.native)
-    if _restore_layers(env, state, snapshot.layers):
-        _compare_restored(env, state, snapshot)
+        play_replay(env, snapshot.replay, snapshot.observation)
+    _restore_wrappers(env, snapshot.wrappers)
+    if any(has_own_state(each) for each in wrapper_stack(env)):
+        _compare_restored(env, snapshot)
     return copy.deepcopy(snapshot.observation)
-
-
-def needs_replay(env: gym.Env) -> bool:
-    """
-    :param env: the environment with its wrappers
-    :return: whether its state can only be captured by recording the actions of the episode
-    """
-    state = base_state(env.unwrapped)
-    return state is not None and state.replayed
-
-
-def prepare_ordinary_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) -> OrdinaryReset:
-    """
-    Record what an ordinary reset depends on. Call this before the reset of an environment that needs replay.
-
-    :param env: the environment with its wrappers
-    :param seed: the seed that will be passed to ``reset``
-    :param options: the options that will be passed to ``reset``
-    :return: the record, as an origin for ``Replay``
-    """
-    state = supported_state(env.unwrapped)
-    state.before_reset(env.unwrapped)
-    return OrdinaryReset(seed, copy.deepcopy(options), _capture_layers(env, state))
-
-
-def reset_arguments(seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
-    """
-    :param seed: seed for ``reset``
-    :param options: options for ``reset``
-    :return: keyword arguments for ``reset``, without ``options`` if None, because not every ``reset`` accepts them
-    """
-    return {"seed": seed} if options is None else {"seed": seed, "options": options}
-
-
-def _begin_from_seed(env: gym.Env, start: SeedStart) -> tuple[Any, dict[str, Any]]:
-    state = base_state(env.unwrapped)
-    for layer in layers_of(env):
-        attributes = vars(layer)
-        if "was_real_done" in attributes:
-            # EpisodicLifeEnv: without this, reset continues the current game
-            attributes["was_real_done"] = True
-        if attributes.get("_update_running_mean"):
-            raise StartNotSupportedError(
-                f"{type(layer).__name__} changes with everything it has seen, so the same seed gives different episodes "
-                "in different copies of the environment. Use VecNormalize around the VecEnv instead."
-            )
-    # Reach the generators of wrappers that reset(seed) does not
-    _reseed(env, start.seed)
-    _seed_spaces(env, start.seed)
-    if state is not None:
-        state.before_reset(env.unwrapped)
-    return env.reset(**reset_arguments(start.seed, copy.deepcopy(start.options)))
-
-
-def _seed_spaces(env: gym.Env, seed: int) -> None:
-    """Seed spaces: many environments and wrappers (not Gymnasium's) sample from them, and reset(seed) does not reach them."""
-    samples_from_spaces = package_of(type(env.unwrapped)) == "stable_baselines3"  # SB3's environments for tests
-    if samples_from_spaces or not all(is_known(layer) for layer in layers_of(env)):
-        # Wrappers may have different spaces from the base environment, and sample from them
-        spaces = (space for layer in layers_of(env) for space in (layer.observation_space, layer.action_space))
-        for space in {id(space): space for space in spaces}.values():
-            space.seed(seed)
-
-
-def _renew_noise(env: gym.Env, noise_seed: int) -> None:
-    _reseed(env, noise_seed)
-    _seed_spaces(env, noise_seed)
-    state = base_state(env.unwrapped)
-    if state is not None:
-        state.reseed(env.unwrapped, noise_seed)
 
 
 def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
@@ -210,17 +164,16 @@ def play_replay(env: gym.Env, replay: Replay, observation: Any) -> None:
     """
     origin = replay.origin
     if isinstance(origin, OrdinaryReset):
-        state = supported_state(env.unwrapped)
-        _restore_layers(env, state, origin.layers)
-        state.before_reset(env.unwrapped)
-        reached, _ = env.reset(**reset_arguments(origin.seed, copy.deepcopy(origin.options)))
+        _restore_wrappers(env, origin.wrappers)
+        reached, _ = clean_reset(env, origin.seed, copy.deepcopy(origin.options))
     else:
-        reached, _ = _begin_from_seed(env, origin)
+        reached, _ = begin_from_seed(env, origin)
     for noise_seed, actions in replay.pieces:
         if noise_seed is not None:
-            _renew_noise(env, noise_seed)
+            renew_noise(env, noise_seed)
         for action in actions:
-            reached = env.step(copy.copy(action))[0]
+            # An environment may change it
+            reached = env.step(copy.deepcopy(action))[0]
     if not data_equivalence(reached, observation, exact=True):
         n_actions = sum(len(actions) for _, actions in replay.pieces)
         raise UnequalStartError(
@@ -235,13 +188,13 @@ def identity(env: gym.Env) -> tuple[str, ...]:
     :return: a description of each of them, the outermost first, including simple constructor arguments
     """
     names = []
-    for layer in layers_of(env):
-        if isinstance(layer, gym.Wrapper):
-            arguments, name = vars(layer).get("_saved_kwargs") or {}, _wrapper_name(type(layer))
+    for each in wrapper_stack(env):
+        if isinstance(each, gym.Wrapper):
+            arguments, name = vars(each).get("_saved_kwargs") or {}, _wrapper_name(type(each))
         else:
-            spec = layer.spec
+            spec = each.spec
             arguments = spec.kwargs if spec is not None else {}
-            name = f"{type(layer).__module__}.{type(layer).__qualname__}"
+            name = f"{type(each).__module__}.{type(each).__qualname__}"
             if spec is not None:
                 name += f"[{spec.id}]"
         simple = [
@@ -253,163 +206,121 @@ def identity(env: gym.Env) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _wrapper_name(wrapper: type[gym.Wrapper]) -> str:
+    # Once imported, rl_zoo3 replaces TimeLimit by a subclass: a snapshot fits with and without it
+    ancestors = ((package_of(each), each.__qualname__) for each in wrapper.__mro__)
+    return "TimeLimit" if ("gymnasium", "TimeLimit") in ancestors else wrapper.__qualname__
+
+
 def check_identity(env: gym.Env, expected: tuple[str, ...]) -> None:
     """
     :param env: an environment with its wrappers
     :param expected: the ``identity`` of the environment that a start was taken in
     :raises StartMismatchError: if the environment is another one
     """
-    layers = identity(env)
-    if layers != expected:
+    present = identity(env)
+    if present != expected:
         raise StartMismatchError(
             "The snapshot was taken in another environment or wrapper stack.\n"
-            f"Snapshot:    {' > '.join(expected)}\nEnvironment: {' > '.join(layers)}"
+            f"Snapshot:    {' > '.join(expected)}\nEnvironment: {' > '.join(present)}"
         )
 
 
-def _wrapper_name(wrapper: type[gym.Wrapper]) -> str:
-    # Once imported, rl_zoo3 replaces TimeLimit by a subclass: a snapshot fits with and without it
-    ancestors = ((each.__module__.partition(".")[0], each.__qualname__) for each in wrapper.__mro__)
-    return "TimeLimit" if ("gymnasium", "TimeLimit") in ancestors else wrapper.__qualname__
-
-
-def _create_np_random(base: gym.Env) -> None:
-    # Gymnasium creates it on first use with a seed from the system: too late to be captured or reseeded
-    if getattr(base, "_np_random", 0) is None:
-        _ = base.np_random
-
-
-def _reseed(env: gym.Env, seed: int) -> None:
-    base = env.unwrapped
-    _create_np_random(base)
-    reseed_generators(layers_of(env), seed, skipped_of(base))
-    if "_np_random_seed" in vars(base):
-        base._np_random_seed = -1  # Gymnasium's mark for "unknown"
-
-
-def skipped_of(base: gym.Env) -> frozenset[str]:
+def capture_wrappers(env: gym.Env) -> bytes:
     """
-    :param base: a base environment
-    :return: its attributes that belong to the simulator or to rendering and are not searched for state
+    :param env: an environment with its wrappers
+    :return: the pickled state of each of them, the simulator of the base environment left out
+    :raises StartNotSupportedError: if something cannot be pickled
     """
-    state = base_state(base)
-    return frozenset() if state is None else state.skipped
-
-
-def _capture_layers(env: gym.Env, state: BaseState) -> bytes:
-    layers = layers_of(env)
-    own, generators = _capture_own(layers, state)
-    attributes = [_state_attributes(layer, state if layer is layers[-1] else None) for layer in layers]
+    rngs = find_rngs(env)
+    states = []
+    for depth, each in enumerate(wrapper_stack(env)):
+        has_own = has_own_state(each)
+        own = each.get_state() if has_own else None  # type: ignore[attr-defined]
+        held = {name: rng_state(rng) for (holder, name), rng in rngs.items() if has_own and holder == depth}
+        states.append(WrapperState(_state_attributes(each), own, held))
     try:
-        return _dumps((attributes, own, generators))
+        return _dumps(states)
     except Exception:
-        # Slow, but finds out which layer and which attribute are to blame
-        return _dumps((_copyable(layers, attributes, own), own, generators))
+        # Slow, but finds out which attribute is to blame
+        stack = wrapper_stack(env)
+        return _dumps([_copyable(type(each).__name__, state) for each, state in zip(stack, states, strict=True)])
 
 
-def _capture_own(layers: list[gym.Env], state: BaseState) -> tuple[dict[int, Any], dict[str, Any]]:
-    """
-    :param layers: the environment with its wrappers
-    :param state: how to handle the base environment
-    :return: results of ``get_state`` of the layers that have it, and the states of the generators that these layers hold
-    """
-    _create_np_random(layers[-1])
-    has_own = [has_own_protocol(layer) for layer in layers[:-1]] + [state.own_protocol]
-    own = {depth: layers[depth].get_state() for depth, it_has in enumerate(has_own) if it_has}  # type: ignore[attr-defined]
-    if not own:
-        return {}, {}
-    generators = find_generators(layers, state.skipped)
-    return own, {place: generator_state(each) for place, each in generators.items() if depth_of(place) in own}
-
-
-def _restore_layers(env: gym.Env, state: BaseState, content: bytes) -> bool:
-    """
-    :return: whether a layer has restored itself with its own ``set_state``
-    """
-    attributes, own, generators = pickle.loads(content)
-    layers = layers_of(env)
-    if own:
-        _create_np_random(layers[-1])
+def _restore_wrappers(env: gym.Env, content: bytes) -> None:
+    states: list[WrapperState] = pickle.loads(content)
+    stack = wrapper_stack(env)
+    create_np_random(stack[-1])
     # First, because some set_state() begin with a reset(), which draws from the generators and affects the inner wrappers
-    for depth, saved in own.items():
-        layers[depth].set_state(saved)
-    for layer, values in zip(layers, attributes, strict=True):
-        vars(layer).update(values)
-        if "episode_start_time" in vars(layer):
+    for each, state in zip(stack, states, strict=True):
+        if has_own_state(each):
+            each.set_state(state.own)  # type: ignore[attr-defined]
+    for each, state in zip(stack, states, strict=True):
+        vars(each).update(state.attributes)
+        if "episode_start_time" in vars(each):
             # RecordEpisodeStatistics: a time that is only valid in this process and this run of the episode
-            vars(layer)["episode_start_time"] = time.perf_counter()
-    if generators:
-        present = find_generators(layers, state.skipped)
-        for place in generators.keys() & present.keys():
-            # In place, because objects of the environment may draw from the same one
-            set_generator_state(present[place], generators[place])
-    return bool(own)
+            vars(each)["episode_start_time"] = time.perf_counter()
+    if any(state.rngs for state in states):
+        for (depth, name), rng in find_rngs(env).items():
+            if name in states[depth].rngs:
+                # In place, because objects of the environment may draw from the same one
+                set_rng_state(rng, states[depth].rngs[name])
 
 
-def _compare_restored(env: gym.Env, state: BaseState, snapshot: SnapshotStart) -> None:
+def _compare_restored(env: gym.Env, snapshot: SnapshotStart) -> None:
     """
     :raises UnequalStartError: if the environment is not in the captured state
     """
-    sides = ("when it was captured", "once it is restored")
-    difference = _compare_layers(env, snapshot.layers, _capture_layers(env, state), sides)
-    if difference is not None:
-        raise UnequalStartError(
-            f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything that "
-            "get_state() returns, and a state has to be a value, not a time or the number under which a simulator keeps it."
-            + SEE_CHECK_STARTS
-        )
-
-
-def _compare_layers(env: gym.Env, expected: bytes, observed: bytes, sides: tuple[str, str]) -> str | None:
-    if expected == observed:
-        return None
+    restored = capture_wrappers(env)
+    if restored == snapshot.wrappers:
+        return
     # Equal objects can differ in their pickled bytes
-    (attributes, own, generators), (attributes_now, own_now, generators_now) = map(pickle.loads, (expected, observed))
-    for depth, layer in enumerate(layers_of(env)):
-        name = type(layer).__name__
-        differences = [first_difference(attributes[depth], attributes_now[depth], f"vars({name})", sides)]
-        if depth in own:
-            differences.insert(0, first_difference(own[depth], own_now[depth], f"{name}.get_state()", sides))
-        for difference in filter(None, differences):
-            return difference
-    return first_difference(generators, generators_now, "generators", sides)
+    for each, one, other in zip(wrapper_stack(env), *map(pickle.loads, (snapshot.wrappers, restored)), strict=True):
+        name = type(each).__name__
+        for part, what in [("own", f"{name}.get_state()"), ("attributes", f"vars({name})"), ("rngs", f"{name}'s generators")]:
+            sides = ("when it was captured", "once it is restored")
+            difference = first_difference(getattr(one, part), getattr(other, part), what, sides)
+            if difference is not None:
+                raise UnequalStartError(
+                    f"{env_name(env)}: the state is not restored: {difference}. set_state(state) has to restore everything "
+                    "that get_state() returns, and a state has to be a value, not a time or the number under which a "
+                    f"simulator keeps it.{SEE_CHECK_STARTS}"
+                )
 
 
-def _state_attributes(layer: gym.Env, state: BaseState | None) -> dict[str, Any]:
+def _state_attributes(each: gym.Env) -> dict[str, Any]:
     """
-    :param layer: a wrapper, or the base environment
-    :param state: how to handle the base environment, None for a wrapper
-    :return: the attributes that are part of the layer's state
+    :param each: a wrapper, or the base environment
+    :return: the attributes that are part of its state
     """
-    if state is None and (has_own_protocol(layer) or type(layer).__module__ == "gymnasium.wrappers.rendering"):
-        return {}
-    skipped = records_of(layer) if state is None else state.skipped
-    only = None if state is None else state.only
+    only: frozenset[str] | None = None
+    if has_own_state(each) or only_renders(each):
+        only, skipped = frozenset({"_np_random_seed"}), frozenset[str]()
+    elif isinstance(each, gym.Wrapper):
+        skipped = records_of(each)
+    else:
+        only, skipped = base_state(each).only, base_state(each).skipped
     return {
         name: value
-        for name, value in vars(layer).items()
+        for name, value in vars(each).items()
         if name not in DESCRIPTIVE
         and name not in skipped
         and (only is None or name in only)
         and not isinstance(value, _SKIPPED_TYPES)
-        and not _is_render_object(value)
+        and package_of(type(value)) != "pygame"
     }
 
 
-def _is_render_object(value: Any) -> bool:
-    return package_of(type(value)) == "pygame"
-
-
-class _RenderObjectFoundError(Exception):
-    """The attribute contains a render object."""
+class _RenderObjectError(TypeError):
+    """A render object, which is not part of the state."""
 
 
 class _StatePickler(pickle.Pickler):
     """Refuse objects that would be pickled or copied into something different without an exception."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if _is_render_object(obj):
-            raise _RenderObjectFoundError
+        if package_of(type(obj)) == "pygame":
+            raise _RenderObjectError("it holds an object of pygame")
         if isinstance(obj, gym.Env | gym.utils.EzPickle):
             # An EzPickle object is pickled as its constructor arguments: the copy would be in its initial state
             raise TypeError(f"it refers to {obj}, of which no true copy can be made")
@@ -422,32 +333,32 @@ def _dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _copyable(layers: list[gym.Env], attributes: list[dict[str, Any]], own: dict[int, Any]) -> list[dict[str, Any]]:
+def _copyable(name: str, state: WrapperState) -> WrapperState:
     """
-    :return: the attributes that can be copied, without render objects
-    :raises StartNotSupportedError: if another one, or a result of ``get_state``, cannot be copied
+    :param name: name of a wrapper's class
+    :param state: its state, of which something cannot be copied
+    :return: the state without attributes that hold render objects
+    :raises StartNotSupportedError: if something else cannot be copied
     """
-    for depth, value in own.items():
-        what = f"What {type(layers[depth]).__name__}.get_state() returns"
-        if not _is_copyable(value, what, "It has to be an object that can be pickled and does not refer to an environment."):
-            raise StartNotSupportedError(f"{what} cannot be copied: it holds an object of pygame.")
-    how = "Give this class the methods get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
-    return [
-        {
-            name: value
-            for name, value in values.items()
-            if _is_copyable(value, f"The attribute {name!r} of {type(layer).__name__}", how)
-        }
-        for layer, values in zip(layers, attributes, strict=True)
-    ]
+    error = _copy_error(state.own)
+    if error is not None:
+        raise StartNotSupportedError(
+            f"What {name}.get_state() returns cannot be copied ({error}). It has to be an object that can be pickled and does "
+            "not refer to an environment."
+        ) from error
+    errors = {attribute: _copy_error(value) for attribute, value in state.attributes.items()}
+    for attribute, error in errors.items():
+        if error is not None and not isinstance(error, _RenderObjectError):
+            raise StartNotSupportedError(
+                f"The attribute {attribute!r} of {name} cannot be copied ({error}). Give this class the methods "
+                "get_state(self) and set_state(self, state) to capture it, or begin from SeedStart."
+            ) from error
+    return state._replace(attributes={key: value for key, value in state.attributes.items() if errors[key] is None})
 
 
-def _is_copyable(value: Any, what: str, how: str) -> bool:
-    """Whether it holds no render objects; an error that says what it is, and how to capture it, if it cannot be copied."""
+def _copy_error(value: Any) -> Exception | None:
     try:
         _dumps(value)
-    except _RenderObjectFoundError:
-        return False
     except Exception as error:
-        raise StartNotSupportedError(f"{what} cannot be copied ({error}). {how}") from error
-    return True
+        return error
+    return None

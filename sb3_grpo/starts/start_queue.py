@@ -13,9 +13,10 @@ from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
 from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
-from sb3_grpo.starts.layers import env_name, is_known
+from sb3_grpo.starts.known_envs import base_state, env_name, is_known
 from sb3_grpo.starts.probes import Probe, Trace, play_probe
-from sb3_grpo.starts.snapshots import begin, capture, needs_replay, prepare_ordinary_reset, reset_arguments
+from sb3_grpo.starts.seeding import clean_reset
+from sb3_grpo.starts.snapshots import begin, capture, capture_wrappers
 from sb3_grpo.starts.starts import (
     OrdinaryReset,
     Replay,
@@ -116,7 +117,6 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
         self.queue: deque[QueuedStart] = deque()
-        self.current_ticket: int | None = None
         # Not in the info: a SubprocVecEnv sends the info of the last reset along with every step
         self.first_observation: Any = None
         self.start_trace: Trace | str | None = None
@@ -129,7 +129,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._continued = False
         self._is_new = True
         _separate_spaces(env.unwrapped)
-        self._replayed = self._recorded = needs_replay(env)
+        self._replayed = self._recorded = base_state(env.unwrapped).replayed
         if self._recorded:
             # Bound here, because most environments do not need to record actions and should not pay for a check
             self.step = self._step_and_record  # type: ignore[method-assign]
@@ -182,18 +182,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise gym.error.ResetNeeded("There is nothing to capture before the first reset() through StartQueue")
         if self._last[2] or self._last[3]:
             raise ValueError("There is nothing to begin from: the episode has ended. Capture before, or after reset().")
-        if not self._replayed:
-            return capture(self.env, self._last[0])
+        return capture(self.env, self._last[0], self._replay() if self._replayed else None)
+
+    def _replay(self) -> Replay:
         if isinstance(self._origin, StartNotSupportedError):
             raise self._origin
-        if self._origin is None:
-            raise RuntimeError("The start of this episode has not been recorded")
-        last_piece = ReplayPiece(self._noise_seed, tuple(self._actions))
-        if isinstance(self._origin, SnapshotStart):
-            # A snapshot of the same environment, so it was reached by a replay itself
-            before: Replay = self._origin.native
-            return capture(self.env, self._last[0], Replay(before.origin, (*before.pieces, last_piece)))
-        return capture(self.env, self._last[0], Replay(self._origin, (last_piece,)))
+        origin: Any = self._origin
+        pieces: tuple[ReplayPiece, ...] = ()
+        if isinstance(origin, SnapshotStart):
+            # Of the same environment, so it was reached by a replay itself
+            origin, pieces = origin.replay.origin, origin.replay.pieces  # type: ignore[union-attr]
+        return Replay(origin, (*pieces, ReplayPiece(self._noise_seed, tuple(self._actions))))
 
     def why_not_captured(self) -> str | None:
         """
@@ -237,9 +236,13 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if self._continued and self._last is not None:
             self._continued = False
             return self._last[0], self._last[4]
-        self._last = self.current_ticket = self._steps_left = None
+        self._last = self._steps_left = None
         try:
-            observation, info = self._begin_episode(seed, options)
+            if self.queue:
+                self._ordinary_seeds.note(seed)
+                observation, info = self._begin_queued(self.queue.popleft())
+            else:
+                observation, info = self._begin_ordinary(self._ordinary_seeds.ordinary(seed), options)
         except Exception as error:
             error.failed_env = self  # type: ignore[attr-defined]  # see GroupCollector.fault_of
             raise
@@ -253,45 +256,36 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self._is_new = False
             self.env.reset(seed=0)
 
-    def _begin_episode(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        if self.queue:
-            self._ordinary_seeds.note(seed)
-            return self._begin_queued(self.queue.popleft())
-        seed = self._ordinary_seeds.ordinary(seed)
-        self._origin = None
-        if self._recorded:
-            self._record_ordinary_reset(seed, options)
-        return self.env.reset(**reset_arguments(seed, options))
-
     def _begin_queued(self, queued: QueuedStart) -> tuple[Any, dict[str, Any]]:
+        self.start_trace = None
         if isinstance(queued.start, SnapshotStart):
             self.reset_if_new()
-        if queued.probe is not None and isinstance(queued.start, SnapshotStart):
-            self.start_trace = play_probe(self.env, queued.start, queued.probe)
-            if isinstance(self.start_trace, str):
-                # Left to the caller to raise: an error here would end the process of the copy
-                observation, info = self.env.reset()
-                return observation, queued.add_names(info)
-        observation, info = begin(self.env, queued.start, queued.noise_seed)
-        self._record_origin(queued.start, queued.noise_seed)
-        self.current_ticket = queued.ticket
+            if queued.probe is not None:
+                self.start_trace = play_probe(self.env, queued.start, queued.probe)
+        if isinstance(self.start_trace, str):
+            # Left to the caller to raise: an error here would end the process of the copy
+            observation, info = self.env.reset()
+        else:
+            observation, info = begin(self.env, queued.start, queued.noise_seed)
+        self._origin, self._noise_seed, self._actions = queued.start, queued.noise_seed, []
         self.first_observation = copy.deepcopy(observation)
         return observation, queued.add_names(info)
 
-    def _record_origin(self, origin: Start | OrdinaryReset | StartNotSupportedError, noise_seed: int | None) -> None:
-        self._origin, self._noise_seed, self._actions = origin, noise_seed, []
-
-    def _record_ordinary_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        try:
-            self._record_origin(prepare_ordinary_reset(self.env, seed, options), None)
-        except StartNotSupportedError as error:
-            # No reason to refuse the reset, only capturing is impossible
-            self._record_origin(error, None)
+    def _begin_ordinary(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        self._origin, self._noise_seed, self._actions = None, None, []
+        if self._replayed:
+            try:
+                self._origin = OrdinaryReset(seed, copy.deepcopy(options), capture_wrappers(self.env))
+            except StartNotSupportedError as error:
+                # No reason to refuse the reset, only capturing is impossible
+                self._origin = error
+        return clean_reset(self.env, seed, options)
 
     def _step_and_record(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._actions.append(copy.copy(action))
+        # A copy, because the caller or the environment may change it
+        self._actions.append(copy.deepcopy(action))
         if not self._replayed and len(self._actions) > MAX_RECORDED:
-            self._record_origin(StartNotSupportedError(f"The episode has more than {MAX_RECORDED} steps."), None)
+            self._origin, self._actions = StartNotSupportedError(f"The episode has more than {MAX_RECORDED} steps."), []
         return StartQueue.step(self, action)
 
     def prepare_saving(self) -> None:

@@ -4,7 +4,11 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
-# Appended to messages about starts that are not exact
+# For messages about starts that are not exact
+HOW_TO_DRAW = (
+    "Draw random numbers from self.np_random, or from a generator that is an attribute of the environment or of an object in "
+    "its attributes: generators elsewhere are not restored."
+)
 SEE_CHECK_STARTS = " sb3_grpo.check_starts(...) shows what is exact."
 
 
@@ -41,44 +45,18 @@ class SeedStart:
 
 
 @dataclass(frozen=True, eq=False)
-class SnapshotStart:
-    """
-    The exact state of an environment with all its wrappers, captured at any point of an episode.
-
-    Objects of this class are returned by ``capture`` (or ``StartQueue.capture_start``) and can be pickled.
-    They are independent of the environment they come from, which may continue, be reset or be closed.
-
-    :param observation: the observation in this state, as returned by the outermost captured wrapper
-    :param identity: description of every layer, the outermost wrapper first; a snapshot is only
-        restored into an environment with the same description
-    :param layers: the pickled Python attributes of every layer
-    :param native: the part of the state that is not in Python attributes (simulator, emulator), or None
-    :param elapsed: steps counted by the episode's time limit, 0 without a limit
-    """
-
-    observation: Any = field(repr=False)
-    identity: tuple[str, ...]
-    layers: bytes = field(repr=False)
-    native: Any = field(default=None, repr=False)
-    elapsed: int = 0
-
-
-Start: TypeAlias = SeedStart | SnapshotStart
-
-
-@dataclass(frozen=True, eq=False)
 class OrdinaryReset:
     """
     Everything an ordinary ``reset`` depended on, so that its episode can be replayed.
 
     :param seed: seed that was passed to ``reset``
     :param options: options that were passed to ``reset``
-    :param layers: the pickled attributes of every layer before the reset, including random generators
+    :param wrappers: the pickled states of the wrappers and the base environment before the reset, with random generators
     """
 
     seed: int | None
     options: dict[str, Any] | None
-    layers: bytes = field(repr=False)
+    wrappers: bytes = field(repr=False)
 
 
 class ReplayPiece(NamedTuple):
@@ -104,3 +82,31 @@ class Replay:
 
     origin: SeedStart | OrdinaryReset
     pieces: tuple[ReplayPiece, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SnapshotStart:
+    """
+    The exact state of an environment with all its wrappers, captured at any point of an episode.
+
+    Objects of this class are returned by ``capture`` (or ``StartQueue.capture_start``) and can be pickled.
+    They are independent of the environment they come from, which may continue, be reset or be closed.
+
+    :param observation: the observation in this state, as returned by the outermost captured wrapper
+    :param identity: description of every wrapper, the outermost first, and the base environment; a snapshot is only
+        restored into an environment with the same description
+    :param wrappers: the pickled states of the wrappers and the base environment: attributes, results of ``get_state``
+    :param simulator: the state of the simulator or emulator, which is not in Python attributes, or None
+    :param replay: how to reach the state of a simulator that cannot be copied, or None
+    :param elapsed: steps counted by the episode's time limit, 0 without a limit
+    """
+
+    observation: Any = field(repr=False)
+    identity: tuple[str, ...]
+    wrappers: bytes = field(repr=False)
+    simulator: Any = field(default=None, repr=False)
+    replay: Replay | None = field(default=None, repr=False)
+    elapsed: int = 0
+
+
+Start: TypeAlias = SeedStart | SnapshotStart

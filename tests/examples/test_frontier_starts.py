@@ -150,7 +150,7 @@ def test_cells_that_become_one_are_merged() -> None:
     for place in range(12):
         observation = np.array([place], dtype=np.float32)
         archive.keys(np.array([[0.0], [11.0]]))
-        state = SnapshotStart(observation=observation, identity=("toy",), layers=b"")
+        state = SnapshotStart(observation=observation, identity=("toy",), wrappers=b"")
         parent = archive.reach(archive.key_of(state), place, parent, lambda state=state: [state])  # type: ignore[misc]
     assert len(archive.cells) == 12
     [*archive.cells.values()][1].is_live = True

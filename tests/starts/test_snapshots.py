@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.monitor import Monitor
 from whole_envs import BREAKOUT_LIFE, STICKY_PONG, make, newest
 
-from sb3_grpo.starts import base_states
+from sb3_grpo.starts import known_envs
 from sb3_grpo.starts.snapshots import begin, capture, restore
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartMismatchError, StartNotSupportedError, UnequalStartError
@@ -128,14 +128,14 @@ def test_fresh_emulator_generators_keep_the_rest_of_the_state() -> None:
 
     words = b" ".join([b"4294967295", b"7", *[b"123456789"] * 622])
     before, after = b"12 3\x00", b" 24\x0012 "
-    changed = base_states._replace_emulator_rngs(State(before + words + after), 1).content
+    changed = known_envs._replace_emulator_rngs(State(before + words + after), 1).content
     numbers = changed[len(before) : -len(after)].split(b" ")
     assert changed.startswith(before) and changed.endswith(after)
     assert [len(number) for number in numbers] == [10, 1, *[9] * 622]
     assert len(set(numbers)) > 600 and int(numbers[0]) < 2**32
     for content in (before + after, (before + words + after,)):
         with pytest.raises(StartNotSupportedError, match="this version of ale-py"):
-            base_states._replace_emulator_rngs(State(content), 1)  # type: ignore[arg-type]
+            known_envs._replace_emulator_rngs(State(content), 1)  # type: ignore[arg-type]
 
 
 class Walk(gym.Env):

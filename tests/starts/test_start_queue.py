@@ -54,6 +54,10 @@ def actions_for(env: gym.Env, n: int, seed: int = 0) -> list[Any]:
     return [env.action_space.sample() for _ in range(n)]
 
 
+def tickets_of(vec: VecEnv) -> list[Any]:
+    return [info.get("group_start") for info in vec.unwrapped.reset_infos]
+
+
 class SameInfo(gym.Wrapper):
     """Returns the same info object at every reset."""
 
@@ -69,7 +73,6 @@ def test_ordinary_resets_are_unchanged() -> None:
         observation, info = env.reset(seed=seed, options=options)
         assert same(observation, bare.reset(seed=seed, options=options)[0])
         assert info is SameInfo.info and info == {"key": 1}
-        assert env.current_ticket is None
         assert same(roll(env, [0, 1]), roll(bare, [0, 1]))
 
 
@@ -108,12 +111,12 @@ def test_queued_starts_come_in_order() -> None:
         observation, info = env.reset(seed=99)
         assert same(observation, first_of(seed))
         assert info.keys() == {"key", "group_start"}
-        assert info["group_start"] == env.current_ticket == ticket
+        assert info["group_start"] == ticket
         assert same(env.first_observation, observation)
         assert env.first_observation is not observation
     env.clear_starts()
     observation, info = env.reset(seed=5)
-    assert same(observation, first_of(5)) and info is SameInfo.info and env.current_ticket is None
+    assert same(observation, first_of(5)) and info is SameInfo.info
 
 
 def test_shared_queue() -> None:
@@ -123,7 +126,7 @@ def test_shared_queue() -> None:
     for ticket in range(4):
         vec.env_method("queue_start", ticket, SeedStart(ticket), indices=0)
     assert same(vec.reset(), np.stack([first_of(seed) for seed in range(3)]))
-    assert vec.get_attr("current_ticket") == [0, 1, 2] and len(shared) == 1
+    assert tickets_of(vec) == [0, 1, 2] and len(shared) == 1
     vec.env_method("clear_starts", indices=2)
     assert not shared
 
@@ -145,20 +148,18 @@ def test_starts_land_through_auto_reset(vec_env_cls: Any) -> None:
     ended = set()
     for _ in range(60):
         # The same actions after the start in both copies, although they begin at different times
-        before = vec.get_attr("current_ticket")
+        before = tickets_of(vec)
         actions = np.array([len(episodes.get(ticket or 0, ())) % 4 == 3 for ticket in before], dtype=int)
         observations: Any
         observations, rewards, dones, infos = vec.step(actions)
-        after = vec.get_attr("current_ticket")
+        after = tickets_of(vec)
         for i in range(2):
             last = infos[i]["terminal_observation"] if dones[i] else observations[i]
             if before[i] is not None:
                 episodes[before[i]].append((last, rewards[i], dones[i], dones[i] and infos[i]["episode"]["l"]))
             if dones[i]:
                 ended.add(before[i])
-                start = vec.unwrapped.reset_infos[i].get("group_start")
-                assert start == after[i]
-                if start is not None:
+                if after[i] is not None:
                     episodes[after[i]] = []
                     assert same(vec.get_attr("first_observation", indices=i)[0], observations[i])
                     expected = middle.observation if after[i] < 20 else first_of(6)
@@ -211,7 +212,7 @@ def test_episode_in_many_pieces_is_replayed(origin: str) -> None:
             assert not env.step(2)[2]
         played.append((noise_seed, n_steps))
         snapshot = env.capture_start()
-    assert [(piece.noise_seed, len(piece.actions)) for piece in snapshot.native.pieces] == played
+    assert [(piece.noise_seed, len(piece.actions)) for piece in snapshot.replay.pieces] == played
     actions = actions_for(env, 25, 2)
     expected = roll(env, actions)
     other.queue_start(0, pickle.loads(pickle.dumps(snapshot)))
@@ -219,17 +220,39 @@ def test_episode_in_many_pieces_is_replayed(origin: str) -> None:
     assert same(roll(other, actions), expected)
 
 
+class HalvedInPlace(gym.Wrapper):
+    """Changes the actions that it is given."""
+
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        return self.env.step(action)
+
+
 def test_recorded_actions_are_copies() -> None:
     pytest.importorskip("Box2D")
-    env = StartQueue(gym.make("LunarLander-v3", continuous=True))
+    env = StartQueue(HalvedInPlace(gym.make("LunarLander-v3", continuous=True)))
     env.reset(seed=1)
     action = np.zeros(2, np.float32)
     for value in (1.0, -1.0, 0.5):
         action[:] = value
         env.step(action)
     snapshot = env.capture_start()
-    env.queue_start(0, snapshot)
-    assert same(env.reset()[0], snapshot.observation)
+    for _ in range(2):
+        env.queue_start(0, snapshot)
+        assert same(env.reset()[0], snapshot.observation)
+    assert [each.tolist() for each in snapshot.replay.pieces[0].actions] == [[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]]
+
+
+class InfoOfNone(OldReset):
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return 0, None
+
+
+def test_reset_without_info() -> None:
+    env = StartQueue(InfoOfNone())
+    env.queue_start(1, SeedStart(0))
+    assert env.reset()[1] == {"group_start": 1}
+    assert env.reset()[1] == {}
 
 
 def test_reset_works_where_replay_cannot_be_captured() -> None:
@@ -267,7 +290,7 @@ def test_capture_does_not_follow_the_episode() -> None:
         observation[:] = 0
 
 
-def test_failed_start_leaves_no_ticket() -> None:
+def test_failed_start_leaves_nothing_to_capture() -> None:
     env, other = StartQueue(gym.make("CartPole-v1")), StartQueue(gym.make("Acrobot-v1"))
     other.reset()
     env.queue_start(1, SeedStart(0))
@@ -275,7 +298,8 @@ def test_failed_start_leaves_no_ticket() -> None:
     env.reset()
     with pytest.raises(StartMismatchError):
         env.reset()
-    assert env.current_ticket is None
+    with pytest.raises(gym.error.ResetNeeded):
+        env.capture_start()
 
 
 def test_spec_recreates_the_wrapper() -> None:

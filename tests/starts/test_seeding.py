@@ -10,8 +10,7 @@ from broken_envs import NestedGenerator, SystemGenerator
 from gymnasium.utils.env_checker import data_equivalence
 
 from sb3_grpo.starts.differences import first_difference
-from sb3_grpo.starts.generators import find_generators
-from sb3_grpo.starts.layers import layers_of
+from sb3_grpo.starts.seeding import find_rngs
 from sb3_grpo.starts.snapshots import begin, capture, restore
 from sb3_grpo.starts.starts import SeedStart, StartNotSupportedError
 
@@ -60,7 +59,7 @@ def test_generators_in_attributes_are_found(kind: str, inside: bool) -> None:
     Holder.find = staticmethod(draw)  # type: ignore[attr-defined]
     env = gym.wrappers.TimeLimit(Holder(make), 100)
     env.reset(seed=1)
-    assert [*find_generators(layers_of(env))] == ["env._np_random", "env.weather.rng" if inside else "env.weather"]
+    assert [*find_rngs(env)] == [(1, "_np_random"), (1, "weather.rng" if inside else "weather")]
     episodes = []
     for noise_seed in (1, 2, 1):
         begin(env, SeedStart(3), noise_seed)
@@ -72,7 +71,7 @@ def test_generators_in_attributes_are_found(kind: str, inside: bool) -> None:
 def test_modules_classes_and_deeper_objects_are_left_alone() -> None:
     env: Any = NestedGenerator()
     env.random, env.cls, env.deep = random, type("C", (), {"rng": random.Random(1)}), [random.Random(2)]
-    assert not find_generators([env])
+    assert [*find_rngs(env)] == [(0, "_np_random")]
 
 
 def test_each_of_them_has_numbers_of_its_own() -> None:

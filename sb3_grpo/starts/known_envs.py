@@ -1,11 +1,13 @@
 """
-How the state of a base environment (below all wrappers) is captured, restored and reseeded.
+What is known about environments and their wrappers: which of their attributes are state, and how the rest of the state of a
+base environment (below all wrappers) is captured, restored and reseeded.
 
 Simulators keep their state outside of Python, each in its own way. Optional packages are recognised by
 the names of an environment's base classes, so that none of them has to be installed.
 """
 
 import copy
+import functools
 import re
 import sys
 import zlib
@@ -13,14 +15,94 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics
+from stable_baselines3.common.monitor import Monitor
 
 from sb3_grpo.starts.starts import StartMismatchError, StartNotSupportedError
 
-# The generators of gymnasium.Env. All other sources of randomness have to be found in the attributes.
-RNG_ATTRIBUTES = frozenset({"_np_random", "_np_random_seed"})
+# Attributes that connect or describe an environment and its wrappers
+DESCRIPTIVE = frozenset(
+    {
+        "env",
+        "spec",
+        "metadata",
+        "render_mode",
+        "action_space",
+        "observation_space",
+        "_action_space",
+        "_observation_space",
+        "_metadata",
+        "_cached_spec",
+        "_saved_kwargs",
+        "_ezpickle_args",
+        "_ezpickle_kwargs",
+    }
+)
+
+# Attributes with records of past episodes and clocks
+_RECORDS: dict[type[gym.Wrapper], frozenset[str]] = {
+    Monitor: frozenset({"results_writer", "t_start", "total_steps", "episode_returns", "episode_lengths", "episode_times"}),
+    RecordEpisodeStatistics: frozenset({"episode_count", "episode_start_time", "time_queue", "return_queue", "length_queue"}),
+}
 
 # Attributes in which Gymnasium's environments keep rendering objects
 _RENDERING = frozenset({"screen", "surf", "clock", "isopen", "window", "window_surface"})
+
+# Packages for which it is known what their environments and wrappers hold
+_KNOWN_PACKAGES = ("gymnasium", "stable_baselines3", "ale_py", "sb3_grpo")
+
+
+def wrapper_stack(env: gym.Env) -> list[gym.Env]:
+    """
+    :param env: an environment with its wrappers
+    :return: each of them, the outermost wrapper first and the base environment last
+    """
+    stack = [env]
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        stack.append(env)
+    return stack
+
+
+def env_name(env: gym.Env) -> str:
+    """
+    :param env: an environment with its wrappers
+    :return: its id, or its class if it has none
+    """
+    base = env.unwrapped
+    return type(base).__qualname__ if base.spec is None else base.spec.id
+
+
+def package_of(cls: type) -> str:
+    """
+    :param cls: a class
+    :return: the package that it comes with
+    """
+    return cls.__module__.partition(".")[0]
+
+
+def is_known(each: gym.Env) -> bool:
+    """
+    :param each: a wrapper or a base environment
+    :return: whether it belongs to a package for which it is known what its environments and wrappers hold
+    """
+    return package_of(type(each)) in _KNOWN_PACKAGES
+
+
+def records_of(wrapper: gym.Env) -> frozenset[str]:
+    """
+    :param wrapper: a wrapper
+    :return: its attributes that belong to the copy of the environment rather than to the current episode
+    """
+    return next((names for cls, names in _RECORDS.items() if isinstance(wrapper, cls)), frozenset())
+
+
+def only_renders(wrapper: gym.Env) -> bool:
+    """
+    :param wrapper: a wrapper
+    :return: whether it has no part in what happens in an episode
+    """
+    return type(wrapper).__module__ == "gymnasium.wrappers.rendering"
 
 
 class BaseState:
@@ -33,7 +115,6 @@ class BaseState:
     only: frozenset[str] | None = None  # if set, the only attributes to copy
     skipped = _RENDERING | {"P", "initial_state_distrib", "desc"}
     replayed = False  # whether the state cannot be copied and is reached again by replaying the actions
-    own_protocol = False  # whether the environment has get_state() and set_state()
 
     def capture(self, base: gym.Env) -> Any:
         """
@@ -49,10 +130,10 @@ class BaseState:
         """
         return None
 
-    def restore(self, base: gym.Env, native: Any) -> None:
+    def restore(self, base: gym.Env, captured: Any) -> None:
         """
         :param base: the base environment
-        :param native: the result of ``capture``, in this or another process
+        :param captured: the result of ``capture``, in this or another process
         """
 
     def before_reset(self, base: gym.Env) -> None:
@@ -71,11 +152,17 @@ class BaseState:
         """
 
 
-class OwnState(BaseState):
-    """A base environment with its own ``get_state()`` and ``set_state(state)``. Its generators are captured as well."""
+class UnknownState(BaseState):
+    """A base environment that nothing is known about, which can only begin from seeds."""
 
-    only = frozenset({"_np_random_seed"})
-    own_protocol = True
+    skipped = frozenset()
+
+    def capture(self, base: gym.Env) -> Any:
+        raise StartNotSupportedError(
+            f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
+            "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
+            "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
+        )
 
 
 class MujocoState(BaseState):
@@ -93,8 +180,8 @@ class MujocoState(BaseState):
             raise StartNotSupportedError("Snapshots need MuJoCo 3.5 or later: pip install -U mujoco, or use SeedStart.")
         return copy.copy(base.data), _model_checksum(base.model)
 
-    def restore(self, base: Any, native: Any) -> None:
-        data, checksum = native
+    def restore(self, base: Any, captured: Any) -> None:
+        data, checksum = captured
         if _model_checksum(base.model) != checksum:
             raise StartMismatchError(
                 f"The MuJoCo model of this {type(base).__name__} is not the one that the snapshot was taken with "
@@ -124,11 +211,11 @@ class AtariState(BaseState):
             return None
         return "The last action, which sticky actions repeat, is in no state of the emulator."
 
-    def restore(self, base: Any, native: Any) -> None:
+    def restore(self, base: Any, captured: Any) -> None:
         base.ale.reset_game()
-        if native.getEpisodeFrameNumber() > 0:
+        if captured.getEpisodeFrameNumber() > 0:
             base.ale.act(0)
-        base.restore_state(native)
+        base.restore_state(captured)
 
     def reseed(self, base: Any, seed: int) -> None:
         if not _has_sticky_actions(base):
@@ -144,7 +231,7 @@ class Box2dState(BaseState):
     again. BipedalWalker and CarRacing do this in ``reset``, so the same seed leads to another trajectory.
     """
 
-    only = RNG_ATTRIBUTES
+    only = frozenset({"_np_random", "_np_random_seed"})
     replayed = True
 
     def before_reset(self, base: Any) -> None:
@@ -160,54 +247,37 @@ _BY_MODULE: dict[str, BaseState] = {
     "ale_py": AtariState(),
     "minigrid": BaseState(),
 }
-_OWN = OwnState()
 
 
-def base_state(base: gym.Env) -> BaseState | None:
+def has_own_state(each: gym.Env) -> bool:
+    """
+    :param each: a wrapper or a base environment
+    :return: whether its state is captured and restored with its own ``get_state()`` and ``set_state(state)``
+    """
+    cls: type = type(each)
+    has_both = callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
+    # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
+    return has_both and not isinstance(_known_state(cls), MujocoState)
+
+
+def base_state(base: gym.Env) -> BaseState:
     """
     :param base: a base environment
-    :return: how to handle its state, None if nothing is known about it
+    :return: how to handle the part of its state that its own ``get_state`` and its attributes leave out
     """
-    by_class = _known_ancestor(type(base))
-    if isinstance(by_class, MujocoState):
-        # MujocoEnv.set_state(qpos, qvel) is a different method that does not set the whole state
-        return by_class
-    return _OWN if has_own_protocol(base) else by_class
+    cls: type = type(base)
+    return BaseState() if has_own_state(base) else _known_state(cls)
 
 
-def has_own_protocol(layer: gym.Env) -> bool:
-    """
-    :param layer: a base environment or a wrapper
-    :return: whether its class defines ``get_state`` and ``set_state``
-    """
-    cls = type(layer)
-    return callable(getattr(cls, "get_state", None)) and callable(getattr(cls, "set_state", None))
-
-
-def supported_state(base: gym.Env) -> BaseState:
-    """
-    :param base: a base environment
-    :return: how to handle its state
-    :raises StartNotSupportedError: if nothing is known about it
-    """
-    state = base_state(base)
-    if state is None:
-        raise StartNotSupportedError(
-            f"The state of {type(base).__module__}.{type(base).__qualname__} cannot be captured. Add the methods "
-            "get_state(self) -> state and set_state(self, state) to it, where the state can be pickled and holds "
-            "everything that later steps depend on, or begin episodes from seeds (SeedStart)."
-        )
-    return state
-
-
-def _known_ancestor(cls: type) -> BaseState | None:
+@functools.cache
+def _known_state(cls: type) -> BaseState:
     for ancestor in cls.__mro__:
         parts = ancestor.__module__.split(".")
         for length in (1, 3):
             state = _BY_MODULE.get(".".join(parts[:length]))
             if state is not None:
                 return state
-    return None
+    return UnknownState()
 
 
 def _model_checksum(model: Any) -> int:
