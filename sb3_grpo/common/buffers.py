@@ -23,7 +23,7 @@ class ActingPolicy(Protocol):
 
     observation_norm: ObservationNorm
 
-    def sampled_log_probs(self, forwarded: th.Tensor, actions: th.Tensor) -> th.Tensor: ...
+    def sampled_log_probs(self, dist_inputs: th.Tensor, actions: th.Tensor) -> th.Tensor: ...
 
 
 class Minibatch(NamedTuple):
