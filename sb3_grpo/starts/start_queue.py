@@ -264,7 +264,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 self.start_trace = play_probe(self.env, queued.start, queued.probe)
         if isinstance(self.start_trace, str):
             # Left to the caller to raise: an error here would end the process of the copy
-            observation, info = self.env.reset()
+            observation, info = clean_reset(self.env, None, None)
         else:
             observation, info = begin(self.env, queued.start, queued.noise_seed)
         self._origin, self._noise_seed, self._actions = queued.start, queued.noise_seed, []
@@ -343,7 +343,7 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
             f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "
             "or opt in to groups of unrelated starts with unrelated_starts=True"
         )
-    # The only way to inspect the outermost layer without sending its class through the pipe
+    # The only way to inspect the outermost wrapper without sending its class through the pipe
     if isinstance(inner, SubprocVecEnv) and any("queue_start" not in names for names in inner.env_method("__dir__")):
         raise _not_outermost()
 
