@@ -1,9 +1,8 @@
 """
-Model files with data only: JSON and safetensors, each member with its hash. Only a few known classes are created again, by
-their constructors; beyond these, nothing named in a file is imported or called.
+Model files with data only: a zip file of JSON and safetensors. Only a few known classes are created again, by their
+constructors; beyond these, nothing named in a file is imported or called.
 """
 
-import hashlib
 import importlib
 import inspect
 import io
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.torch
-import stable_baselines3 as sb3
 import torch as th
 from stable_baselines3.common.save_util import open_path
 
@@ -26,10 +24,8 @@ from sb3_grpo.utils.parameters import short_repr
 
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
-_MANIFEST, _DATA = "manifest.json", "data.json"
-_FORMAT, _VERSION = "sb3-grpo safe model", 1
-# Name of the attributes in data.json, next to the state dicts, and of the file with their tensors
-_ATTRIBUTES = "attributes"
+_DATA, _TENSORS = "data.json", "tensors.safetensors"
+_FORMAT = "sb3-grpo safe model 1"
 # Names that SB3 does not treat as parameters: it would set their content anywhere in the model
 _NO_PARAMETERS = {"pytorch_variables", "tensors"}
 
@@ -63,17 +59,19 @@ def write_safe_model(
     :param policies: policy classes by name
     :raises ValueError: if something is not data; the message says what to do
     """
-    content, members = {}, {}
-    for name, values in {_ATTRIBUTES: data, **params}.items():
-        encoder = _Encoder(policies)
-        content[name] = {key: encoder.encode(str(key), value) for key, value in values.items()}
-        members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
-    members[_DATA] = json.dumps(content).encode()
-    manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": _hashes(members)}
+    encoder = _Encoder(policies)
+    content = {
+        "format": _FORMAT,
+        "attributes": {name: encoder.encode(name, value) for name, value in data.items()},
+        "parameters": {
+            name: {key: encoder.encode(f"{name}.{key}", value) for key, value in values.items()}
+            for name, values in params.items()
+        },
+    }
     # Not compressed, so a small file needs little memory
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, each in {_MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
-            archive.writestr(name, each)
+        archive.writestr(_DATA, json.dumps(content))
+        archive.writestr(_TENSORS, safetensors.torch.save(encoder.tensors))
 
 
 def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -84,27 +82,22 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
     :raises ValueError: if the file is not what ``write_safe_model`` has written
     """
     with opened(path) as archive:
-        infos = archive.infolist()
-        if _MANIFEST not in archive.namelist():
+        if _DATA not in archive.namelist():
             return None
-        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
             raise ValueError("its members are compressed")
-        members = {info.filename: archive.read(info) for info in infos}
-        manifest = json.loads(members.pop(_MANIFEST))
-        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+        content = json.loads(archive.read(_DATA))
+        if content["format"] != _FORMAT:
             raise ValueError("this version of the package does not know its format")
-        now, then = _hashes(members), manifest["sha256"]
-        for name in sorted({*now, *then}):
-            if now.get(name) != then.get(name):
-                raise ValueError(f"{name} is not the one that was saved with this model (its hash is another)")
-        content = json.loads(members[_DATA])
-        if strange := _NO_PARAMETERS & content.keys():
+        decoder = _Decoder(policies, safetensors.torch.load(archive.read(_TENSORS)))
+        data = {name: decoder.decode(value) for name, value in content["attributes"].items()}
+        params = {
+            name: {key: decoder.decode(value) for key, value in values.items()}
+            for name, values in content["parameters"].items()
+        }
+        if strange := _NO_PARAMETERS & params.keys():
             raise ValueError(f"there are no parameters by the name of {strange}")
-        read = {}
-        for name, values in content.items():
-            decoder = _Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
-            read[name] = {key: decoder.decode(value) for key, value in values.items()}
-        return read.pop(_ATTRIBUTES), read
+        return data, params
 
 
 @contextmanager
@@ -129,10 +122,6 @@ def opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
             file.seek(position)
         else:
             file.close()
-
-
-def _hashes(members: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
 
 
 class _Encoder:
