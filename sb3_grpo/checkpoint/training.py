@@ -19,8 +19,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from sb3_grpo.checkpoint.folder import MODEL, STATE, Checkpoint, newest_checkpoint, write_checkpoint
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.starts.starts import StartMismatchError
-from sb3_grpo.utils.chance import process_state, set_process_state
 from sb3_grpo.utils.machine import versions
+from sb3_grpo.utils.random_states import process_state, set_process_state
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Attributes of a VecEnvWrapper that are not training state: descriptions, files and clocks

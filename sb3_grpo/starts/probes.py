@@ -18,7 +18,7 @@ from sb3_grpo.starts.generators import HOW_TO_DRAW
 from sb3_grpo.starts.layers import layers_of, records_of
 from sb3_grpo.starts.snapshots import begin
 from sb3_grpo.starts.starts import SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
-from sb3_grpo.utils.chance import process_state, set_process_state
+from sb3_grpo.utils.random_states import process_state, set_process_state
 
 # What an episode returns at each step: observation, reward, terminated, truncated; or the error that ended it
 Trace: TypeAlias = list[Any]

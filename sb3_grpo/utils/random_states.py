@@ -9,20 +9,23 @@ import numpy as np
 import torch as th
 
 
-def process_state() -> tuple[Any, Any, np.ndarray]:
+def process_state() -> tuple[Any, ...]:
     """
-    :return: The states of the global generators of Python, NumPy and PyTorch, except those on GPUs
+    :return: The states of the global generators of Python, NumPy and PyTorch, with those of GPUs if they are in use
     """
-    return random.getstate(), np.random.get_state(), th.get_rng_state().numpy()
+    on_gpus = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []
+    return random.getstate(), np.random.get_state(), th.get_rng_state().numpy(), on_gpus
 
 
-def set_process_state(state: tuple[Any, Any, np.ndarray]) -> None:
+def set_process_state(state: tuple[Any, ...]) -> None:
     """
-    :param state: Result of ``process_state``
+    :param state: Result of ``process_state``; with another number of GPUs, their generators are left as they are
     """
     random.setstate(state[0])
     np.random.set_state(state[1])
     th.set_rng_state(th.from_numpy(state[2].copy()))
+    if len(state[3]) == th.cuda.device_count():
+        th.cuda.set_rng_state_all(state[3])
 
 
 def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
