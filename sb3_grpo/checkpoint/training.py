@@ -1,7 +1,6 @@
 """Saving a training run between two updates, and restoring it in another process."""
 
 import os
-import pickle
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from sb3_grpo.checkpoint.folder import MODEL, STATE, Checkpoint, newest_checkpoint, write_checkpoint
+from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.utils.machine import versions
@@ -125,7 +124,7 @@ def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, c
     env_id = env if isinstance(env, str) else None
     if env_id is not None:
         env = make_env_of(env_id, n_envs, manifest["seed"])
-    model = algorithm.load(checkpoint.path / MODEL, env, device, custom_objects, force_reset=False)
+    model = algorithm.load(checkpoint.path, env, device, custom_objects, force_reset=False)
     model.env_id = env_id
     if model.n_envs != n_envs:
         raise ValueError(f"The training had {n_envs} copies of the environment, and env= has {model.n_envs}.")
@@ -145,8 +144,7 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     changed = [f"{name} {then[name]} (now {now.get(name)})" for name in sorted(compared) if now.get(name) != then[name]]
     if changed:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
-    with (checkpoint.path / STATE).open("rb") as file:
-        state = pickle.load(file)
+    state = checkpoint.read_state()
     _load_wrappers(model.env, state.pop("wrappers"))
     episodes, problem = state.pop("episodes"), checkpoint.manifest["differs"]
     if episodes is not None:
