@@ -295,7 +295,7 @@ def test_what_else_is_in_a_safe_file_is_not_read(tmp_path: Path) -> None:
         {"$class": "torch.nn.functional.relu"},
         {"$class": "subprocess.Popen"},
         {"$class": "torch.hub.load"},
-        {"$policy": "NoSuchPolicy"},
+        {"$class": "NoSuchPolicy"},
         {"$array": "no_such"},
         {"$dtype": "O"},
         {"$generator": {"bit_generator": "MT19937"}},
