@@ -90,7 +90,10 @@ def newest_checkpoint(path: str | Path) -> Checkpoint:
     problems = []
     for each in reversed([path] if path.is_file() else checkpoints_in(path)):
         try:
-            found = Checkpoint(each, _read_manifest(each))
+            with zipfile.ZipFile(each) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise ValueError(f"the checksum of its {damaged} is wrong")
+                found = Checkpoint(each, json.loads(archive.read(_MANIFEST)))
         except Exception as error:  # damaged files can raise anything
             problems.append(f"{each} is damaged: {error}.")
             continue
@@ -99,13 +102,6 @@ def newest_checkpoint(path: str | Path) -> Checkpoint:
         return found
     why = " ".join(problems) or "TrainingCheckpoint(folder), given to learn() as a callback, writes them."
     raise FileNotFoundError(f"There is no checkpoint in {path} to go on from. {why}")
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(path) as archive:
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of its {damaged} is wrong")
-        return json.loads(archive.read(_MANIFEST))
 
 
 def _number(path: Path) -> int:

@@ -3,7 +3,8 @@
 import os
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +13,7 @@ import cloudpickle
 import gymnasium as gym
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from sb3_grpo.checkpoint.folder import Checkpoint, newest_checkpoint, write_checkpoint
-from sb3_grpo.starts.atari import make_env_of
+from sb3_grpo.checkpoint.folder import Checkpoint, write_checkpoint
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.utils.machine import versions
 from sb3_grpo.utils.random_states import process_state
@@ -61,17 +61,6 @@ class Resumption:
     logged: dict[str, dict[str, Any]] = field(repr=False)
     also: dict[str, dict[str, Any]] = field(repr=False)
 
-    def continue_learn(self, model: Any) -> None:
-        """
-        Continue the clock and the log of the interrupted ``learn``.
-
-        :param model: The model, set up by ``learn``
-        """
-        model._num_timesteps_at_start = self.begun_at
-        model.start_time -= self.nanoseconds
-        for name, values in self.logged.items():
-            getattr(model.logger, name).update(values)
-
 
 class _NoEpisodesError(Exception):
     """The episodes in progress cannot be saved, or not be reached again."""
@@ -93,7 +82,7 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
         episodes, differs = None, str(error)
     state = {
         # Saved even without episodes: without its statistics, a VecNormalize would change what the policy sees
-        "wrappers": [(type(each).__name__, _attributes_of(each)) for each in _vec_envs(model.env)],
+        "wrappers": [_attributes_of(each) for each in _wrappers(model.env)],
         "episodes": episodes,
         "parts": {name: part.state_dict() for name, part in model.training_parts().items()},
         "begun_at": model._num_timesteps_at_start,
@@ -107,6 +96,7 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     facts = {
         "algorithm": type(model).__name__,
         "env_id": model.env_id,
+        "env": describe_env(model.env),
         "n_envs": model.n_envs,
         "seed": model.seed,
         "differs": differs,
@@ -115,39 +105,11 @@ def save_training(folder: Path, model: Any, keep: int, also: Mapping[str, Statef
     return write_checkpoint(folder, model, state, facts, keep)
 
 
-def resume_training(algorithm: Any, folder: str | Path, env: Any, device: Any, custom_objects: dict[str, Any] | None) -> Any:
-    """
-    Load a model from a checkpoint; see :meth:`SavedAlgorithm.resume` for the other parameters.
-
-    :param algorithm: Class of the model
-    :return: The model
-    """
-    checkpoint = newest_checkpoint(folder)
-    manifest = checkpoint.manifest
-    name, n_envs = manifest["algorithm"], manifest["n_envs"]
-    if name != algorithm.__name__:
-        raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
-    env = manifest["env_id"] if env is None else env
-    if env is None:
-        raise ValueError(
-            f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training, with {n_envs} copies."
-        )
-    env_id = env if isinstance(env, str) else None
-    if env_id is not None:
-        env = make_env_of(env_id, n_envs, manifest["seed"])
-    model = algorithm.load(checkpoint.path, env, device, custom_objects, force_reset=False)
-    model.env_id = env_id
-    if model.n_envs != n_envs:
-        raise ValueError(f"The training had {n_envs} copies of the environment, and env= has {model.n_envs}.")
-    _load_training(model, checkpoint)
-    return model
-
-
-def _load_training(model: Any, checkpoint: Checkpoint) -> None:
+def load_training(model: Any, checkpoint: Checkpoint) -> None:
     """
     Restore the state of a training run.
 
-    :param model: The model loaded from the checkpoint, with its environment
+    :param model: The model loaded from the checkpoint, with an environment like that of the training
     :param checkpoint: The checkpoint
     """
     now, then = versions(), checkpoint.manifest["versions"]
@@ -156,7 +118,8 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     if changed:
         warn_user(f"{checkpoint.path} was written with {', '.join(changed)}: perhaps not every bit will be the same.")
     state = checkpoint.read_state()
-    _load_wrappers(model.env, state.pop("wrappers"))
+    for wrapper, attributes in zip(_wrappers(model.env), state.pop("wrappers"), strict=True):
+        vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
     try:
         _load_episodes(model, state.pop("episodes"), checkpoint.manifest["differs"])
     except _NoEpisodesError as error:
@@ -168,51 +131,32 @@ def _load_training(model: Any, checkpoint: Checkpoint) -> None:
     model.resumption = Resumption(checkpoint.path, **state)
 
 
-def _vec_envs(env: VecEnv) -> list[VecEnv]:
+def describe_env(env: VecEnv) -> str:
     """
-    :param env: The training environment
-    :return: Its wrappers, the outermost first, and what they wrap
+    :param env: A training environment
+    :return: How it is made: its wrappers, and the copies in them
     """
-    inner = _vec_envs(env.venv) if isinstance(env, VecEnvWrapper) else []
-    return [env, *inner]
+    names = [type(each).__name__ for each in (*_wrappers(env), env.unwrapped)]
+    return f"{' around '.join(names)} of {env.num_envs} copies"
 
 
-def _attributes_of(env: VecEnv) -> dict[str, Any]:
-    """
-    :param env: A wrapper, or what the wrappers wrap
-    :return: The state of a wrapper: its attributes, except for those that cannot be pickled, such as files and locks
-    """
-    attributes = vars(env) if isinstance(env, VecEnvWrapper) else {}
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space) and _is_pickled(value)
-    }
+def _wrappers(env: VecEnv) -> Iterator[VecEnvWrapper]:
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
 
 
-def _is_pickled(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:
-        return False
-    return True
-
-
-def _load_wrappers(env: VecEnv, saved: list[tuple[str, dict[str, Any]]]) -> None:
+def _attributes_of(wrapper: VecEnvWrapper) -> dict[str, bytes]:
     """
-    :param env: A training environment built like the saved one
-    :param saved: Class and attributes of each of its wrappers, and of what they wrap
-    :raises ValueError: if they are others
+    :param wrapper: A wrapper of the training environment
+    :return: Its pickled state: all attributes but those that cannot be pickled, such as files and locks
     """
-    vec_envs = _vec_envs(env)
-    expected, present = [name for name, _ in saved], [type(each).__name__ for each in vec_envs]
-    if expected != present:
-        raise ValueError(
-            f"The checkpoint was written with {' around '.join(expected)}, and the environment is {' around '.join(present)}: "
-            "give resume() an environment that is made in the same way."
-        )
-    for each, (_, attributes) in zip(vec_envs, saved, strict=True):
-        vars(each).update(attributes)
+    pickled = {}
+    for name, value in vars(wrapper).items():
+        if name not in _NOT_STATE and not isinstance(value, VecEnv | gym.Env | gym.Space):
+            with suppress(Exception):
+                pickled[name] = cloudpickle.dumps(value)
+    return pickled
 
 
 def _save_episodes(model: Any) -> bytes:

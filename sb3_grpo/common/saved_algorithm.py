@@ -17,8 +17,10 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import save_to_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
-from sb3_grpo.checkpoint.training import Resumption, Stateful, resume_training
+from sb3_grpo.checkpoint.folder import newest_checkpoint
+from sb3_grpo.checkpoint.training import Resumption, Stateful, describe_env, load_training
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
+from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
@@ -103,17 +105,32 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if "n_steps" in kwargs:
             # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None
-        given = custom_objects or {}
         saved = read_safe_model(path, cls.policy_aliases)
+        file: Any = path
+        given = custom_objects or {}
         if saved is not None:
-            model = cls._load_safe(path, saved, env, device, given, kwargs)
+            data, params = saved
+            cls._check_safe_attributes(path, data)
+            left_out = {name: MissingPlugIn(name, "left out") for name in cls.plugin_parameters if name not in kwargs}
+            # tensorboard_log may be a folder on another machine
+            given = {**left_out, **data, "tensorboard_log": None, **given}
+            # All attributes are passed as custom_objects: SB3 would treat some of the JSON in a file as pickles
+            file = io.BytesIO()
+            save_to_zip_file(file, data=dict.fromkeys(given), params=params, pytorch_variables={})
+            file.seek(0)
         elif trusted:
-            model = super().load(path, env, device, {**_missing_plugins(path, cls.plugin_parameters), **given}, **kwargs)
+            given = {**_missing_plugins(path, cls.plugin_parameters), **given}
         else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
                 "a safe file, or write trusted=True if you would run a program of its author."
             )
+        try:
+            model = super().load(file, env, device, given, **kwargs)
+        except IMPOSSIBLE as error:
+            if saved is None or isinstance(error, ValueError | th.OutOfMemoryError):
+                raise
+            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
         if env is not None:
             model.env_id = None
         return model
@@ -131,44 +148,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
 
     @classmethod
-    def _load_safe(
-        cls: type[SelfSavedAlgorithm],
-        path: ModelFile,
-        saved: tuple[dict[str, Any], dict[str, Any]],
-        env: GymEnv | None,
-        device: th.device | str,
-        given: dict[str, Any],
-        kwargs: dict[str, Any],
-    ) -> SelfSavedAlgorithm:
+    def _check_safe_attributes(cls, path: ModelFile, data: dict[str, Any]) -> None:
         """
         :param path: Path to a safe file, or the open file
-        :param saved: Its attributes and state dicts
-        :param env: See ``load``
-        :param device: See ``load``
-        :param given: ``custom_objects`` of ``load``
-        :param kwargs: Further arguments of ``load``
-        :return: The model
-        :raises ValueError: if ``save`` would not have written this
+        :param data: Its attributes
+        :raises ValueError: if ``save`` would not have written one of them
         """
-        data, params = saved
         never = cls._without_parameters()._never_in_safe_files(data)
         # Only the user decides which functions are imported by their dotted names
         never |= {name for name in cls.plugin_parameters if isinstance(data.get(name), str) and "." in data[name]}
         for name in sorted(never):
             raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
-        left_out = {name: MissingPlugIn(name, "left out") for name in cls.plugin_parameters if name not in kwargs}
-        # tensorboard_log may be a folder on another machine
-        data = {**left_out, **data, "tensorboard_log": None, **given}
-        # The attributes are passed as custom_objects: SB3 would treat some of the JSON in a file as pickles
-        file: Any = io.BytesIO()
-        save_to_zip_file(file, data=dict.fromkeys(data), params=params, pytorch_variables={})
-        file.seek(0)
-        try:
-            return super().load(file, env, device, data, **kwargs)
-        except IMPOSSIBLE as error:
-            if isinstance(error, ValueError | th.OutOfMemoryError):
-                raise
-            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
 
     @classmethod
     def _without_parameters(cls: type[SelfSavedAlgorithm]) -> SelfSavedAlgorithm:
@@ -214,7 +204,25 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param custom_objects: See ``load``
         :return: The model, with its environment in the episodes that were in progress
         """
-        return resume_training(cls, folder, env, device, custom_objects)
+        checkpoint = newest_checkpoint(folder)
+        manifest = checkpoint.manifest
+        name, needed = manifest["algorithm"], manifest["env"]
+        if name != cls.__name__:
+            raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
+        env_id = env if isinstance(env, str) else manifest["env_id"] if env is None else None
+        if env_id is not None:
+            env = make_env_of(env_id, manifest["n_envs"], manifest["seed"])
+        if env is None:
+            raise ValueError(f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training: {needed}.")
+        model = cls.load(checkpoint.path, env, device, custom_objects, force_reset=False)
+        model.env_id = env_id
+        if (given := describe_env(model.env)) != needed:
+            raise ValueError(
+                f"The checkpoint was written with {needed}, and the environment is {given}: give resume() an environment that "
+                "is made in the same way."
+            )
+        load_training(model, checkpoint)
+        return model
 
     def training_parts(self) -> dict[str, Stateful]:
         """
@@ -239,7 +247,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds num_timesteps
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if resumed is not None:
-            resumed.continue_learn(self)
+            self._num_timesteps_at_start = resumed.begun_at
+            self.start_time -= resumed.nanoseconds
+            for name, values in resumed.logged.items():
+                getattr(self.logger, name).update(values)
         return result
 
     def _resume_random_states(self) -> None:

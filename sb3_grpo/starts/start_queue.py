@@ -100,7 +100,7 @@ class EpisodeState:
     observation: Any = field(repr=False)
     reached: SnapshotStart | Replay = field(repr=False)
     attributes: dict[str, Any] = field(repr=False)
-    spaces: list[list[dict[str, Any] | None]] = field(repr=False)
+    spaces: list[dict[str, Any] | None] = field(repr=False)
     process: tuple[Any, ...] | None = field(repr=False)
 
 
@@ -374,7 +374,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             observation=self._last[0],
             reached=reached,
             attributes={name: value for name, value in vars(self).items() if name not in _NOT_OF_THE_EPISODE},
-            spaces=[space_states(space) for space in _spaces_of(self)],
+            spaces=space_states(_spaces_of(self)),
             process=None if os.getpid() == process_id else process_state(),
         )
 
@@ -391,8 +391,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             check_identity(self.env, state.identity)
         except StartMismatchError as error:
             return error
+        origin = state.attributes["_origin"]
         try:
-            self._reach(state)
+            if isinstance(state.reached, Replay):
+                play_replay(self.env, state.reached, state.observation)
+            else:
+                if isinstance(origin, SeedStart):
+                    # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
+                    begin(self.env, origin)
+                else:
+                    self.reset_if_new()
+                restore(self.env, state.reached)
         except (StartMismatchError, UnequalStartError) as error:
             return UnequalStartError(str(error))
         vars(self).update(state.attributes)
@@ -400,23 +409,10 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             self.step = self._step_and_record  # type: ignore[method-assign]
         self._last = (state.observation, 0.0, False, False, info)
         self._continued = True
-        for space, states in zip(_spaces_of(self), state.spaces, strict=True):
-            set_space_states(space, states)
+        set_space_states(_spaces_of(self), state.spaces)
         if state.process is not None:
             set_process_state(state.process)
         return None
-
-    def _reach(self, state: EpisodeState) -> None:
-        if isinstance(state.reached, Replay):
-            play_replay(self.env, state.reached, state.observation)
-            return
-        origin = state.attributes["_origin"]
-        if isinstance(origin, SeedStart):
-            # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
-            begin(self.env, origin)
-        else:
-            self.reset_if_new()
-        restore(self.env, state.reached)
 
 
 def _spaces_of(env: gym.Env) -> list[gym.Space]:

@@ -1,7 +1,7 @@
 """Saves and restores the states of a process's global random generators, and of those of spaces."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -28,21 +28,21 @@ def set_process_state(state: tuple[Any, ...]) -> None:
         th.cuda.set_rng_state_all(state[3])
 
 
-def space_states(space: gym.Space) -> list[dict[str, Any] | None]:
+def space_states(spaces: Iterable[gym.Space]) -> list[dict[str, Any] | None]:
     """
-    :param space: A space, which may contain other spaces
-    :return: The states of its generators, ``None`` for one that was never used
+    :param spaces: Spaces, which may contain other spaces
+    :return: The states of their generators, ``None`` for one that was never used
     """
-    generators: list[np.random.Generator | None] = [each._np_random for each in _spaces_in(space)]
+    generators: list[np.random.Generator | None] = [each._np_random for space in spaces for each in _spaces_in(space)]
     return [None if each is None else dict(each.bit_generator.state) for each in generators]
 
 
-def set_space_states(space: gym.Space, states: list[dict[str, Any] | None]) -> None:
+def set_space_states(spaces: Iterable[gym.Space], states: list[dict[str, Any] | None]) -> None:
     """
-    :param space: A space
-    :param states: Result of ``space_states`` for a space like it
+    :param spaces: Spaces
+    :param states: Result of ``space_states`` for spaces like them
     """
-    for each, state in zip(_spaces_in(space), states, strict=True):
+    for each, state in zip((each for space in spaces for each in _spaces_in(space)), states, strict=True):
         if state is None:
             each._np_random = None  # type: ignore[assignment]
         else:

@@ -256,7 +256,7 @@ def test_the_id_is_not_that_of_another_environment(how: str, tmp_path: Path, mon
         model.save(tmp_path / "model")
         model = GRPO.load(tmp_path / "model", env=heavy, device="cpu")
     model.learn(40, callback=TrainingCheckpoint(tmp_path / "checkpoints", save_freq=1))
-    with pytest.raises(ValueError, match=r"needs env=.* with 3 copies"):
+    with pytest.raises(ValueError, match=r"needs env=.* of 3 copies"):
         GRPO.resume(tmp_path / "checkpoints")
 
 
@@ -429,9 +429,9 @@ def test_a_checkpoint_is_a_model(tmp_path: Path) -> None:
     ("algorithm", "env", "message"),
     [
         (DAPO, cart_pole, r"checkpoint of GRPO: write GRPO\.resume"),
-        (GRPO, lambda: None, "needs env=.* with 3 copies"),
-        (GRPO, lambda: make_group_env("CartPole-v1", n_envs=2), "had 3 copies .* has 2"),
-        (GRPO, lambda: VecNormalize(cart_pole()), "written with DummyVecEnv, and the environment is VecNormalize around"),
+        (GRPO, lambda: None, "needs env=.*: DummyVecEnv of 3 copies"),
+        (GRPO, lambda: make_group_env("CartPole-v1", n_envs=2), "written with DummyVecEnv of 3 copies, .* is .* of 2 copies"),
+        (GRPO, lambda: VecNormalize(cart_pole()), "written with DummyVecEnv of .* is VecNormalize around DummyVecEnv of 3"),
         (GRPO, lambda: make_group_env("CartPole-v1", n_envs=3, env_kwargs={"max_episode_steps": 9}), "another environment"),
     ],
     ids=["algorithm", "none", "copies", "wrappers", "kwargs"],
