@@ -56,7 +56,6 @@ class TrainingCheckpoint(BaseCallback):
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise ValueError(f"also[{name!r}] must have state_dict() and load_state_dict(state), got {short_repr(each)}.")
         self.seconds = 0.0  # total time spent writing
-        self._next_steps, self._next_time = 0, 0.0
 
     def _on_training_start(self) -> None:
         model: Any = self.model
@@ -75,7 +74,7 @@ class TrainingCheckpoint(BaseCallback):
         copies = self.training_env.unwrapped
         if copies.has_attr("prepare_saving"):
             copies.env_method("prepare_saving")  # lets them record what is needed to save them later
-        self._next_steps, self._next_time = 0, 0.0  # not those of an earlier learn()
+        self._next_steps, self._next_time = 0, 0.0
         if resumed is not None:
             for name, each in self.also.items():
                 if name in resumed.also:

@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, model: Any, state: dict[str, Any], facts: dic
     """
     folder.mkdir(parents=True, exist_ok=True)
     present = checkpoints_in(folder)
-    for unfinished in folder.glob("*.part"):  # left behind by a process that was killed
+    for unfinished in folder.glob(f"{_NAMES}.*.part"):  # left behind by a process that was killed
         unfinished.unlink()
     number = 1 + (_number(present[-1]) if present else 0)
     path = folder / f"{number:06d}_{model.num_timesteps}_steps.zip"
