@@ -210,11 +210,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if name != cls.__name__:
             raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
         env_id = env if isinstance(env, str) else manifest["env_id"] if env is None else None
-        if env_id is not None:
-            env = make_env_of(env_id, manifest["n_envs"], manifest["seed"])
-        if env is None:
+        made: Any = env if env_id is None else make_env_of(env_id, manifest["n_envs"], manifest["seed"])
+        if made is None:
             raise ValueError(f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training: {needed}.")
-        model = cls.load(checkpoint.path, env, device, custom_objects, force_reset=False)
+        model = cls.load(checkpoint.path, made, device, custom_objects, force_reset=False)
+        assert model.env is not None
         model.env_id = env_id
         if (given := describe_env(model.env)) != needed:
             raise ValueError(
