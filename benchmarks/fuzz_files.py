@@ -9,7 +9,6 @@ nothing outside their folder is read.
 import argparse
 import base64
 import copy
-import hashlib
 import io
 import json
 import os
@@ -294,9 +293,6 @@ class Files:
                 members[name] = _text(changed_value(rng, json.loads(members[name])))
             else:
                 members[name] = changed_bytes(rng, members[name])
-            if rng.random() < 0.8:
-                # A program that changes a member can also write its hash
-                members["manifest.json"] = _with_hashes(members)
             content = _zipped(members)
         _load_safe(content)
 
@@ -305,7 +301,6 @@ class Files:
         content = json.loads(members["data.json"])
         content["attributes"][rng.choice(rng.choice(self.names))] = rng.choice(rng.choice((IMPORTS, HOSTILE)))
         members["data.json"] = _text(content)
-        members["manifest.json"] = _with_hashes(members)
         _load_safe(_zipped(members))
 
     def _members(self) -> dict[str, bytes]:
@@ -334,17 +329,6 @@ def _zipped(members: dict[str, bytes]) -> bytes:
         for name, each in members.items():
             archive.writestr(name, each)
     return file.getvalue()
-
-
-def _with_hashes(members: dict[str, bytes]) -> bytes:
-    try:
-        manifest = json.loads(members["manifest.json"])
-        manifest["sha256"] = {
-            name: hashlib.sha256(each).hexdigest() for name, each in members.items() if name != "manifest.json"
-        }
-    except (ValueError, TypeError):
-        return members["manifest.json"]
-    return json.dumps(manifest).encode()
 
 
 def try_file(files: Files, kind: str, rng: random.Random) -> str:

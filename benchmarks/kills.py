@@ -73,7 +73,7 @@ def is_resumable(setting: Setting, folder: Path) -> bool:
     :return: Whether there is a checkpoint, the newest one is complete, and its model loads
     """
     path = newest_checkpoint(folder / "checkpoints").path
-    model = setting.algorithm.load(path / "model.zip", device="cpu")
+    model = setting.algorithm.load(path, device="cpu")
     return path == checkpoints_in(folder / "checkpoints")[-1] and model.num_timesteps == int(path.name.split("_")[1])
 
 

@@ -20,14 +20,15 @@ COST = 100.0
 class TrainingCheckpoint(BaseCallback):
     """
     Write checkpoints from which :meth:`GRPO.resume` continues, bit for bit as if training had never stopped. They hold the
-    model, the state of all random generators, the open groups, and the environments in the middle of their episodes::
+    model, the states of all random generators, the open groups, and the environments in the middle of their episodes::
 
         model.learn(1_000_000, callback=TrainingCheckpoint("checkpoints"))
         DAPO.resume("checkpoints", env).learn()
 
-    The first checkpoint is written before the first step, the others between updates. Each is a folder, which gets its final
-    name once it is complete. If a checkpoint cannot be written (disk full), there is a warning and training continues. Put
-    this callback last in a list of callbacks: those after it must not draw random numbers in ``on_rollout_start``.
+    The first checkpoint is written before the first step, the others between updates. Each is a zip file, which gets its
+    final name once it is complete, and which ``load`` reads as a model. If a checkpoint cannot be written (disk full), there
+    is a warning and training continues. Put this callback last in a list of callbacks: those after it must not draw random
+    numbers in ``on_rollout_start``.
 
     :param folder: Folder for the checkpoints of this run; it must not contain those of another run
     :param save_freq: Number of steps between checkpoints, over all environment copies. If ``None``, one minute, or a hundred
@@ -55,11 +56,10 @@ class TrainingCheckpoint(BaseCallback):
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise ValueError(f"also[{name!r}] must have state_dict() and load_state_dict(state), got {short_repr(each)}.")
         self.seconds = 0.0  # total time spent writing
-        self._next_steps, self._next_time = 0, 0.0
 
     def _on_training_start(self) -> None:
         model: Any = self.model
-        if not hasattr(model, "training_parts"):
+        if not hasattr(model, "resumption"):
             raise ValueError(
                 f"TrainingCheckpoint is for GRPO and DAPO, not for {type(model).__name__}: use CheckpointCallback of "
                 "Stable-Baselines3."
@@ -74,7 +74,7 @@ class TrainingCheckpoint(BaseCallback):
         copies = self.training_env.unwrapped
         if copies.has_attr("prepare_saving"):
             copies.env_method("prepare_saving")  # lets them record what is needed to save them later
-        self._next_steps, self._next_time = 0, 0.0  # not those of an earlier learn()
+        self._next_steps, self._next_time = 0, 0.0
         if resumed is not None:
             for name, each in self.also.items():
                 if name in resumed.also:

@@ -1,7 +1,6 @@
 """Base class of algorithms that learn from groups of episodes with a common start."""
 
 import functools
-import pathlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -15,7 +14,6 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.checkpoint.training import Resumption, Stateful, draw_on, log_on, resume_training
 from sb3_grpo.common.arguments import (
     ARGUMENTS,
     check_arguments,
@@ -41,7 +39,6 @@ from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, 
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.parameters import short_repr
-from sb3_grpo.utils.plugins import MissingPlugIn
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
@@ -165,7 +162,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
         self._sampler: tuple[Any, StartSampler] | None = None  # with the start_sampler it was made from
-        self.resumption: Resumption | None = None  # until an interrupted training continues
+        self.resumption = None
         self._sampling_rounds = 0
         self._outcome_range = (0.0, 0.0)
 
@@ -269,36 +266,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
             # In place: the collector draws from it
             self._start_rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
-    @classmethod
-    def resume(
-        cls: type[SelfOnGroupAlgorithm],
-        folder: str | pathlib.Path,
-        env: GymEnv | str | None = None,
-        device: th.device | str = "auto",
-        custom_objects: dict[str, Any] | None = None,
-    ) -> SelfOnGroupAlgorithm:
-        """
-        Load an interrupted training from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` continues it and ends
-        where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
-        Like ``load``, this runs whatever is pickled in the files: do not load files from people you do not trust.
-
-        :param folder: The folder of the checkpoints (the newest one is loaded), or a single checkpoint
-        :param env: An environment created like the one of the training; ``None`` if the model was given the id of one
-        :param device: Device on which the code should run.
-        :param custom_objects: See ``load``
-        :return: The model, with its environment in the episodes that were in progress
-        """
-        return resume_training(cls, folder, env, device, custom_objects)
-
-    def training_parts(self) -> dict[str, Stateful]:
-        """
-        :return: Parts of the algorithm that a checkpoint stores in addition to what ``save`` does
-        """
-        return {}
-
     def _excluded_save_params(self) -> list[str]:
-        of_class = ("policy_aliases", "plugin_parameters", "_abc_impl")
-        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler", "resumption", *of_class]
+        return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
@@ -328,9 +297,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
     ) -> tuple[int, BaseCallback]:
         self._check_each_argument()
         self._check_together()
-        for name in self.plugin_parameters:
-            if isinstance(plugin := getattr(self, name), MissingPlugIn):
-                raise ValueError(plugin.message)
         if self.env is None:
             name = type(self).__name__
             raise ValueError(
@@ -341,16 +307,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
-        resumed = self.resumption
-        if resumed is not None:
-            reset_num_timesteps = False
-            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds num_timesteps
-        if (
-            self._last_obs is None
-            or reset_num_timesteps
-            or self._collector is None
-            or (resumed is None and not self._collector.can_go_on(self.env, self._group_settings))
-        ):
+        goes_on = self._last_obs is not None and self._collector is not None
+        if self.resumption is None:
+            goes_on = goes_on and not reset_num_timesteps and self.collector.can_go_on(self.env, self._group_settings)
+        if not goes_on:
             self._last_obs = None  # makes SB3 reset the environments
             self.begin_groups()
         self.collector.dispatcher.fill()
@@ -364,10 +324,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if fresh:
             self.collector.check_capture()
             self.collector.begin_episodes([*range(self.n_envs)], self._last_obs, row=0)
-        if resumed is not None:
-            self._num_timesteps_at_start = resumed.begun_at
-            self.start_time -= resumed.nanoseconds
-            log_on(self.logger, resumed.logged)
         return result
 
     @property
@@ -426,13 +382,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         # Only between updates: a rollout and its update must use the same function of the observations
         self.policy.observation_norm.renew()
         self.collector.begin_rollout(self._n_rollout_steps())
-        if self.use_sde:
-            self.policy.reset_noise(env.num_envs)
 
         callback.on_rollout_start()
-        if self.resumption is not None:
-            draw_on(self, self.resumption.chance)
-            self.resumption = None
+        self._resume_random_states()
+        if self.use_sde:
+            self.policy.reset_noise(env.num_envs)
 
         sample_actions = self.policy.action_sampler()
         n_steps = 0
@@ -590,8 +544,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
         if total_timesteps is None:
-            resumed = self.resumption
-            total_timesteps = TOTAL_TIMESTEPS if resumed is None else resumed.total_timesteps - resumed.begun_at
+            total_timesteps = TOTAL_TIMESTEPS if self.resumption is None else self.resumption.total_timesteps
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__

@@ -1,9 +1,8 @@
 """
-Model files with data only: JSON and safetensors, each member with its hash. Only a few known classes are created again, by
-their constructors; beyond these, nothing named in a file is imported or called.
+Model files with data only: a zip file of JSON and safetensors. Only a few known classes are created again, by their
+constructors; beyond these, nothing named in a file is imported or called.
 """
 
-import hashlib
 import importlib
 import inspect
 import io
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.torch
-import stable_baselines3 as sb3
 import torch as th
 from stable_baselines3.common.save_util import open_path
 
@@ -26,10 +24,8 @@ from sb3_grpo.utils.parameters import short_repr
 
 ModelFile = str | pathlib.Path | io.BufferedIOBase
 
-_MANIFEST, _DATA = "manifest.json", "data.json"
-_FORMAT, _VERSION = "sb3-grpo safe model", 1
-# Name of the attributes in data.json, next to the state dicts, and of the file with their tensors
-_ATTRIBUTES = "attributes"
+_DATA, _TENSORS = "data.json", "tensors.safetensors"
+_FORMAT = "sb3-grpo safe model 1"
 # Names that SB3 does not treat as parameters: it would set their content anywhere in the model
 _NO_PARAMETERS = {"pytorch_variables", "tensors"}
 
@@ -63,17 +59,19 @@ def write_safe_model(
     :param policies: policy classes by name
     :raises ValueError: if something is not data; the message says what to do
     """
-    content, members = {}, {}
-    for name, values in {_ATTRIBUTES: data, **params}.items():
-        encoder = _Encoder(policies)
-        content[name] = {key: encoder.encode(str(key), value) for key, value in values.items()}
-        members[f"{name}.safetensors"] = safetensors.torch.save(encoder.tensors)
-    members[_DATA] = json.dumps(content).encode()
-    manifest = {"format": _FORMAT, "version": _VERSION, "stable_baselines3": sb3.__version__, "sha256": _hashes(members)}
+    tensors: dict[str, th.Tensor] = {}
+    encode = _Json(policies, tensors).encode
+    content = {
+        "format": _FORMAT,
+        "attributes": {name: encode(name, value) for name, value in data.items()},
+        "parameters": {
+            name: {key: encode(f"{name}.{key}", value) for key, value in values.items()} for name, values in params.items()
+        },
+    }
     # Not compressed, so a small file needs little memory
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, each in {_MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
-            archive.writestr(name, each)
+        archive.writestr(_DATA, json.dumps(content))
+        archive.writestr(_TENSORS, safetensors.torch.save(tensors))
 
 
 def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -84,27 +82,21 @@ def read_safe_model(path: ModelFile, policies: Mapping[str, type]) -> tuple[dict
     :raises ValueError: if the file is not what ``write_safe_model`` has written
     """
     with opened(path) as archive:
-        infos = archive.infolist()
-        if _MANIFEST not in archive.namelist():
+        if _DATA not in archive.namelist():
             return None
-        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+        if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
             raise ValueError("its members are compressed")
-        members = {info.filename: archive.read(info) for info in infos}
-        manifest = json.loads(members.pop(_MANIFEST))
-        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
+        content = json.loads(archive.read(_DATA))
+        if content["format"] != _FORMAT:
             raise ValueError("this version of the package does not know its format")
-        now, then = _hashes(members), manifest["sha256"]
-        for name in sorted({*now, *then}):
-            if now.get(name) != then.get(name):
-                raise ValueError(f"{name} is not the one that was saved with this model (its hash is another)")
-        content = json.loads(members[_DATA])
-        if strange := _NO_PARAMETERS & content.keys():
+        decode = _Json(policies, safetensors.torch.load(archive.read(_TENSORS))).decode
+        data = {name: decode(value) for name, value in content["attributes"].items()}
+        params = {
+            name: {key: decode(value) for key, value in values.items()} for name, values in content["parameters"].items()
+        }
+        if strange := _NO_PARAMETERS & params.keys():
             raise ValueError(f"there are no parameters by the name of {strange}")
-        read = {}
-        for name, values in content.items():
-            decoder = _Decoder(policies, safetensors.torch.load(members[f"{name}.safetensors"]))
-            read[name] = {key: decoder.decode(value) for key, value in values.items()}
-        return read.pop(_ATTRIBUTES), read
+        return data, params
 
 
 @contextmanager
@@ -131,26 +123,24 @@ def opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
             file.close()
 
 
-def _hashes(members: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
-
-
-class _Encoder:
+class _Json:
     """
-    Encode objects as JSON and tensors.
+    Objects as JSON and tensors, and back.
 
     :param policies: policy classes by name
+    :param tensors: what is too large for JSON, by name; ``encode`` adds to it
     """
 
-    def __init__(self, policies: Mapping[str, type]):
-        self._policies = {cls: name for name, cls in policies.items()}
-        self.tensors: dict[str, th.Tensor] = {}
+    def __init__(self, policies: Mapping[str, type], tensors: dict[str, th.Tensor]):
+        self._policies = policies
+        self._aliases = {policy: name for name, policy in policies.items()}
+        self._tensors = tensors
 
     def encode(self, where: str, value: Any) -> Any:
         """
         :param where: where the value was found
         :param value: any object
-        :return: the value for JSON. Tensors and arrays are stored in ``tensors``
+        :return: the value for JSON
         :raises ValueError: if the value is not data
         """
         kind = type(value)
@@ -171,19 +161,17 @@ class _Encoder:
             return {"$dict": [[self.encode(where, key), each] for key, each in entries]}
         if isinstance(value, th.Tensor):
             # Copied, because the same storage must not be saved twice
-            self.tensors[where] = value.detach().cpu().clone().contiguous()
+            self._tensors[where] = value.detach().cpu().clone().contiguous()
             return {"$tensor": where}
         if kind is np.ndarray and value.dtype.kind in "biuf" and value.dtype.isnative and value.dtype.itemsize <= 8:
-            self.tensors[where] = th.from_numpy(value.copy())
+            self._tensors[where] = th.from_numpy(value.copy())
             return {"$array": where}
         if isinstance(value, np.dtype) and value.kind in "biuf":
             return {"$dtype": str(value)}
         if kind is np.random.Generator and isinstance(value.bit_generator, np.random.PCG64):
             return {"$generator": value.bit_generator.state}
-        if isinstance(value, type) and value in self._policies:
-            return {"$policy": self._policies[value]}
-        if isinstance(value, type) and _class_of(_dotted(value)) is value:
-            return {"$class": _dotted(value)}
+        if isinstance(value, type) and self._class_of(name := self._aliases.get(value, _dotted(value))) is value:
+            return {"$class": name}
         if (name := _dotted(kind)) in _KNOWN:
             return {
                 "$object": name,
@@ -197,23 +185,10 @@ class _Encoder:
             'format="sb3".'
         )
 
-
-class _Decoder:
-    """
-    Decode objects written by :class:`_Encoder`.
-
-    :param policies: policy classes by name
-    :param tensors: ``tensors`` of the encoder
-    """
-
-    def __init__(self, policies: Mapping[str, type], tensors: Mapping[str, th.Tensor]):
-        self._policies = policies
-        self._tensors = tensors
-
     def decode(self, value: Any) -> Any:
         """
         :param value: value read from JSON
-        :return: the object. Anything that ``_Encoder`` does not write raises an error
+        :return: the object. Anything that ``encode`` does not write raises an error
         """
         if isinstance(value, list):
             return [self.decode(each) for each in value]
@@ -240,13 +215,24 @@ class _Decoder:
                 generator = np.random.Generator(np.random.PCG64())
                 generator.bit_generator.state = content
                 return generator
-            case "$policy":
-                return self._policies[content]
-            case "$class" if (found := _class_of(content)) is not None:
+            case "$class" if (found := self._class_of(content)) is not None:
                 return found
             case "$object":
                 return self._make(content, value["with"])
         raise ValueError(f"{tag} {short_repr(content)} is unknown")
+
+    def _class_of(self, name: str) -> type | None:
+        """
+        :param name: alias of a policy, or dotted name of a class
+        :return: the class if it is an allowed policy, module or optimizer, otherwise None
+        """
+        if name in self._policies:
+            return self._policies[name]
+        if not name.startswith(_CLASSES):
+            return None
+        module, _, name = name.rpartition(".")
+        found = getattr(importlib.import_module(module), name, None)
+        return found if isinstance(found, type) and issubclass(found, th.nn.Module | th.optim.Optimizer) else None
 
     def _make(self, dotted: str, attributes: dict[str, Any]) -> Any:
         given = {name: self.decode(attributes[name]) for name in _KNOWN[dotted]}
@@ -263,15 +249,3 @@ class _Decoder:
 
 def _dotted(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _class_of(dotted: str) -> type | None:
-    """
-    :param dotted: dotted name of a class
-    :return: the class if it is an allowed module or optimizer, otherwise None
-    """
-    if not dotted.startswith(_CLASSES):
-        return None
-    module, _, name = dotted.rpartition(".")
-    found = getattr(importlib.import_module(module), name, None)
-    return found if isinstance(found, type) and issubclass(found, th.nn.Module | th.optim.Optimizer) else None

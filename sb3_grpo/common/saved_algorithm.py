@@ -1,4 +1,4 @@
-"""Saving and loading of an algorithm, as in Stable-Baselines3 or without pickles."""
+"""Saving, loading and resuming of an algorithm: models as in Stable-Baselines3 or without pickles, and checkpoints."""
 
 import base64
 import functools
@@ -12,14 +12,19 @@ from typing import Any, ClassVar, TypeVar
 
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import save_to_zip_file
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
+from sb3_grpo.checkpoint.folder import newest_checkpoint
+from sb3_grpo.checkpoint.training import Resumption, Stateful, describe_env, load_training
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
+from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.files import replace_file, save_location
 from sb3_grpo.utils.parameters import Choice, short_repr
 from sb3_grpo.utils.plugins import MissingPlugIn
+from sb3_grpo.utils.random_states import set_process_state
 
 SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 
@@ -28,12 +33,14 @@ IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, Runt
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
-    """:class:`OnPolicyAlgorithm` that can be saved without pickles, and never leaves incomplete files behind."""
+    """:class:`OnPolicyAlgorithm` that can be saved without pickles, resumed, and never leaves incomplete files behind."""
 
     # Parameters that can be custom functions, which a model does not need to predict
     plugin_parameters: ClassVar[tuple[str, ...]] = ()
     # Id from which the environments can be created again, None if an environment object was given
     env_id: str | None
+    # Until an interrupted training continues
+    resumption: Resumption | None
 
     def save(
         self,
@@ -49,9 +56,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param path: path to the file where the rl agent should be saved
         :param exclude: name of parameters that should be excluded in addition to the default ones
         :param include: name of parameters that might be excluded but should be included anyway
-        :param format: ``"sb3"``: the format of Stable-Baselines3, with pickles. ``"safe"``: safetensors and JSON, each member
-            with its hash, for models to be loaded by others. Anything that is not data (custom functions and classes) raises
-            an error; what is excluded by default cannot be included
+        :param format: ``"sb3"``: the format of Stable-Baselines3, with pickles. ``"safe"``: safetensors and JSON, for models
+            to be loaded by others. Anything that is not data (custom functions and classes) raises an error; what is excluded
+            by default cannot be included
         """
         Choice(("sb3", "safe")).check("format", format)
         if format == "safe":
@@ -94,53 +101,61 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises TypeError: if there are unknown arguments
         :raises ValueError: if the file is not trusted but has pickles
         """
-        known = {*inspect.signature(BaseAlgorithm.load).parameters, *vars(cls._without_parameters())}
-        for each in cls.__mro__:
-            known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)}
-        for name in sorted(kwargs.keys() - (known - {"args", "kwargs"})):
-            # SB3 would set an attribute that nothing reads
-            raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
+        cls._check_names(kwargs)
         if "n_steps" in kwargs:
             # A given number is not a default, even if it is the same
             kwargs["default_n_steps"] = None
-        given = custom_objects or {}
         saved = read_safe_model(path, cls.policy_aliases)
+        file: Any = path
+        given = custom_objects or {}
         if saved is not None:
             data, params = saved
             cls._check_safe_attributes(path, data)
             left_out = {name: MissingPlugIn(name, "left out") for name in cls.plugin_parameters if name not in kwargs}
             # tensorboard_log may be a folder on another machine
-            data = {**left_out, **data, "tensorboard_log": None, **given}
-            # The attributes are passed as custom_objects: SB3 would treat some of the JSON in a file as pickles
-            file: Any = io.BytesIO()
-            save_to_zip_file(file, data=dict.fromkeys(data), params=params, pytorch_variables={})
+            given = {**left_out, **data, "tensorboard_log": None, **given}
+            # All attributes are passed as custom_objects: SB3 would treat some of the JSON in a file as pickles
+            file = io.BytesIO()
+            save_to_zip_file(file, data=dict.fromkeys(given), params=params, pytorch_variables={})
             file.seek(0)
-            try:
-                model = super().load(file, env, device, data, **kwargs)
-            except IMPOSSIBLE as error:
-                if isinstance(error, ValueError | th.OutOfMemoryError):
-                    raise
-                raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
         elif trusted:
-            model = super().load(path, env, device, {**_missing_plugins(path, cls.plugin_parameters), **given}, **kwargs)
+            given = {**_missing_plugins(path, cls.plugin_parameters), **given}
         else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
                 "a safe file, or write trusted=True if you would run a program of its author."
             )
+        try:
+            model = super().load(file, env, device, given, **kwargs)
+        except IMPOSSIBLE as error:
+            if saved is None or isinstance(error, ValueError | th.OutOfMemoryError):
+                raise
+            raise ValueError(f"{path} does not hold a whole model. {type(error).__name__}: {error}") from error
         if env is not None:
             model.env_id = None
         return model
+
+    @classmethod
+    def _check_names(cls, kwargs: Iterable[str]) -> None:
+        """
+        :param kwargs: Names of further arguments of ``load``
+        :raises TypeError: if neither ``load`` nor the model has one of them: SB3 would set an attribute that nothing reads
+        """
+        known = {*inspect.signature(BaseAlgorithm.load).parameters, *vars(cls._without_parameters())} - {"kwargs"}
+        for each in cls.__mro__:
+            known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)} - {"args", "kwargs"}
+        for name in sorted({*kwargs} - known):
+            raise TypeError(f"{cls.__name__}.load has no argument {name}, and {cls.__name__} no such attribute.")
 
     @classmethod
     def _check_safe_attributes(cls, path: ModelFile, data: dict[str, Any]) -> None:
         """
         :param path: Path to a safe file, or the open file
         :param data: Its attributes
-        :raises ValueError: if ``save`` would not have written one of them. A function is never given by its dotted name: only
-            the user decides what is imported
+        :raises ValueError: if ``save`` would not have written one of them
         """
         never = cls._without_parameters()._never_in_safe_files(data)
+        # Only the user decides which functions are imported by their dotted names
         never |= {name for name in cls.plugin_parameters if isinstance(data.get(name), str) and "." in data[name]}
         for name in sorted(never):
             raise ValueError(f"{path} is not what save has written: {name}={short_repr(data[name])} is in no safe file.")
@@ -166,6 +181,83 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             for name, found in of_class.items()
             if name in never or name.startswith("__") or callable(found) or inspect.isdatadescriptor(found)
         }
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "resumption", "policy_aliases", "plugin_parameters", "_abc_impl"]
+
+    @classmethod
+    def resume(
+        cls: type[SelfSavedAlgorithm],
+        folder: str | pathlib.Path,
+        env: GymEnv | str | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+    ) -> SelfSavedAlgorithm:
+        """
+        Load an interrupted training from a checkpoint of :class:`TrainingCheckpoint`. ``learn`` continues it and ends
+        where it would have ended: with the same parameters, to the last bit, as far as the environments can be saved.
+        Like ``load``, this runs whatever is pickled in the files: do not load files from people you do not trust.
+
+        :param folder: The folder of the checkpoints (the newest one is loaded), or a single checkpoint
+        :param env: An environment created like the one of the training; ``None`` if the model was given the id of one
+        :param device: Device on which the code should run.
+        :param custom_objects: See ``load``
+        :return: The model, with its environment in the episodes that were in progress
+        """
+        checkpoint = newest_checkpoint(folder)
+        manifest = checkpoint.manifest
+        name, needed = manifest["algorithm"], manifest["env"]
+        if name != cls.__name__:
+            raise ValueError(f"{checkpoint.path} is a checkpoint of {name}: write {name}.resume(...).")
+        env_id = env if isinstance(env, str) else manifest["env_id"] if env is None else None
+        made: Any = env if env_id is None else make_env_of(env_id, manifest["n_envs"], manifest["seed"])
+        if made is None:
+            raise ValueError(f"{name}.resume({str(folder)!r}) needs env=..., made like that of the training: {needed}.")
+        model = cls.load(checkpoint.path, made, device, custom_objects, force_reset=False)
+        assert model.env is not None
+        model.env_id = env_id
+        if (given := describe_env(model.env)) != needed:
+            raise ValueError(
+                f"The checkpoint was written with {needed}, and the environment is {given}: give resume() an environment that "
+                "is made in the same way."
+            )
+        load_training(model, checkpoint)
+        return model
+
+    def training_parts(self) -> dict[str, Stateful]:
+        """
+        :return: Parts of the algorithm that a checkpoint stores in addition to what ``save`` does
+        """
+        return {}
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        for name in self.plugin_parameters:
+            if isinstance(plugin := getattr(self, name), MissingPlugIn):
+                raise ValueError(plugin.message)
+        resumed = self.resumption
+        if resumed is not None:
+            reset_num_timesteps = False
+            total_timesteps -= self.num_timesteps - resumed.begun_at  # SB3 adds num_timesteps
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if resumed is not None:
+            self._num_timesteps_at_start = resumed.begun_at
+            self.start_time -= resumed.nanoseconds
+            for name, values in resumed.logged.items():
+                getattr(self.logger, name).update(values)
+        return result
+
+    def _resume_random_states(self) -> None:
+        """Continue an interrupted training with its random numbers. Must be called last, right before the first step."""
+        if self.resumption is not None:
+            set_process_state(self.resumption.random_states)
+            self.resumption = None
 
 
 def _missing_plugins(path: ModelFile, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:

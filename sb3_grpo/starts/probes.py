@@ -17,7 +17,7 @@ from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.known_envs import only_renders, records_of, wrapper_stack
 from sb3_grpo.starts.snapshots import begin
 from sb3_grpo.starts.starts import HOW_TO_DRAW, SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
-from sb3_grpo.utils.chance import process_state, set_process_state
+from sb3_grpo.utils.random_states import process_state, set_process_state
 
 # What an episode returns at each step: observation, reward, terminated, truncated; or the error that ended it
 Trace: TypeAlias = list[Any]

@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import os
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -12,15 +14,23 @@ import numpy as np
 from stable_baselines3.common.env_util import is_wrapped, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, unwrap_vec_wrapper
 
-from sb3_grpo.starts.episodes import EpisodeState, load_episode, must_be_recorded, save_episode
-from sb3_grpo.starts.known_envs import base_state, env_name, is_known
+from sb3_grpo.starts.known_envs import DESCRIPTIVE, base_state, env_name, is_known, wrapper_stack
 from sb3_grpo.starts.probes import Probe, Trace, play_probe
 from sb3_grpo.starts.seeding import clean_reset
-from sb3_grpo.starts.snapshots import begin, capture, capture_wrappers
+from sb3_grpo.starts.snapshots import (
+    begin,
+    capture,
+    capture_wrappers,
+    check_identity,
+    identity,
+    play_replay,
+    restore,
+)
 from sb3_grpo.starts.starts import (
     OrdinaryReset,
     Replay,
     ReplayPiece,
+    SeedStart,
     SnapshotStart,
     Start,
     StartMismatchError,
@@ -28,6 +38,7 @@ from sb3_grpo.starts.starts import (
     UnequalStartError,
 )
 from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
 
 # More copies than any machine can step
 MAX_ENVS = 2**16
@@ -36,6 +47,9 @@ MAX_SEED = 2**32 - 1
 
 # Maximum number of recorded steps of an episode that can only be restored by replaying them
 MAX_RECORDED = 100_000
+
+# Attributes of a StartQueue that do not belong to the episode: queued starts, which their owner queues again, and its own step
+_NOT_OF_THE_EPISODE = DESCRIPTIVE | {"queue", "step", "_last"}
 
 
 class QueuedStart(NamedTuple):
@@ -65,6 +79,27 @@ class QueuedStart(NamedTuple):
         return {**info, "group_start": self.ticket} | (
             {} if self.group is None else {"group": self.group, "group_member": self.member}
         )
+
+
+@dataclass(frozen=True)
+class EpisodeState:
+    """
+    An episode in progress of one copy, with everything that the copy knows about it, to continue in another process.
+
+    :param identity: description of the copy's environment and wrappers
+    :param observation: the last observation
+    :param reached: the state of the environment, or how to reach it again if it cannot be captured
+    :param attributes: attributes of the ``StartQueue``
+    :param spaces: the states of the generators of all spaces
+    :param process: the states of the global generators in the copy's process; ``None`` if it is the process of the model
+    """
+
+    identity: tuple[str, ...]
+    observation: Any = field(repr=False)
+    reached: SnapshotStart | Replay = field(repr=False)
+    attributes: dict[str, Any] = field(repr=False)
+    spaces: list[dict[str, Any] | None] = field(repr=False)
+    process: tuple[Any, ...] | None = field(repr=False)
 
 
 class OrdinarySeeds:
@@ -293,20 +328,86 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         From now on, record the actions of episodes if the state of the environment cannot be captured, so that it can replay
         an episode from the seed that it began with.
         """
-        if self._recorded or not must_be_recorded(self):
+        if self._recorded or isinstance(self._capture_whole(), SnapshotStart):
             return
         self._recorded = True
         self.step = self._step_and_record  # type: ignore[method-assign]
         if self._last is not None and "group_start" not in self._last[4]:
             self._origin = StartNotSupportedError("The episode was under way when its actions began to be recorded.")
 
+    def _capture_whole(self) -> SnapshotStart | str:
+        """
+        :return: the current state, with all that the episode depends on, or why it cannot be captured
+        """
+        reason = base_state(self.unwrapped).not_captured(self.unwrapped)
+        try:
+            return self.capture_start() if reason is None else reason
+        except StartNotSupportedError as error:
+            return str(error)
+
     def save_episode(self, process_id: int) -> EpisodeState | str:
-        """See ``sb3_grpo.starts.episodes.save_episode``."""
-        return save_episode(self, process_id)
+        """
+        :param process_id: id of the process of the model
+        :return: the episode, or why it cannot be saved. This is not an error, because an error would end the process of a copy
+        """
+        if self._last is None:
+            return "no episode has begun"
+        reached: SnapshotStart | Replay | str = self._capture_whole()
+        if isinstance(reached, str):
+            if not self._recorded:
+                return reached
+            if not isinstance(self._origin, SeedStart):
+                return f"{reached} {self._origin or ''}"
+            reached = Replay(self._origin, (ReplayPiece(self._noise_seed, tuple(self._actions)),))
+        return EpisodeState(
+            identity=identity(self.env),
+            observation=self._last[0],
+            reached=reached,
+            attributes={name: value for name, value in vars(self).items() if name not in _NOT_OF_THE_EPISODE},
+            spaces=space_states(_spaces_of(self)),
+            process=None if os.getpid() == process_id else process_state(),
+        )
 
     def load_episode(self, state: EpisodeState, info: dict[str, Any]) -> StartMismatchError | UnequalStartError | None:
-        """See ``sb3_grpo.starts.episodes.load_episode``."""
-        return load_episode(self, state, info)
+        """
+        Continue a saved episode. The next ``reset`` only returns its last observation and the info.
+
+        :param state: the result of ``save_episode`` of a copy with the same wrappers
+        :param info: info dict of the reset with which the episode began
+        :return: a mismatch if it is the episode of another environment, another error if the state is not reached, None if it
+            is. It is not raised, because that would end the process of a copy
+        """
+        try:
+            check_identity(self.env, state.identity)
+        except StartMismatchError as error:
+            return error
+        origin = state.attributes["_origin"]
+        try:
+            if isinstance(state.reached, Replay):
+                play_replay(self.env, state.reached, state.observation)
+            else:
+                if isinstance(origin, SeedStart):
+                    # Sets what snapshots leave out, such as a MuJoCo model that each reset changes
+                    begin(self.env, origin)
+                else:
+                    self.reset_if_new()
+                restore(self.env, state.reached)
+        except (StartMismatchError, UnequalStartError) as error:
+            return UnequalStartError(str(error))
+        vars(self).update(state.attributes)
+        if self._recorded:
+            self.step = self._step_and_record  # type: ignore[method-assign]
+        self._last = (state.observation, 0.0, False, False, info)
+        self._continued = True
+        set_space_states(_spaces_of(self), state.spaces)
+        if state.process is not None:
+            set_process_state(state.process)
+        return None
+
+
+def _spaces_of(env: gym.Env) -> list[gym.Space]:
+    spaces = [value for each in wrapper_stack(env) for value in vars(each).values() if isinstance(value, gym.Space)]
+    return list({id(space): space for space in spaces}.values())
 
 
 def _separate_spaces(base: gym.Env) -> None:

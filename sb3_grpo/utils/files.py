@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stable_baselines3.common.save_util import open_path
-
 # Error codes of a disk that cannot be written to
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
@@ -40,7 +38,7 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
 
     :param path: Path of the file; a missing folder is created as in SB3
     :param durable: Whether the file survives a power cut if anything written later does
-    :return: The file to write to
+    :return: The file to write to, and to read from what has been written
     :raises OSError: if the disk is full, or cannot be written to for another reason
     """
     if path.is_symlink():
@@ -53,9 +51,12 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
     if exists:
         with path.open("r+b"):
             pass
+    if not path.parent.exists():
+        warnings.warn(f"Path '{path.parent}' does not exist. Will create it.")
+        path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name[:50]}.{secrets.token_hex(4)}.part")
     try:
-        with open_path(part, "w") as file:
+        with part.open("w+b") as file:
             if exists:
                 part.chmod(stat.S_IMODE(path.stat().st_mode))
             yield file

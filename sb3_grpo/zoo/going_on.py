@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback
 
-from sb3_grpo.checkpoint.folder import MANIFEST, MODEL, Checkpoint, newest_checkpoint
+from sb3_grpo.checkpoint.folder import Checkpoint, is_checkpoint, newest_checkpoint
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.console import UsageError
 
@@ -22,10 +22,10 @@ _FOUND = ("evaluations_timesteps", "evaluations_results", "evaluations_length", 
 def as_model(path: str) -> str:
     """
     :param path: the argument of ``-i``
-    :return: the model of the newest checkpoint if it is a folder, which the RL Zoo does not accept; otherwise the path itself
+    :return: the newest checkpoint if it is a folder, which the RL Zoo does not accept; otherwise the path itself
     :raises UsageError: if it is a folder without checkpoints
     """
-    return str(_newest(Path(path)).path / MODEL) if Path(path).is_dir() else path
+    return str(_newest(Path(path)).path) if Path(path).is_dir() else path
 
 
 def _newest(path: Path) -> Checkpoint:
@@ -41,10 +41,9 @@ def _newest(path: Path) -> Checkpoint:
 def checkpoint_of(model: str) -> Checkpoint | None:
     """
     :param model: the argument of ``-i``
-    :return: the checkpoint that this model is part of, if any
+    :return: the checkpoint that this model is, if it is one
     """
-    path = Path(model)
-    return _newest(path.parent) if path.name == MODEL and (path.parent / MANIFEST).is_file() else None
+    return _newest(Path(model)) if is_checkpoint(Path(model)) else None
 
 
 def entry_of(checkpoint: Checkpoint, env_name: str) -> dict[str, Any] | None:

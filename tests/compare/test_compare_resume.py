@@ -23,7 +23,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
 from sb3_grpo.clips.stored import load_played
@@ -251,7 +251,7 @@ def test_other_settings_begin_anew(change: dict[str, Any], tmp_path: Path, capsy
 def test_a_damaged_checkpoint_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settings_of()
     killed(settings, tmp_path / "cut", 700)
-    for path in (tmp_path / "cut").rglob("training.pkl"):
+    for path in checkpoints_in(tmp_path / "cut" / "checkpoints"):
         path.write_bytes(b"")
     train(settings, tmp_path / "cut")
     assert "Goes on" not in capsys.readouterr().out
@@ -276,8 +276,7 @@ def test_what_cannot_be_saved_begins_anew(
     monkeypatch.setattr("sb3_grpo.zoo.experiment.config_path", lambda algo: path)
     settings = settings_of() | {"env": "Unknown-v0", "variant": {"name": "grpo", "algo": "grpo", "hyperparams": hyperparams}}
     killed(settings, tmp_path / "cut", 700)
-    manifests = [json.loads(each.read_text()) for each in (tmp_path / "cut").rglob("manifest.json")]
-    assert manifests and all(manifest["differs"] for manifest in manifests)
+    assert newest_checkpoint(tmp_path / "cut" / "checkpoints").manifest["differs"]
     train(settings, tmp_path / "cut")
     assert "Goes on" not in capsys.readouterr().out
     train(settings, tmp_path / "whole")

@@ -29,7 +29,7 @@ from sb3_grpo.starts.probes import Probe, play_probe
 from sb3_grpo.starts.snapshots import capture
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
-from sb3_grpo.utils.chance import process_state
+from sb3_grpo.utils.random_states import process_state
 
 SETTINGS: dict[str, Any] = {
     "group_size": 3,
