@@ -165,7 +165,7 @@ def test_presets_have_the_losses_and_gradients_of_trl(case: str, monkeypatch: py
     if model.reference is not None:
         monkeypatch.setattr(model.reference.policy, "get_distribution", lambda _: Known(log_probs["ref"]))
     if model.kl_estimator == "k1_in_reward":
-        model._penalise_rewards(batch)
+        model.reference.penalise_rewards(batch, model.kl_coef, model.batch_size)
 
     advantages = model._advantages(batch)
     weights, kept = model._weights(batch)

@@ -203,8 +203,9 @@ class GroupRolloutBuffer:
                 if isinstance(old, FrameStore):
                     old.grow(self._capacity)
                 elif len(old) < self._capacity:
-                    arrays[key] = np.empty((self._capacity, *old.shape[1:]), old.dtype)
-                    arrays[key][: self.pos] = old[: self.pos]
+                    new = np.empty((self._capacity, *old.shape[1:]), old.dtype)
+                    new[: self.pos] = old[: self.pos]
+                    arrays[key] = new
 
     def add(
         self,

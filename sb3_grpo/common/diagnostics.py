@@ -52,6 +52,22 @@ def what_broke(
     return "the norm of the gradient is too large for its type"
 
 
+def refused_step_message(
+    advantages: th.Tensor, stats: list[dict[str, th.Tensor]], policy: nn.Module, num_timesteps: int
+) -> str:
+    """
+    :param advantages: (N,) advantages of the update
+    :param stats: Statistics of the minibatches of the optimizer step
+    :param policy: The policy, with its gradients
+    :param num_timesteps: Number of steps of the training
+    :return: Why the optimizer step was refused, and what may help
+    """
+    return (
+        f"at {num_timesteps} steps: {what_broke(advantages, stats, policy.named_parameters())}. The policy is as it was "
+        "before. A smaller learning_rate, a target_kl or policy_kwargs=dict(normalize_observations=True) may help."
+    )
+
+
 def dead_groups_message(model: Any) -> str:
     """
     :param model: The algorithm

@@ -1,6 +1,7 @@
 """Base class of algorithms that learn from groups of episodes with a common start."""
 
 import functools
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -205,14 +206,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.policy = self._make_policy()
         self._maybe_recommend_cpu(ActorPolicy.__name__)
 
-    def _choose_default_policy_kwargs(self) -> dict[str, Any]:
-        """
-        :return: Arguments passed to the policy in addition to ``policy_kwargs``
-        """
-        return default_policy_kwargs(self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes)
-
-    def _warn_of_images(self) -> None:
-        """Warn if the policy cannot learn from the images as they are."""
+    def _create(self) -> None:
+        """Choose the defaults of a new model, which a loaded one keeps. Warn if it cannot learn from images as they are."""
+        self.default_policy_kwargs = default_policy_kwargs(
+            self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes
+        )
+        self._setup_model()
+        if self.default_policy_kwargs and not self.policy.observation_norm.keys:
+            self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:
                 warn_user(problem)
@@ -268,6 +269,14 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "batch", "_collector", "_sampler"]
+
+    def _update_learning_rate(self, optimizers: Any) -> None:
+        super()._update_learning_rate(optimizers)
+        learning_rate = optimizers.param_groups[0]["lr"]
+        if not math.isfinite(learning_rate):
+            raise ValueError(
+                f"learning_rate is {learning_rate} after {self.num_timesteps} steps: its schedule must be finite."
+            )
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)

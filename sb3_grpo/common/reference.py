@@ -7,8 +7,10 @@ from typing import Any
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
+from sb3_grpo.common.buffers import GroupBatch, minibatches
 from sb3_grpo.common.kl import exact_kl, has_exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.rewards import kl_penalised_rewards
 from sb3_grpo.utils.plugins import check_tensor, name_of
 
 # A function of the log probabilities under the policy and under the reference
@@ -69,6 +71,24 @@ class Reference:
         """
         with th.no_grad():
             return self.policy.get_distribution(observations).log_prob(actions)
+
+    def penalise_rewards(self, batch: GroupBatch, kl_coef: float, batch_size: int | None) -> th.Tensor:
+        """
+        Subtract the KL divergence of the behaviour policy from the rewards, see :func:`kl_penalised_rewards`.
+
+        :param batch: The groups of an update
+        :param kl_coef: Coefficient of the KL divergence
+        :param batch_size: Number of steps to evaluate at a time, ``None`` for all
+        :return: The mean KL divergence
+        """
+        old_log_prob = batch.old_log_prob[batch.rows]
+        ref_log_prob = th.empty_like(old_log_prob)
+        steps = th.arange(len(batch.rows), device=batch.rows.device)
+        for minibatch in minibatches(batch.episode, steps, batch_size, whole_episodes=True):
+            actions = batch.actions[batch.rows[minibatch.steps]]
+            ref_log_prob[minibatch.steps] = self.log_prob(batch.observations_at(minibatch), actions)
+        batch.rewards = kl_penalised_rewards(batch.rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), kl_coef)
+        return kl_estimate(old_log_prob, ref_log_prob, "k1").mean()
 
     def kl(
         self,

@@ -8,7 +8,7 @@ linear baseline this extends.
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -16,9 +16,6 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from sb3_grpo.common.advantages import discounted_returns_to_go, td_residuals
 from sb3_grpo.common.buffers import GroupBatch, Minibatch
 from sb3_grpo.groups.group import live_groups
-
-if TYPE_CHECKING:
-    from sb3_grpo.common.policies import ActorPolicy
 
 N_RANDOM_FEATURES = 200
 # Prior variance of the sum of the random features, in units of the variance of the returns
@@ -38,6 +35,9 @@ class StateFeatures(NamedTuple):
 
     numbers: th.Tensor
     pictures: th.Tensor
+
+
+FeatureFunction = Callable[[Any], StateFeatures]
 
 
 class Continuation(NamedTuple):
@@ -154,12 +154,12 @@ class ValueRegression:
 
     @th.no_grad()
     def residuals(
-        self, policy: "ActorPolicy", batch: GroupBatch, rewards: th.Tensor, gamma: float
+        self, state_features: FeatureFunction, batch: GroupBatch, rewards: th.Tensor, gamma: float
     ) -> tuple[th.Tensor, float | None]:
         """
         What groups compare with ``advantage="gae"``: see :func:`td_residuals`. The regression is also fitted to this batch.
 
-        :param policy: The policy, which extracts the state features
+        :param state_features: Maps observations to what the regression sees of the states
         :param batch: The groups of an update
         :param rewards: (B, G, T)
         :param gamma: Discount factor
@@ -175,7 +175,7 @@ class ValueRegression:
             # All actions led to the same result: residuals would only be the error of the regression. But zeros are a signal
             # for values that expect a reward
             return th.zeros_like(rewards), None
-        states, continuation = _states(policy, batch), _continuation(policy, batch, gamma)
+        states, continuation = _states(state_features, batch), _continuation(state_features, batch, gamma)
         returns = discounted_returns_to_go(rewards, batch.mask, gamma)
         # The time limit also counts the steps before a start in mid-episode
         time = None if self.memory > 0.0 else batch.time + batch.elapsed.flatten()[batch.episode]
@@ -342,9 +342,9 @@ def _standardised(
     return lambda rows: standardise(rows) @ projection, n_projected, n_projected
 
 
-def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
+def _states(state_features: FeatureFunction, batch: GroupBatch) -> StateFeatures:
     """
-    :param policy: The policy, which extracts the state features
+    :param state_features: Maps observations to what the regression sees of the states
     :param batch: The steps of an update
     :return: The state of each step
     """
@@ -352,7 +352,7 @@ def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
     parts = th.arange(n_steps, device=batch.episode.device).split(512)
     states: StateFeatures | None = None
     for steps in parts:
-        part = policy.state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
+        part = state_features(batch.observations_at(Minibatch(steps, None, len(parts))))
         if states is None:
             # A list of parts would be allocated between the temporaries of the forward passes and fragment the heap
             states = StateFeatures(*(each.new_empty((n_steps, each.shape[1])) for each in part))
@@ -362,9 +362,9 @@ def _states(policy: "ActorPolicy", batch: GroupBatch) -> StateFeatures:
     return states
 
 
-def _continuation(policy: "ActorPolicy", batch: GroupBatch, gamma: float) -> Continuation | None:
+def _continuation(state_features: FeatureFunction, batch: GroupBatch, gamma: float) -> Continuation | None:
     """
-    :param policy: The policy, which extracts the state features
+    :param state_features: Maps observations to what the regression sees of the states
     :param batch: The steps of an update
     :param gamma: Discount factor
     :return: How the returns of the steps go on, ``None`` if all episodes have ended
@@ -375,4 +375,4 @@ def _continuation(policy: "ActorPolicy", batch: GroupBatch, gamma: float) -> Con
     of_episode = th.full_like(lengths, -1)
     of_episode[batch.going_on] = th.arange(len(batch.going_on), device=lengths.device)
     discounts = gamma ** (lengths[batch.episode] - batch.time).double()
-    return Continuation(policy.state_features(batch.next_observations), of_episode[batch.episode], discounts)
+    return Continuation(state_features(batch.next_observations), of_episode[batch.episode], discounts)

@@ -87,7 +87,7 @@ class StartDispatcher:
         if self.groups.settings.sampler is None:
             episodes = [self.groups.next_episode() for _ in indices]
         else:
-            ids = [self._copies.reset_infos[idx].get("group_start") for idx in indices]
+            ids: list[Any] = [self._copies.reset_infos[idx].get("group_start") for idx in indices]
             ahead = {episode.env for episode in self._queued.values()} if self._shared is None else set()
             for idx, number in zip(indices, ids, strict=True):
                 if number is None and idx in ahead:

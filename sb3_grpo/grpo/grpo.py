@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
 from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
-from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, summary, what_broke
+from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message, summary
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
     LossInputs,
@@ -28,7 +27,7 @@ from sb3_grpo.common.losses import (
 from sb3_grpo.common.on_group_algorithm import STEPS_PER_UPDATE, OnGroupAlgorithm
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
-from sb3_grpo.common.rewards import kl_penalised_rewards, soft_overlong_penalty
+from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
 from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.groups.group import LiveFunction
@@ -272,28 +271,22 @@ class GRPO(OnGroupAlgorithm):
 
         # Not in _setup_model, which load() calls as well: a model keeps the settings it was created with
         if _init_setup_model:
-            self.default_policy_kwargs = self._choose_default_policy_kwargs()
-            self._setup_model()
-            if self.default_policy_kwargs and not self.policy.observation_norm.keys:
-                self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
-            self._warn_of_images()
+            self._create()
 
     def _choose_arguments(self) -> None:
         if self.advantage == "auto":
             self.advantage = self.policy_class.default_advantage
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
+        steps_per_copy = max(1, STEPS_PER_UPDATE // self.n_envs)
         if self.n_groups is None and self.n_steps is None:
             if judges_whole_episodes(self) is None:
-                self.n_steps = self.default_n_steps = self._steps_per_copy()
+                self.n_steps = self.default_n_steps = steps_per_copy
             else:
                 self.n_groups = GROUPS_PER_UPDATE
         elif self.n_steps is not None and self.n_steps == self.default_n_steps:
             # A loaded model, perhaps with a different number of copies
-            self.n_steps = self.default_n_steps = self._steps_per_copy()
-
-    def _steps_per_copy(self) -> int:
-        return max(1, STEPS_PER_UPDATE // self.n_envs)
+            self.n_steps = self.default_n_steps = steps_per_copy
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -333,11 +326,6 @@ class GRPO(OnGroupAlgorithm):
         """
         # Update optimizer learning rate
         self._update_learning_rate(self.policy.optimizer)
-        learning_rate = self.policy.optimizer.param_groups[0]["lr"]
-        if not math.isfinite(learning_rate):
-            raise ValueError(
-                f"learning_rate is {learning_rate} after {self.num_timesteps} steps: its schedule must be finite."
-            )
         batch = self.batch
         if batch is None:
             self._skip_update(dead_groups_message(self))
@@ -349,7 +337,7 @@ class GRPO(OnGroupAlgorithm):
 
         in_reward = {}
         if self.reference is not None and self.kl_estimator == "k1_in_reward":
-            in_reward["kl_ref"] = self._penalise_rewards(batch)
+            in_reward["kl_ref"] = self.reference.penalise_rewards(batch, self.kl_coef, self.batch_size)
         # Advantage of each step within its group, and its weight in the loss: both computed once for the whole batch,
         # so that they do not depend on how it is split into minibatches
         advantages = self._advantages(batch)
@@ -385,23 +373,6 @@ class GRPO(OnGroupAlgorithm):
         self._log_update(stats, clip_low, clip_high)
         self.logger.record("train/n_live_steps", len(kept))
         self._update_reference()
-
-    def _penalise_rewards(self, batch: GroupBatch) -> th.Tensor:
-        """
-        Subtract the KL divergence from the reference policy from the rewards.
-
-        :param batch: The groups of the update
-        :return: The mean KL divergence
-        """
-        assert self.reference is not None
-        old_log_prob = batch.old_log_prob[batch.rows]
-        ref_log_prob = th.empty_like(old_log_prob)
-        steps = th.arange(len(batch.rows), device=self.device)
-        for minibatch in minibatches(batch.episode, steps, self.batch_size, whole_episodes=True):
-            actions = batch.actions[batch.rows[minibatch.steps]]
-            ref_log_prob[minibatch.steps] = self.reference.log_prob(batch.observations_at(minibatch), actions)
-        batch.rewards = kl_penalised_rewards(batch.rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), self.kl_coef)
-        return kl_estimate(old_log_prob, ref_log_prob, "k1").mean()
 
     def _train_epoch(
         self,
@@ -456,11 +427,7 @@ class GRPO(OnGroupAlgorithm):
         :raises ValueError: if too many steps in a row were refused
         """
         self._n_refused_steps += 1
-        first = what_broke(advantages, stats, self.policy.named_parameters())
-        how = (
-            f"at {self.num_timesteps} steps: {first}. The policy is as it was before. A smaller learning_rate, a target_kl or "
-            "policy_kwargs=dict(normalize_observations=True) may help."
-        )
+        how = refused_step_message(advantages, stats, self.policy, self.num_timesteps)
         if self._n_refused_steps >= MAX_REFUSED_STEPS:
             raise ValueError(f"{self._n_refused_steps} steps of the optimizer in a row were refused, the last {how}")
         if not self._warned_refused:
@@ -481,7 +448,7 @@ class GRPO(OnGroupAlgorithm):
         if self.advantage == "gae":
             # GAE eq. 10 and 16: sums of delta_t = r_t + gamma V(s_{t+1}) - V(s_t), discounted by gamma * lambda.
             # There is no critic: V is a regression on the states
-            rewards, explained = self.value_regression.residuals(self.policy, batch, rewards, gamma)
+            rewards, explained = self.value_regression.residuals(self.policy.state_features, batch, rewards, gamma)
             if explained is not None:
                 self.logger.record("train/regression_r2", explained)
             gamma *= self.gae_lambda
