@@ -232,18 +232,18 @@ def capture_wrappers(env: gym.Env) -> bytes:
     :return: the pickled state of each of them, the simulator of the base environment left out
     :raises StartNotSupportedError: if something cannot be pickled
     """
-    rngs = find_rngs(env)
-    states = []
-    for depth, each in enumerate(wrapper_stack(env)):
-        has_own = has_own_state(each)
-        own = each.get_state() if has_own else None  # type: ignore[attr-defined]
-        held = {name: rng_state(rng) for (holder, name), rng in rngs.items() if has_own and holder == depth}
-        states.append(WrapperState(_state_attributes(each), own, held))
+    stack, states = wrapper_stack(env), []
+    create_np_random(stack[-1])
+    for depth, each in enumerate(stack):
+        own, rngs = None, {}
+        if has_own_state(each):
+            own = each.get_state()  # type: ignore[attr-defined]
+            rngs = {name: rng_state(rng) for (holder, name), rng in find_rngs(env).items() if holder == depth}
+        states.append(WrapperState(_state_attributes(each), own, rngs))
     try:
         return _dumps(states)
     except Exception:
         # Slow, but finds out which attribute is to blame
-        stack = wrapper_stack(env)
         return _dumps([_copyable(type(each).__name__, state) for each, state in zip(stack, states, strict=True)])
 
 
