@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_grpo.common.frames import FrameStore, StackedImages, take_rows
+from sb3_grpo.common.frames import FrameStore, StackedImages
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SnapshotStart
@@ -117,9 +117,10 @@ class GroupBatch:
         if isinstance(self.observations, PackedObservations):
             return self.observations.at(minibatch, self.episode)
         rows = self.rows[minibatch.steps]
+        # Not values[rows], which copies single numbers: a twentieth of the speed for images
         if isinstance(self.observations, dict):
-            return {key: take_rows(value, rows) for key, value in self.observations.items()}
-        return take_rows(self.observations, rows)
+            return {key: values.index_select(0, rows) for key, values in self.observations.items()}
+        return self.observations.index_select(0, rows)
 
 
 class GroupRolloutBuffer:
@@ -145,6 +146,7 @@ class GroupRolloutBuffer:
             observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         )
         self._dict_obs = isinstance(observation_space, spaces.Dict)
+        self._stacks = {key for key, space in self._obs_spaces.items() if FrameStore.is_for(space)}
         # Bernoulli log probabilities need floats
         indices = isinstance(action_space, (spaces.Discrete, spaces.MultiDiscrete))
         self._action_shape = () if isinstance(action_space, spaces.Discrete) else (get_action_dim(action_space),)
@@ -193,7 +195,7 @@ class GroupRolloutBuffer:
             if key not in self._obs:
                 # VecNormalize turns integers (as in MiniGrid) into floats, but changes the space only for images
                 dtype = np.float32 if obs[key].dtype.kind == "f" and space.dtype.kind != "f" else space.dtype  # type: ignore[union-attr]
-                is_stack = FrameStore.is_for(space) and dtype == space.dtype
+                is_stack = key in self._stacks and dtype == space.dtype
                 empty = np.empty((0, self.n_envs, *space.shape), dtype)  # type: ignore[misc]
                 self._obs[key] = FrameStore(space, self.n_envs) if is_stack else empty  # type: ignore[arg-type]
         if self.pos == self._capacity:

@@ -1,4 +1,4 @@
-"""What training says about an update: statistics, why it was skipped, and why a step of the optimizer was refused."""
+"""Why an update was skipped, and why a step of the optimizer was refused."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,15 +17,6 @@ _PARTS = {
     "policy_gradient_loss": "the policy loss",
     "loss": "the loss",
 }
-
-
-def summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
-    """
-    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
-    :return: Their means, except for ``ratio_max``: the maximum
-    """
-    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
-    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
 def what_broke(

@@ -393,7 +393,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.collector.begin_rollout(self._n_rollout_steps())
 
         callback.on_rollout_start()
-        self._resume_random_states()
+        if self.resumption is not None:
+            self._resume_random_states()
         if self.use_sde:
             self.policy.reset_noise(env.num_envs)
 

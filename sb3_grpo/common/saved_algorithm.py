@@ -255,9 +255,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     def _resume_random_states(self) -> None:
         """Continue an interrupted training with its random numbers. Must be called last, right before the first step."""
-        if self.resumption is not None:
-            set_process_state(self.resumption.random_states)
-            self.resumption = None
+        assert self.resumption is not None
+        set_process_state(self.resumption.random_states)
+        self.resumption = None
 
 
 def _missing_plugins(path: ModelFile, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:

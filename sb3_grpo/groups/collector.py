@@ -36,6 +36,7 @@ class GroupCollector:
 
     def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator, step_timeout: float | None = None):
         self.env = env
+        self._copies = innermost(env)
         self.settings = settings
         self.rng = rng
         if settings.sampler is not None:
@@ -73,7 +74,7 @@ class GroupCollector:
         """
         :return: Whether the copies were reset elsewhere since the last step, e.g. by an evaluation on the training environment
         """
-        return not all(map(operator.is_, innermost(self.env).reset_infos, self._reset_infos))
+        return not all(map(operator.is_, self._copies.reset_infos, self._reset_infos))
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -97,7 +98,7 @@ class GroupCollector:
             self.settings.sampler.load_state_dict(state["sampler"])
         for name in _STATE:
             setattr(self, name, state[name])
-        self._reset_infos = [*innermost(self.env).reset_infos]
+        self._reset_infos = [*self._copies.reset_infos]
 
     def check_capture(self) -> None:
         """
@@ -150,7 +151,7 @@ class GroupCollector:
             self.in_groups[idx] = episode is not None
             if episode is not None:
                 episode.first_row = row
-        self._reset_infos = [*innermost(self.env).reset_infos]
+        self._reset_infos = [*self._copies.reset_infos]
         self.dispatcher.fill()
         if self._staggers:
             self._stagger(np.asarray(indices), lengths)
@@ -165,7 +166,7 @@ class GroupCollector:
         """
         # A copy: an environment may change the array that it is given
         result = self.guarded.step(actions.copy(), self.time)
-        self._reset_infos = [*innermost(self.env).reset_infos]
+        self._reset_infos = [*self._copies.reset_infos]
         return result
 
     def fault_of(self, error: BaseException) -> EnvironmentFault | None:

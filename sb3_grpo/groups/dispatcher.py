@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any
 
+import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo.groups.group import Episode
@@ -123,10 +124,13 @@ class StartDispatcher:
                 raise UnequalStartError(describe_difference(self._name_of(episode.env), difference))
         observations = self.env.get_attr("first_observation", [episode.env for episode in episodes]) if episodes else []
         for episode, observation in zip(episodes, observations, strict=True):
-            if episode.group.first_observation is None:
+            first = episode.group.first_observation
+            if first is None:
                 episode.group.first_observation = observation
                 continue
-            difference = first_difference(episode.group.first_observation, observation, "the first observation")
+            if isinstance(first, np.ndarray) and np.array_equal(first, observation):
+                continue
+            difference = first_difference(first, observation, "the first observation")
             if difference is not None:
                 raise UnequalStartError(
                     f"{self._name_of(episode.env)}: two members of a group did not begin alike from {episode.group.start}: "

@@ -4,6 +4,7 @@ import math
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 
@@ -88,12 +89,13 @@ class GuardedEnv:
         :return: See ``VecEnv.step``
         :raises EnvironmentFault: if copies in subprocesses have not answered in time, or an observation has the wrong shape
         """
-        with self:
+        with self if self._needs_alarm else nullcontext():
             try:
                 if not self._splits_steps:
                     return self.env.step(actions)
                 self.env.step_async(actions)
-                self._wait(times)
+                if self._processes is not None and not math.isinf(self.seconds):
+                    self._wait(self._processes, times)
                 return self.env.step_wait()
             except (KeyError, ValueError) as error:
                 fault = self.fault_of(error, times) or self._shape_fault(times)
@@ -101,13 +103,11 @@ class GuardedEnv:
                     raise
                 raise fault from error
 
-    def _wait(self, times: np.ndarray) -> None:
+    def _wait(self, processes: SubprocVecEnv, times: np.ndarray) -> None:
         """Wait until all copies in subprocesses have sent the result of their step, which stays in the pipe."""
-        if self._processes is None or math.isinf(self.seconds):
-            return
         end = time.monotonic() + self.seconds
-        if not all(remote.poll(max(end - time.monotonic(), 0.0)) for remote in self._processes.remotes):
-            late = [idx for idx, remote in enumerate(self._processes.remotes) if not remote.poll(0.0)]
+        if not all(remote.poll(max(end - time.monotonic(), 0.0)) for remote in processes.remotes):
+            late = [idx for idx, remote in enumerate(processes.remotes) if not remote.poll(0.0)]
             if late:
                 raise self._end_processes(dict.fromkeys(late, self._late), times)
 

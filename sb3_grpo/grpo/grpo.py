@@ -13,7 +13,7 @@ from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
 from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
-from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message, summary
+from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.kl import kl_estimate, kl_loss
 from sb3_grpo.common.losses import (
     LossInputs,
@@ -36,6 +36,15 @@ from sb3_grpo.starts.starts import Start
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.utils.user_warnings import warn_user
+
+
+def _summary(stats: list[dict[str, th.Tensor]]) -> dict[str, th.Tensor]:
+    """
+    :param stats: Statistics of each minibatch of an epoch, or of each epoch of an update
+    :return: Their means, except for ``ratio_max``: the maximum
+    """
+    stacked = {key: th.stack([part[key] for part in stats]) for key in stats[0]}
+    return {key: values.max() if key == "ratio_max" else values.mean() for key, values in stacked.items()}
 
 
 class GRPO(OnGroupAlgorithm):
@@ -416,7 +425,7 @@ class GRPO(OnGroupAlgorithm):
             self._n_refused_steps = 0
             # Optimization step
             self.policy.optimizer.step()
-        return summary(stats) if stats else None
+        return _summary(stats) if stats else None
 
     def _refuse_step(self, advantages: th.Tensor, stats: list[dict[str, th.Tensor]]) -> None:
         """
@@ -561,7 +570,7 @@ class GRPO(OnGroupAlgorithm):
         :param clip_low: The lower clip range used
         :param clip_high: The upper clip range used
         """
-        means = {key: value.item() for key, value in summary(stats).items()}
+        means = {key: value.item() for key, value in _summary(stats).items()}
         means["entropy"] = -means["entropy_loss"]
         means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():

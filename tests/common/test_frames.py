@@ -111,7 +111,7 @@ def test_rows_of_any_kind_are_what_was_stored() -> None:
     expected = np.stack(rows).reshape(-1, 4, SIDE, SIDE)
     assert len(stored) > 50
     stacked = store.images(len(rows), th.device("cpu"))
-    assert (stacked[th.as_tensor(stored)].numpy() == expected[stored]).all()
+    assert (stacked.index_select(0, th.as_tensor(stored)).numpy() == expected[stored]).all()
 
 
 @pytest.mark.parametrize("channels", [3, 4])
@@ -175,6 +175,6 @@ def test_frames_are_stored_once_after_a_training_was_resumed() -> None:
         add(after, t)
     store = after._obs[""]
     assert isinstance(store, FrameStore)
-    np.testing.assert_array_equal(store.images(8, th.device("cpu"))[th.arange(8)], images)
+    np.testing.assert_array_equal(store.images(8, th.device("cpu")).index_select(0, th.arange(8)), images)
     # One whole image, and one frame for each of the others
     assert store._n_planes == 4 + 7
