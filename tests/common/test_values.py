@@ -401,14 +401,13 @@ def test_values_of_pictures_and_of_numbers_beside_them() -> None:
     assert unexplained(truth, regression.predict(states)) < 0.1
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.5])
-def test_many_steps_in_alike_states(memory: float) -> None:
+def test_many_steps_in_alike_states() -> None:
     """Rounding errors of sums in single precision would be larger than what keeps them positive definite."""
-    n_steps = 2**20
-    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression(memory)
+    n_steps = 2**17
+    here, regression = StateFeatures(th.zeros(n_steps, 1), th.empty(n_steps, 0)), ValueRegression()
     regression.fit(here, th.arange(n_steps).double())
     values = regression.predict(here)
-    assert len(values) == n_steps and values.unique().tolist() == pytest.approx([(n_steps - 1) / 2])
+    assert len(values) == n_steps and values.unique().tolist() == pytest.approx([(n_steps - 1) / 2], rel=1e-9)
 
 
 def test_there_are_no_values_before_the_first_fit() -> None:
