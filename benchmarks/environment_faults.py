@@ -133,7 +133,8 @@ def try_fault(
     """
     algo, kwargs = SETTINGS[setting]
     env = make_copies(how, at, vec_env_cls, normalized)
-    model = algo("MlpPolicy", env, seed=0, device="cpu", step_timeout=TIMEOUT, n_epochs=1, **kwargs)
+    env.unwrapped.step_timeout = TIMEOUT
+    model = algo("MlpPolicy", env, seed=0, device="cpu", n_epochs=1, **kwargs)
     message = "no error"
     try:
         model.learn(3_000)

@@ -49,7 +49,7 @@ TARGETS = {
         "tests/common/test_run.py",
     ],
     "sb3_grpo/groups/collector.py": ["tests/groups"],
-    "sb3_grpo/groups/feeder.py": ["tests/groups"],
+    "sb3_grpo/groups/dispatcher.py": ["tests/groups"],
     "sb3_grpo/groups/group.py": ["tests/groups"],
     "sb3_grpo/groups/queue.py": ["tests/groups"],
     "sb3_grpo/groups/samplers.py": ["tests/groups"],
@@ -61,7 +61,7 @@ TARGETS = {
     "sb3_grpo/starts/start_queue.py": ["tests/starts/test_start_queue.py"],
     "sb3_grpo/starts/starts.py": ["tests/starts"],
 }
-ROOMS = ["tests/starts", "tests/groups", "tests/common"]
+NEXT = ["tests/starts", "tests/groups", "tests/common"]
 # Seconds after which a test counts as hanging: it has noticed, too
 TIMEOUT = 60
 COLUMNS = ("module", "line", "column", "function", "original", "mutated", "caught", "by", "seconds")
@@ -268,7 +268,7 @@ def run_tests(copy: str, module: str, log: str) -> None:
     code = pytest.main([*options, *closest])
     if code == 0:
         left_out = [option for path in closest for option in ("--ignore", path)]
-        code = pytest.main([*options, *ROOMS, *left_out])
+        code = pytest.main([*options, *NEXT, *left_out])
     sys.stdout.flush()
     os._exit(int(code))
 

@@ -22,7 +22,7 @@ TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").rea
 # Of the constructor, those that a paper may be silent about: sizes, and what belongs to the task or the machine
 FREE = {
     *("policy", "env", "learning_rate", "group_size", "n_groups", "batch_size", "gradient_accumulation_steps"),
-    *("gamma", "gae_lambda", "max_grad_norm", "unrelated_starts", "start_sampler", "step_timeout"),
+    *("gamma", "gae_lambda", "max_grad_norm", "unrelated_starts", "start_sampler"),
     "max_sampling_rounds",  # only used where dynamic_sampling is set
     *("use_sde", "sde_sample_freq", "stats_window_size", "tensorboard_log", "policy_kwargs", "verbose", "seed", "device"),
     "_init_setup_model",

@@ -92,7 +92,6 @@ ARGUMENTS: dict[str, Kind] = {
     # Starts
     "unrelated_starts": Flag(),
     "start_sampler": Instance(Callable, "a function of a numpy.random.Generator that returns a start", "fresh seeds", "rng"),
-    "step_timeout": Number(0.001, limit=True, none="the limit of the kind of environment", why="a step takes some time"),
     # As in Stable-Baselines3
     "use_sde": Flag(),
     "sde_sample_freq": Whole(-1),

@@ -103,7 +103,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
         max_sampling_rounds: int | None,
         unrelated_starts: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
-        step_timeout: float | None,
         use_sde: bool,
         sde_sample_freq: int,
         stats_window_size: int = 100,
@@ -158,7 +157,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.max_sampling_rounds = max_sampling_rounds
         self.unrelated_starts = unrelated_starts
         self.start_sampler = start_sampler
-        self.step_timeout = step_timeout
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
         self._collector: GroupCollector | None = None
@@ -323,7 +321,6 @@ class OnGroupAlgorithm(SavedAlgorithm):
             self._last_obs = None  # makes SB3 reset the environments
             self.begin_groups()
         self.collector.dispatcher.fill()
-        self.collector.limit_steps(self.step_timeout)  # it may have been changed since the last call
         fresh = self._last_obs is None
         former_logger = getattr(self, "_logger", None)
         with self.collector.guarded:
@@ -359,7 +356,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         assert self.env is not None
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
-        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng, self.step_timeout)
+        self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")

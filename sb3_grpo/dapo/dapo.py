@@ -71,7 +71,6 @@ class DAPO(GRPO):
         ``None``: no punishment
     :param unrelated_starts: Opt in to groups whose members do not share a start
     :param start_sampler: Draws the start of a group. ``None``: a fresh seed
-    :param step_timeout: Maximum number of seconds that a step of the environments may take
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
     :param stats_window_size: Number of episodes to average the logged reward, length and success rate over
@@ -117,7 +116,6 @@ class DAPO(GRPO):
         overlong_range: tuple[int, int] | None = None,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
-        step_timeout: float | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -160,7 +158,6 @@ class DAPO(GRPO):
             overlong_range=overlong_range,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
-            step_timeout=step_timeout,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,

@@ -31,10 +31,9 @@ class GroupCollector:
     :param env: The training environment
     :param settings: Settings of the groups
     :param rng: Random generator for the starts
-    :param step_timeout: See :class:`GuardedEnv`
     """
 
-    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator, step_timeout: float | None = None):
+    def __init__(self, env: VecEnv, settings: GroupSettings, rng: np.random.Generator):
         self.env = env
         self._copies = innermost(env)
         self.settings = settings
@@ -43,7 +42,7 @@ class GroupCollector:
             settings.sampler.reset()
         self.queue = GroupQueue(settings, env.num_envs, rng)
         self.dispatcher = StartDispatcher(env, self.queue)
-        self.limit_steps(step_timeout)
+        self.guarded = GuardedEnv(env)
         # The episode of each copy, None for one outside of any group, its number of steps so far and its sum of rewards
         self.episodes: list[Episode | None] = [None] * env.num_envs
         self.in_groups = np.zeros(env.num_envs, dtype=bool)
@@ -55,12 +54,6 @@ class GroupCollector:
         self._staggers = settings.n_steps is not None and self._can_stagger()
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
-
-    def limit_steps(self, step_timeout: float | None) -> None:
-        """
-        :param step_timeout: Maximum duration of a step of the copies in seconds, see :class:`GuardedEnv`
-        """
-        self.guarded = GuardedEnv(self.env, step_timeout)
 
     def can_go_on(self, env: VecEnv, settings: GroupSettings) -> bool:
         """

@@ -38,16 +38,14 @@ class GuardedEnv:
     """
     The training environment, whose faults name the copy, the episode's step, and what to do.
 
-    The time of a step is limited: for copies in this process by an alarm, which only works in the main thread; for copies in
-    subprocesses, by waiting for their answers.
+    The time of a step is limited by the ``step_timeout`` of the environment, see :func:`make_group_env`: for copies in this
+    process by an alarm, which only works in the main thread; for copies in subprocesses, by waiting for their answers.
 
     :param env: The training environment
-    :param step_timeout: Maximum duration of a step in seconds. ``None``: 600 s for copies in subprocesses, no limit in this
-        process
     :raises ValueError: if an alarm is needed, and this is not the main thread or the system has no alarms
     """
 
-    def __init__(self, env: VecEnv, step_timeout: float | None):
+    def __init__(self, env: VecEnv):
         self.env = env
         self._copies = innermost(env)
         self._processes = self._copies if isinstance(self._copies, SubprocVecEnv) else None
@@ -56,7 +54,8 @@ class GuardedEnv:
         # A copy that has failed can no longer be asked
         self._names = ask_all(env, "env_name", type(self._copies).__name__)
         default = math.inf if self._processes is None else PROCESS_TIMEOUT
-        self.seconds = default if step_timeout is None else step_timeout
+        said = getattr(self._copies, "step_timeout", None)
+        self.seconds: float = default if said is None else said
         self._needs_alarm = self._processes is None and not math.isinf(self.seconds)
         if self._needs_alarm and not (hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()):
             raise ValueError(

@@ -154,9 +154,6 @@ class GRPO(OnGroupAlgorithm):
     :param start_sampler: Draws the start of a group: a function of a ``numpy.random.Generator`` that returns a
         :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes, such
         as :class:`VisitedStates`. By default, each group starts from a fresh seed.
-    :param step_timeout: Maximum number of seconds that a step of the environments may take. After that, training ends with
-        an error that names the copy. ``None``: 600 if the copies run in separate processes (``SubprocVecEnv``), no limit
-        otherwise
 
     **As in Stable-Baselines3**
 
@@ -219,7 +216,6 @@ class GRPO(OnGroupAlgorithm):
         overlong_range: tuple[int, int] | None = None,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
-        step_timeout: float | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -245,7 +241,6 @@ class GRPO(OnGroupAlgorithm):
             max_sampling_rounds=max_sampling_rounds,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
-            step_timeout=step_timeout,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,

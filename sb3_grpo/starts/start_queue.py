@@ -37,7 +37,7 @@ from sb3_grpo.starts.starts import (
     StartNotSupportedError,
     UnequalStartError,
 )
-from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
 
 # More copies than any machine can step
@@ -487,6 +487,7 @@ def make_group_env(
     vec_env_kwargs: dict[str, Any] | None = None,
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
+    step_timeout: float | None = None,
 ) -> VecEnv:
     """
     SB3's ``make_vec_env`` with a ``StartQueue`` around everything else.
@@ -505,8 +506,12 @@ def make_group_env(
     :param vec_env_kwargs: keyword arguments for ``vec_env_cls``
     :param monitor_kwargs: keyword arguments for ``Monitor``
     :param wrapper_kwargs: keyword arguments for ``wrapper_class``
+    :param step_timeout: maximum number of seconds that a step of all copies may take in training, which then ends with an
+        error that names the copy. The first reset of copies in separate processes is not limited. ``None``: 600 if the copies
+        run in separate processes (``SubprocVecEnv``), no limit otherwise
     :return: the vectorized environment
     """
+    limit = Number(0.001, limit=True, none="the limit of the kind of environment", why="a step takes some time")
     n_envs, seed = Whole(high=MAX_ENVS).check("n_envs", n_envs), Whole(0, MAX_SEED, none="no seed").check("seed", seed)
     if not isinstance(env_id, str) and not callable(env_id):
         raise ValueError(
@@ -517,7 +522,7 @@ def make_group_env(
         # Given an id, make_vec_env sets render_mode="rgb_array": LunarLander then simulates its exhaust fumes
         # and is 3 to 6 times slower
         env_id = functools.partial(gym.make, importable_id(env_id))
-    return make_vec_env(
+    env: Any = make_vec_env(
         env_id,
         n_envs=n_envs,
         seed=seed,
@@ -529,6 +534,8 @@ def make_group_env(
         vec_env_kwargs=vec_env_kwargs,
         monitor_kwargs=monitor_kwargs,
     )
+    env.step_timeout = limit.check("step_timeout", step_timeout)
+    return env
 
 
 def importable_id(env_id: str) -> str:

@@ -61,7 +61,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
         **{"n_epochs": 3, "gamma": 0.9, "advantage": "outcome", "gae_lambda": 0.5, "leave_one_out": True},
         **{"advantage_scale": "group", "loss_average": 20.0, "ratio_level": "episode", "ent_coef": 0.1, "max_grad_norm": 2.0},
         **{"target_kl": 0.1, "kl_coef": 0.2, "kl_estimator": "k2", "ref_update_interval": 7, "max_sampling_rounds": 9},
-        **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9), "step_timeout": 60.0},
+        **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9)},
         **{"start_sampler": own_sampler, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": TINY, "verbose": 1},
         **{"seed": 3, "policy_loss": lambda log_ratio, advantages, clip_low, clip_high: -advantages},
     }

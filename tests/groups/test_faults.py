@@ -36,7 +36,9 @@ def learn_until_it_fails(model: GRPO, error: type[Exception]) -> str:
     ],
 )
 def test_a_fault_in_this_process_names_the_copy(how: str, error: type[Exception], said: str) -> None:
-    model = GRPO("MlpPolicy", make_copies(how, 40, DummyVecEnv, normalized=False), step_timeout=0.5, **SMALL)
+    env = make_copies(how, 40, DummyVecEnv, normalized=False)
+    env.step_timeout = 0.5
+    model = GRPO("MlpPolicy", env, **SMALL)
     before = model.policy.action_net.weight.clone()
     message = learn_until_it_fails(model, error)
     assert re.match(r"Environment copy 1 \(CartPole-v1\), step \d+ of its episode: ", message)
@@ -93,7 +95,8 @@ def test_another_error_at_a_reward_keeps_its_message() -> None:
 )
 def test_a_fault_in_a_process_names_the_copy(how: str, error: type[Exception], said: str, tmp_path: Any) -> None:
     env = make_copies(how, 40, SubprocVecEnv, normalized=False)
-    model = GRPO("MlpPolicy", env, step_timeout=1.0, **SMALL)
+    env.step_timeout = 1.0
+    model = GRPO("MlpPolicy", env, **SMALL)
     message = learn_until_it_fails(model, error)
     assert re.match(r"Environment copy 1 \(CartPole-v1\), step \d+ of its episode: ", message)
     assert said in message
@@ -130,11 +133,13 @@ def test_the_error_of_a_callback_stays_as_it_is() -> None:
         model.learn(100, callback=Raises())
 
     with pytest.raises(ValueError, match=r"step_timeout must be at least 0\.001, .* got 0"):
-        GRPO("MlpPolicy", "CartPole-v1", step_timeout=0.0)
+        make_group_env("CartPole-v1", step_timeout=0.0)
 
 
 def test_the_time_of_a_later_training_is_watched_too() -> None:
-    model = GRPO("MlpPolicy", make_copies("hangs", 100, SubprocVecEnv, normalized=False), step_timeout=1.0, **SMALL)
+    env = make_copies("hangs", 100, SubprocVecEnv, normalized=False)
+    env.step_timeout = 1.0
+    model = GRPO("MlpPolicy", env, **SMALL)
     model.learn(32 * 3)
     with pytest.raises(EnvironmentFault, match=r"copy 1 .* not come back after 1 s"):
         model.learn(1_000, reset_num_timesteps=False)

@@ -36,7 +36,7 @@ RICH: dict[str, Any] = {
     "device": "cpu",
 }
 # All others have bounds of their own
-UNLIMITED = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl", "step_timeout")
+UNLIMITED = ("max_grad_norm", "clip_range", "clip_range_high", "target_kl")
 
 
 def make(algo: type[GRPO] = GRPO, **changes: Any) -> GRPO:
