@@ -63,7 +63,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
         **{"target_kl": 0.1, "kl_coef": 0.2, "kl_estimator": "k2", "ref_update_interval": 7, "max_sampling_rounds": 9},
         **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9)},
         **{"start_sampler": own_sampler, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": TINY, "verbose": 1},
-        **{"seed": 3, "policy_loss": lambda log_ratio, advantages, clip_low, clip_high: -advantages},
+        **{"seed": 3, "policy_loss": lambda steps: -steps.advantages},
     }
     model = algorithm("MlpPolicy", "Pendulum-v1", clip_range=0.3, clip_range_high=0.4, device="cpu", **other)
     assert {name: getattr(model, name) for name in other} == other
