@@ -143,6 +143,7 @@ def trl_batch() -> tuple[GroupBatch, dict[str, th.Tensor]]:
         rewards=rewards,
         mask=mask,
         lengths=lengths,
+        outcomes=rewards.sum(-1),
         truncated=th.zeros(3, 4, dtype=th.bool),
         elapsed=th.zeros(3, 4, dtype=th.long),
         going_on=th.zeros(0, dtype=th.long),

@@ -154,8 +154,8 @@ class Flag(Kind):
             return function
         meant = {"true": True, "1": True, "false": False, "0": False}.get(short_repr(value).strip("'").lower())
         advice = "" if meant is None else f": write {name}={meant}"
-        wanted = "True or False" if self.call is None else "True, False or a function"
-        raise ValueError(f"{name} must be {wanted}, got {_with_type(value)}{advice}.")
+        function = ", or a function" * bool(self.call)
+        raise ValueError(f"{name} must be True or False{function}, got {_with_type(value)}{advice}.")
 
 
 def _check_function(name: str, function: Callable[..., Any], call: str) -> None:

@@ -125,7 +125,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         ({"clip_range": lambda: 0.2}, r"clip_range\(1.0\) raised TypeError"),
         (
             {"dynamic_sampling": "False"},
-            r"dynamic_sampling must be True or False, got 'False' \(str\): write dynamic_sampling=False",
+            r"dynamic_sampling must be True or False, or a function, got 'False' \(str\): write dynamic_sampling=False",
         ),
         ({"use_sde": 1}, r"use_sde must be True or False, got 1 \(int\): write use_sde=True"),
         ({"advantage": "outcomes"}, "Unknown advantage='outcomes'.*Did you mean 'outcome'?"),
