@@ -106,7 +106,7 @@ class TextEpisodeRules:
         if self.task.n_items is not None and self.task.n_items < 1:
             raise ValueError(f"{type(self.task).__name__} has n_items={self.task.n_items}: a task has at least one item")
         self.tokenizer = make_tokenizer(tokenizer, self.task.alphabet)
-        longest = Whole(none="enough for the longest of the task")
+        longest = Whole(none="room for the longest of the task")
         given = {
             "max_prompt_tokens": longest.check("max_prompt_tokens", max_prompt_tokens),
             "max_answer_tokens": longest.check("max_answer_tokens", max_answer_tokens),

@@ -109,8 +109,15 @@ class VerifierTextVecEnv(TextEpisodes, VecEnv):
             return
         self._ordinary_seeds[idx].note(seed)
         queued = self.queue.popleft()
-        if self._last_start is None or self._last_start[0] is not queued.start:
-            self._last_start = queued.start, self._prepare_start(queued.start)
+        start = queued.start
+        if self._last_start is None or self._last_start[0] is not start:
+            if isinstance(start, SeedStart):
+                # As in reset; creating the generator takes longer than everything else
+                rng = gym.utils.seeding.np_random(start.seed)[0]
+                self._last_start = start, self.rules.choose_item(start.options, rng)
+            else:
+                self._begin_single(start)
+                self._last_start = start, self._single.get_state()
         self._generators[idx] = queued
         prepared, info = self._last_start[1], {}
         if isinstance(prepared, EncodedItem):
@@ -119,17 +126,6 @@ class VerifierTextVecEnv(TextEpisodes, VecEnv):
             self._set_episode(idx, prepared)
         self._first[idx] = self._tokens[idx].copy()
         self.reset_infos[idx] = queued.add_names(info)
-
-    def _prepare_start(self, start: Start) -> EncodedItem | dict[str, Any]:
-        """
-        :param start: A start
-        :return: The item or the state that episodes begin with
-        """
-        if isinstance(start, SeedStart):
-            # As in reset; creating the generator takes longer than everything else
-            return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
-        self._begin_single(start)
-        return self._single.get_state()
 
     def _begin_single(self, start: Start, noise_seed: int | None = None) -> None:
         # begin() may write into the current generator, which belongs to some copy

@@ -217,6 +217,18 @@ def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.Mo
     runner.close()
 
 
+def test_the_process_does_not_import_this_package() -> None:
+    def verifier(answer: str, reference: str) -> bool:
+        import sys
+
+        assert not any(name.startswith(("sb3_grpo", "torch")) for name in sys.modules)
+        return is_equivalent(answer, reference)
+
+    runner = VerifierRunner(verifier, trusted=False)
+    assert [verdict.value for verdict in runner.score([Check("7.0", "7", ""), Check("8", "7", "")])] == [1, 0]
+    runner.close()
+
+
 def test_answers_are_only_data() -> None:
     seen = VerifierRunner(lambda answer, reference: 1 / len(answer), trusted=False)
     answers = ["__import__('os')._exit(1)", "$(exit 1)", "\x00\n\udcff", "a" * 1_000_000]
