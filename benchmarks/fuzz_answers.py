@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    from sb3_grpo.envs.verifiers.runner import make_math_verifier
+    from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
 
     verify = make_math_verifier()
     counts: Counter[str] = Counter()

@@ -3,16 +3,16 @@
 import gymnasium as gym
 
 from sb3_grpo.envs.float_observation import FloatObservation
-from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
-from sb3_grpo.envs.tasks.base import Item, PairsTask, Task
-from sb3_grpo.envs.tasks.builtin import CapitalsTask, GuessNumberTask, make_task
+from sb3_grpo.envs.tasks.base import Item, Task
+from sb3_grpo.envs.tasks.builtin import ArithmeticTask, CapitalsTask, GuessNumberTask, PairsTask, make_task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
+from sb3_grpo.envs.text.episodes import TextEpisodeRules
 from sb3_grpo.envs.text.hard_prompts import HardPrompts
-from sb3_grpo.envs.text.rules import TextEpisodeRules
 from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, Tokenizer
 from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
-from sb3_grpo.envs.verifiers.runner import VerifierError, is_equivalent, math_equivalent
+from sb3_grpo.envs.verifiers.math_answers import is_equivalent, math_equivalent
+from sb3_grpo.envs.verifiers.process import VerifierError
 
 gym.register("VerifierText-v0", entry_point="sb3_grpo.envs.text.env:VerifierTextEnv")
 

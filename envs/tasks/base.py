@@ -1,16 +1,13 @@
 """Text tasks: prompts, and scores of the answers to them."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from numbers import Real
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_grpo.envs.verifiers.runner import is_equivalent
+from sb3_grpo.envs.verifiers.math_answers import is_equivalent
 
 # Alphabet of tasks that cannot know which characters will occur
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
@@ -197,90 +194,3 @@ def _where(name: str, task: Task) -> type:
 
 def _whole_item(item: Item) -> Item:
     return item
-
-
-class PairsTask(Task):
-    """
-    A task with a list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
-
-    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata). Answers that are numbers are converted to text.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[Any, ...]]):
-        self._items = [_pair(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
-        self.n_items = len(self._items)
-        if not self._items:
-            raise ValueError("The task has no items: give at least one pair (prompt, answer)")
-
-    @classmethod
-    def from_jsonl(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str = "answer") -> "PairsTask":
-        """
-        :param path: File with one JSON object per line; blank lines are skipped
-        :param prompt_key: Key of the prompt
-        :param answer_key: Key of the answer. All other keys become the item's metadata.
-        :return: The task
-        """
-        pairs = []
-        try:
-            # str.splitlines() would also split at characters that JSON strings may contain
-            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        pairs.append(_json_pair(line, f"{path}, line {number}", prompt_key, answer_key))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
-        if not pairs:
-            raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
-        return cls(pairs)
-
-    def item(self, index: int) -> Item:
-        """
-        :param index: Index of the pair
-        :return: The pair
-        """
-        return self._items[index]
-
-    def longest_items(self) -> Iterable[Item]:
-        """
-        :return: All pairs
-        """
-        return self._items
-
-    def alphabet(self) -> str:
-        """
-        :return: All characters of all pairs
-        """
-        return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
-
-
-def _pair(pair: Any, where: str) -> Item:
-    if not isinstance(pair, tuple | list) or not 2 <= len(pair) <= 3:
-        raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
-    prompt, answer, metadata = pair if len(pair) == 3 else (*pair, {})
-    if isinstance(answer, Real) and not isinstance(answer, bool):
-        answer = str(answer)
-    if not isinstance(prompt, str) or not isinstance(answer, str) or not isinstance(metadata, dict):
-        raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
-    if not prompt:
-        raise ValueError(f"{where} has an empty prompt: the agent needs at least one token to read")
-    return Item(prompt, answer, metadata)
-
-
-def _json_pair(line: str, where: str, prompt_key: str, answer_key: str) -> tuple[Any, ...]:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
-    for key in (prompt_key, answer_key):
-        if key not in entry:
-            raise ValueError(
-                f"{where} has no {key!r}, only {', '.join(map(repr, entry)) or 'nothing'}. "
-                "Name the keys of your file with prompt_key and answer_key."
-            )
-    metadata = {key: value for key, value in entry.items() if key not in (prompt_key, answer_key)}
-    item = _pair((entry[prompt_key], entry[answer_key], metadata), where)
-    return item.prompt, item.answer, item.metadata

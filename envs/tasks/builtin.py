@@ -1,14 +1,23 @@
-"""Small built-in tasks, and the lookup of tasks by name."""
+"""Built-in tasks: arithmetic, pairs of prompt and answer, capitals, and guessing a number."""
 
 import difflib
-from collections.abc import Callable, Iterator
+import json
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sb3_grpo.envs.tasks.arithmetic import ArithmeticTask
-from sb3_grpo.envs.tasks.base import Item, PairsTask, Task
+import numpy as np
+
+from sb3_grpo.envs.tasks.base import Item, Task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.utils.parameters import Whole
+
+_COMPUTE: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+# Limit on the list of all pairs, which is needed to leave some of them out
+_MAX_LISTED = 10_000_000
 
 _CAPITALS = """
 Australia: Canberra, Argentina: Buenos Aires, Austria: Vienna, Belgium: Brussels, Brazil: Brasilia, Bulgaria: Sofia,
@@ -20,6 +29,174 @@ Nigeria: Abuja, Norway: Oslo, Pakistan: Islamabad, Peru: Lima, Poland: Warsaw, P
 Russia: Moscow, Senegal: Dakar, Spain: Madrid, Sweden: Stockholm, Thailand: Bangkok, Tunisia: Tunis, Turkey: Ankara,
 Ukraine: Kyiv, Uruguay: Montevideo, Vietnam: Hanoi
 """
+
+
+class ArithmeticTask(Task):
+    """
+    Prompts like ``3+4=``, with the answer ``7``. Every pair of operands from 0 to ``10**digits - 1`` is one item.
+    Only answers in exactly this form are right: neither ``07`` nor ``+7``, and with ``zero_pad`` only ``07``.
+
+    :param digits: Maximum number of digits of the operands
+    :param operations: Operations to use, some of ``+-*``
+    :param zero_pad: Whether to pad all answers to the same number of characters: ``07``
+    :param split: ``"all"`` items, those for ``"train"``, or those held out for ``"test"``
+    :param n_test: Number of items held out
+    :param seed: Seed for choosing the items held out
+    """
+
+    trusted = True
+    _width = 0
+
+    def __init__(
+        self,
+        digits: int = 1,
+        operations: str = "+",
+        zero_pad: bool = False,
+        split: str = "all",
+        n_test: int = 0,
+        seed: int = 0,
+    ):
+        digits, n_test = Whole(1, 9).check("digits", digits), Whole(0).check("n_test", n_test)
+        if not operations or len(set(operations)) < len(operations) or not set(operations) <= set(_COMPUTE):
+            raise ValueError(f"operations={operations!r} has to be some of {''.join(_COMPUTE)!r}, each at most once")
+        if split not in ("all", "train", "test"):
+            raise ValueError(f"split={split!r} has to be 'all', 'train' or 'test'")
+        self.digits, self.operations = digits, operations
+        self.n_items = n_pairs = len(operations) * 10 ** (2 * digits)
+        self._listed: np.ndarray | None = None
+        if split != "all":
+            if n_pairs > _MAX_LISTED:
+                raise ValueError(f"split={split!r} needs a list of all {n_pairs} items, which is too long: use fewer digits")
+            if not 0 < n_test < n_pairs:
+                raise ValueError(f"split={split!r} needs n_test from 1 to {n_pairs - 1}, got {n_test}")
+            shuffled = np.random.default_rng(seed).permutation(n_pairs)
+            self._listed = np.sort(shuffled[:n_test] if split == "test" else shuffled[n_test:])
+            self.n_items = len(self._listed)
+        # The same for all splits, so that their answers have the same format
+        self._width = max(len(item.answer) for item in self.longest_items()) if zero_pad else 0
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Index of the item
+        :return: The item
+        """
+        pair, b = divmod(index if self._listed is None else int(self._listed[index]), 10**self.digits)
+        operation, a = divmod(pair, 10**self.digits)
+        return self._item(a, self.operations[operation], b)
+
+    def _item(self, a: int, sign: str, b: int) -> Item:
+        answer = str(_COMPUTE[sign](a, b)).zfill(self._width)
+        return Item(f"{a}{sign}{b}=", answer, {"a": a, "operation": sign, "b": b})
+
+    def score(self, answer: str, item: Item) -> float:
+        """
+        :param answer: The agent's answer
+        :param item: The item that it was asked
+        :return: 1 if the answer equals the reference, else 0
+        """
+        return float(answer == item.answer)
+
+    def alphabet(self) -> str:
+        """
+        :return: Digits, the operations (including the sign of negative answers), and ``=``
+        """
+        return "0123456789" + self.operations + "="
+
+    def longest_items(self) -> Iterable[Item]:
+        """
+        :return: Items (of any split) with the longest prompt and the longest answer
+        """
+        largest = 10**self.digits - 1
+        items = [self._item(largest, sign, largest) for sign in self.operations]
+        return [*items, self._item(0, "-", largest)] if "-" in self.operations else items
+
+
+class PairsTask(Task):
+    """
+    A task with a list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
+
+    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata), or items. Answers that are numbers are converted to
+        text.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Any, ...] | Item]):
+        self._items = [_as_item(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
+        self.n_items = len(self._items)
+        if not self._items:
+            raise ValueError("The task has no items: give at least one pair (prompt, answer)")
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path, prompt_key: str = "prompt", answer_key: str = "answer") -> "PairsTask":
+        """
+        :param path: File with one JSON object per line; blank lines are skipped
+        :param prompt_key: Key of the prompt
+        :param answer_key: Key of the answer. All other keys become the item's metadata.
+        :return: The task
+        """
+        items = []
+        try:
+            # str.splitlines() would also split at characters that JSON strings may contain
+            with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        items.append(_json_item(line, f"{path}, line {number}", prompt_key, answer_key))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not in UTF-8 ({error}): save it with that encoding") from None
+        if not items:
+            raise ValueError(f"{path} has no lines: expected one JSON object with {prompt_key!r} and {answer_key!r} per line")
+        return cls(items)
+
+    def item(self, index: int) -> Item:
+        """
+        :param index: Index of the pair
+        :return: The pair
+        """
+        return self._items[index]
+
+    def longest_items(self) -> Iterable[Item]:
+        """
+        :return: All pairs
+        """
+        return self._items
+
+    def alphabet(self) -> str:
+        """
+        :return: All characters of all pairs
+        """
+        return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
+
+
+def _as_item(pair: Any, where: str) -> Item:
+    if isinstance(pair, Item):
+        return pair
+    is_pair = isinstance(pair, tuple | list) and 2 <= len(pair) <= 3
+    prompt, answer, metadata = (*pair, {})[:3] if is_pair else (None, None, None)
+    if isinstance(answer, Real) and not isinstance(answer, bool):
+        answer = str(answer)
+    if not (isinstance(prompt, str) and isinstance(answer, str) and isinstance(metadata, dict)):
+        raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
+    if not prompt:
+        raise ValueError(f"{where} has an empty prompt: the agent needs at least one token to read")
+    return Item(prompt, answer, metadata)
+
+
+def _json_item(line: str, where: str, prompt_key: str, answer_key: str) -> Item:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
+    for key in (prompt_key, answer_key):
+        if key not in entry:
+            raise ValueError(
+                f"{where} has no {key!r}, only {', '.join(map(repr, entry)) or 'nothing'}. "
+                "Name the keys of your file with prompt_key and answer_key."
+            )
+    metadata = {key: value for key, value in entry.items() if key not in (prompt_key, answer_key)}
+    return _as_item((entry[prompt_key], entry[answer_key], metadata), where)
 
 
 class CapitalsTask(PairsTask):
@@ -99,25 +276,21 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         return task
     if isinstance(task, Path) or (isinstance(task, str) and task.endswith(".jsonl")):
         return PairsTask.from_jsonl(task, **task_kwargs)
-    if isinstance(task, str):
-        return _by_name(task, task_kwargs)
     if isinstance(task, list | tuple | Iterator):
         return PairsTask(task, **task_kwargs)
-    raise TypeError(
-        f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer) or the path of a .jsonl file"
-    )
-
-
-def _by_name(name: str, task_kwargs: dict[str, Any]) -> Task:
-    if name.startswith(_REASONING_GYM):
-        return ReasoningGymTask(name.removeprefix(_REASONING_GYM), **task_kwargs)
-    if name not in _BY_NAME:
-        close = difflib.get_close_matches(name, _BY_NAME, n=1)
+    if not isinstance(task, str):
+        raise TypeError(
+            f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer) or the path of a .jsonl file"
+        )
+    if task.startswith(_REASONING_GYM):
+        return ReasoningGymTask(task.removeprefix(_REASONING_GYM), **task_kwargs)
+    if task not in _BY_NAME:
+        close = difflib.get_close_matches(task, _BY_NAME, n=1)
         raise ValueError(
-            f"There is no task {name!r}{f', did you mean {close[0]!r}?' if close else '.'} "
+            f"There is no task {task!r}{f', did you mean {close[0]!r}?' if close else '.'} "
             f"Names are {', '.join(map(repr, _BY_NAME))} and '{_REASONING_GYM}NAME'; files have to end in .jsonl."
         )
     try:
-        return _BY_NAME[name](**task_kwargs)
+        return _BY_NAME[task](**task_kwargs)
     except TypeError as error:
-        raise TypeError(f"task={name!r} does not take task_kwargs={task_kwargs}: {error}") from None
+        raise TypeError(f"task={task!r} does not take task_kwargs={task_kwargs}: {error}") from None

@@ -1,5 +1,6 @@
 """Tasks from the procedural data sets of reasoning-gym."""
 
+import contextlib
 import dataclasses
 import difflib
 import time
@@ -57,15 +58,12 @@ class ReasoningGymTask(Task):
             raise ValueError(f"reasoning_gym:{name} refuses the parameters {parameters}: {error}") from error
         # Raises an error here rather than at the first answer
         guard_score_answer(name, self.dataset)
-        self.n_items = len(self.dataset) if "size" in parameters or not self._goes_on() else None
-
-    def _goes_on(self) -> bool:
-        # Some data sets prepare a fixed number of items, at least as many as their size
-        try:
-            self.dataset[_FAR]
-        except IndexError:
-            return False
-        return True
+        self.n_items: int | None = len(self.dataset)
+        if "size" not in parameters:
+            # Some data sets prepare a fixed number of items, at least as many as their size
+            with contextlib.suppress(IndexError):
+                self.dataset[_FAR]
+                self.n_items = None
 
     def item(self, index: int) -> Item:
         """
@@ -101,13 +99,10 @@ class ReasoningGymTask(Task):
     def _sampled_items(self) -> list[Item]:
         n_items = _N_SAMPLED if self.n_items is None else min(self.n_items, _N_SAMPLED)
         rng = np.random.default_rng(0)
-        indices = range(n_items) if n_items == self.n_items else (self.draw(rng) for _ in range(n_items))
         items: list[Item] = []
         end = time.monotonic() + _SAMPLING_SECONDS
-        for index in indices:
-            items.append(self.item(index))
-            if time.monotonic() > end:
-                break
+        while len(items) < n_items and time.monotonic() < end:
+            items.append(self.item(len(items) if n_items == self.n_items else self.draw(rng)))
         return items
 
     @property

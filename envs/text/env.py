@@ -5,11 +5,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from sb3_grpo.envs.text.episodes import TextEpisodes
-from sb3_grpo.envs.text.rules import HasRules, TextEpisodeRules
+from sb3_grpo.envs.text.episodes import TextEpisodeRules, TextEpisodes
 
 
-class VerifierTextEnv(HasRules, gym.Env):
+class VerifierTextEnv(TextEpisodes, gym.Env):
     """
     The agent reads a prompt and writes one token per step; a verifier scores the finished answer.
 
@@ -31,10 +30,8 @@ class VerifierTextEnv(HasRules, gym.Env):
         if render_mode not in (None, "ansi"):
             # SB3's make_vec_env tries rgb_array first, and no render mode after a TypeError
             raise TypeError(f"render_mode={render_mode!r} has to be None or 'ansi'")
-        self.rules = task if isinstance(task, TextEpisodeRules) else TextEpisodeRules(task, **settings)
+        super().__init__(task if isinstance(task, TextEpisodeRules) else TextEpisodeRules(task, **settings), n_copies=1)
         self.render_mode = render_mode
-        self.observation_space, self.action_space = self.rules.make_spaces()
-        self._episodes = TextEpisodes(self.rules, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """
@@ -43,20 +40,17 @@ class VerifierTextEnv(HasRules, gym.Env):
         :return: The prompt as observation, and an info with its text and the index of the item
         """
         super().reset(seed=seed)
-        info = self._episodes.begin(0, self.rules.choose_item(options, self.np_random))
-        self._episodes.in_progress = True
-        return self._episodes.tokens[0].copy(), info
+        info = self._begin(0, self.rules.choose_item(options, self.np_random))
+        self._in_progress = True
+        return self._tokens[0].copy(), info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """
         :param action: The next token
         :return: Observation, reward, terminated, truncated, and an info that has the verdict if the episode has ended
         """
-        self._episodes.check_in_progress()
-        if not self.action_space.contains(action):
-            raise ValueError(f"Expected a token from 0 to {self.rules.tokenizer.vocab_size - 1} as the action, got {action!r}")
-        endings = self._episodes.step(np.array([int(action)]))
-        observation = self._episodes.tokens[0].copy()
+        endings = self._write(np.asarray([action]))
+        observation = self._tokens[0].copy()
         if not endings:
             return observation, 0.0, False, False, {}
         reward, truncated, info = endings[0]
@@ -66,21 +60,23 @@ class VerifierTextEnv(HasRules, gym.Env):
         """
         :return: The conversation in this episode
         """
-        return None if self.render_mode is None else self._episodes.transcript(0)
+        if self.render_mode is None:
+            return None
+        state = self.get_state()
+        said = [state["prompt"], *state["messages"]]
+        if len(said) % 2:
+            said.append(self._answer(0))
+        return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))
 
     def get_state(self) -> dict[str, Any]:
         """
         :return: The state of the episode, for ``set_state`` of this or another environment with the same task
         """
-        return self._episodes.get_state(0)
+        return self._get_episode(0)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """
         :param state: State returned by ``get_state``
         """
-        self._episodes.set_state(0, state)
-        self._episodes.in_progress = not state["ended"]
-
-    def close(self) -> None:
-        """End the verifier's process."""
-        self.rules.close()
+        self._set_episode(0, state)
+        self._in_progress = not state["ended"]

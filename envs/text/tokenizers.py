@@ -1,10 +1,11 @@
 """Tokenizers for text environments: one token per character, or a Hugging Face tokenizer."""
 
 import copy
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sb3_grpo.text.tokens import PAD, Tokenizer
 
@@ -42,20 +43,13 @@ class CharTokenizer:
 
     def __init__(self, alphabet: Sequence[str]):
         self.alphabet = "".join(alphabet)
+        self.vocab_size, self.eos_id = len(self.alphabet) + 1, len(self.alphabet)
         self._ids = {character: index for index, character in enumerate(self.alphabet)}
         if not self.alphabet:
             raise ValueError("The alphabet is empty: CharTokenizer needs at least one character, e.g. '0123456789+='")
         if len(self._ids) < len(self.alphabet):
             twice = sorted({character for character in self.alphabet if self.alphabet.count(character) > 1})
             raise ValueError(f"The alphabet {self.alphabet!r} has {', '.join(map(repr, twice))} more than once")
-
-    @cached_property
-    def vocab_size(self) -> int:
-        return len(self.alphabet) + 1
-
-    @cached_property
-    def eos_id(self) -> int:
-        return len(self.alphabet)
 
     def encode(self, text: str) -> list[int]:
         """
@@ -66,7 +60,7 @@ class CharTokenizer:
             return [self._ids[character] for character in text]
         except KeyError as error:
             raise ValueError(
-                f"The character {error.args[0]!r} in {_shorten(text)} is not in the alphabet {self.alphabet!r}. "
+                f"The character {error.args[0]!r} in {text!r:.100} is not in the alphabet {self.alphabet!r}. "
                 "Pass tokenizer=CharTokenizer(...) with all characters that can occur, or a HuggingFaceTokenizer."
             ) from None
 
@@ -127,18 +121,10 @@ class HuggingFaceTokenizer:
         self._backend.no_truncation()
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.eos_token = _find_eos(vocabulary, eos_token)
-        self._eos_id = vocabulary[self.eos_token]
+        self.eos_id = vocabulary[self.eos_token]
         # Ids may have gaps
-        self._vocab_size = max(vocabulary.values()) + 1
-        self._gaps = frozenset(range(self._vocab_size)).difference(vocabulary.values())
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def eos_id(self) -> int:
-        return self._eos_id
+        self.vocab_size = max(vocabulary.values()) + 1
+        self._gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())
 
     def encode(self, text: str) -> list[int]:
         """
@@ -152,7 +138,7 @@ class HuggingFaceTokenizer:
         :param ids: Token ids, padded or not
         :return: Their text, up to the end-of-text token
         """
-        rest = _up_to_eos(ids, self._eos_id, self._vocab_size)
+        rest = _up_to_eos(ids, self.eos_id, self.vocab_size)
         texts: list[str] = []
         # The tokenizer itself would omit these ids
         for place in [place for place, token in enumerate(rest) if token in self._gaps][::-1]:
@@ -161,7 +147,35 @@ class HuggingFaceTokenizer:
         return "".join([self._backend.decode(rest, skip_special_tokens=False), *texts])
 
     def __repr__(self) -> str:
-        return f"HuggingFaceTokenizer({self._vocab_size} tokens, eos_token={self.eos_token!r})"
+        return f"HuggingFaceTokenizer({self.vocab_size} tokens, eos_token={self.eos_token!r})"
+
+
+def make_tokenizer(tokenizer: Any, alphabet: Callable[[], str]) -> Tokenizer:
+    """
+    :param tokenizer: See :class:`TextEpisodeRules`
+    :param alphabet: Returns the characters of the default tokenizer
+    :return: The tokenizer
+    :raises ValueError: if no answer could end
+    """
+    if tokenizer is None:
+        return CharTokenizer(alphabet())
+    if isinstance(tokenizer, str | Path):
+        return HuggingFaceTokenizer(tokenizer)
+    missing = [name for name in ("vocab_size", "eos_id", "encode", "decode") if not hasattr(tokenizer, name)]
+    if missing and {cls.__module__.split(".")[0] for cls in type(tokenizer).__mro__} & {"tokenizers", "transformers"}:
+        return HuggingFaceTokenizer(tokenizer)
+    if missing:
+        raise TypeError(
+            f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
+            "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
+        )
+    size, end = tokenizer.vocab_size, tokenizer.eos_id
+    if not all(isinstance(each, int | np.integer) for each in (size, end)) or not 0 <= end < size:
+        raise ValueError(
+            f"tokenizer={type(tokenizer).__name__} has vocab_size={size!r} and eos_id={end!r}: no answer could end. "
+            "eos_id has to be a whole number from 0 to vocab_size - 1."
+        )
+    return tokenizer
 
 
 def _find_eos(vocabulary: dict[str, int], eos_token: str | None) -> str:
@@ -174,7 +188,3 @@ def _find_eos(vocabulary: dict[str, int], eos_token: str | None) -> str:
     if eos_token not in vocabulary:
         raise ValueError(f"eos_token={eos_token!r} is not one of the {len(vocabulary)} tokens of this tokenizer")
     return eos_token
-
-
-def _shorten(text: str) -> str:
-    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."

@@ -10,10 +10,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from sb3_grpo.envs.text.encoded_task import EncodedItem
 from sb3_grpo.envs.text.env import VerifierTextEnv
-from sb3_grpo.envs.text.episodes import TextEpisodes
-from sb3_grpo.envs.text.rules import HasRules, TextEpisodeRules
+from sb3_grpo.envs.text.episodes import EncodedItem, TextEpisodeRules, TextEpisodes
 from sb3_grpo.starts.known_envs import env_name
 from sb3_grpo.starts.snapshots import begin, capture
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue
@@ -24,7 +22,7 @@ from sb3_grpo.utils.parameters import Whole
 _STATE = ("_first", "_generators", "_ordinary_seeds", "reset_infos")
 
 
-class VerifierTextVecEnv(HasRules, VecEnv):
+class VerifierTextVecEnv(TextEpisodes, VecEnv):
     """
     Equivalent to ``num_envs`` copies of :class:`VerifierTextEnv` in a ``DummyVecEnv``, each wrapped in a ``Monitor`` and a
     ``StartQueue``, but faster. All answers that end in the same step are passed to the verifier together.
@@ -40,8 +38,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
     def __init__(self, num_envs: int, seed: int | None = None, task: Any = "arithmetic", **settings: Any):
         num_envs = Whole().check("num_envs", num_envs)
-        self.rules = TextEpisodeRules(task, **settings)
-        self._episodes = TextEpisodes(self.rules, num_envs)
+        TextEpisodes.__init__(self, TextEpisodeRules(task, **settings), num_envs)
         # Rare operations are left to one ordinary environment, so that they work as everywhere else
         self._single = VerifierTextEnv(self.rules)
         self.queue: deque[QueuedStart] = deque()
@@ -53,7 +50,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         self._last_start: tuple[Start, EncodedItem | dict[str, Any]] | None = None
         self._actions = np.empty(0)
         self._t_start = time.time()
-        super().__init__(num_envs, self._single.observation_space, self._single.action_space)
+        VecEnv.__init__(self, num_envs, self.observation_space, self.action_space)
         if seed is not None:
             self.seed(seed)
 
@@ -72,35 +69,21 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         """
         :return: Observations, rewards, dones, infos
         """
-        self._episodes.check_in_progress()
-        self._check_actions(self._actions)
+        endings = self._write(self._actions)
         rewards, dones = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, bool)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        endings = self._episodes.step(self._actions)
         seconds = round(time.time() - self._t_start, 6)
         for idx, (reward, truncated, info) in endings.items():
             rewards[idx], dones[idx] = reward, True
-            episode = {"r": round(reward, 6), "l": int(self._episodes.n_given[idx]), "t": seconds}
-            observation = self._episodes.tokens[idx].copy()
             infos[idx] = {
                 **info,
                 "TimeLimit.truncated": truncated,
-                "terminal_observation": observation,
-                "episode": episode,
+                "terminal_observation": self._tokens[idx].copy(),
+                "episode": {"r": round(reward, 6), "l": int(self._n_given[idx]), "t": seconds},
             }
-            self._begin(idx)
-        self._episodes.in_progress = True
-        return self._episodes.tokens.copy(), rewards, dones, infos
-
-    def _check_actions(self, actions: np.ndarray) -> None:
-        vocab_size = self.rules.tokenizer.vocab_size
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"Expected {self.num_envs} whole numbers as actions, one token for each copy, "
-                f"got an array of shape {actions.shape} and type {actions.dtype}"
-            )
-        if actions.min() < 0 or actions.max() >= vocab_size:
-            raise ValueError(f"Expected tokens from 0 to {vocab_size - 1} as actions, got {actions.tolist()!r:.200}")
+            self._begin_next(idx)
+        self._in_progress = True
+        return self._tokens.copy(), rewards, dones, infos
 
     def reset(self) -> np.ndarray:
         """
@@ -108,45 +91,41 @@ class VerifierTextVecEnv(HasRules, VecEnv):
 
         :return: The observations
         """
-        self._episodes.in_progress = False
+        self._in_progress = False
         for idx in range(self.num_envs):
-            self._begin(idx, self._seeds[idx], self._options[idx])
-        self._episodes.in_progress = True
+            self._begin_next(idx, self._seeds[idx], self._options[idx])
+        self._in_progress = True
         self._reset_seeds()
         self._reset_options()
-        return self._episodes.tokens.copy()
+        return self._tokens.copy()
 
-    def _begin(self, idx: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+    def _begin_next(self, idx: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin from the next queued start, or do an ordinary reset if there is none."""
         if not self.queue:
             seed = self._ordinary_seeds[idx].ordinary(seed)
             if seed is not None:
                 self._generators[idx] = gym.utils.seeding.np_random(seed)[0]
-            self.reset_infos[idx] = self._episodes.begin(idx, self.rules.choose_item(options, self._generator(idx)))
+            self.reset_infos[idx] = self._begin(idx, self.rules.choose_item(options, self._generator(idx)))
             return
         self._ordinary_seeds[idx].note(seed)
         queued = self.queue.popleft()
-        if self._last_start is None or self._last_start[0] is not queued.start:
-            self._last_start = queued.start, self._prepare_start(queued.start)
+        start = queued.start
+        if self._last_start is None or self._last_start[0] is not start:
+            if isinstance(start, SeedStart):
+                # As in reset; creating the generator takes longer than everything else
+                rng = gym.utils.seeding.np_random(start.seed)[0]
+                self._last_start = start, self.rules.choose_item(start.options, rng)
+            else:
+                self._begin_single(start)
+                self._last_start = start, self._single.get_state()
         self._generators[idx] = queued
         prepared, info = self._last_start[1], {}
         if isinstance(prepared, EncodedItem):
-            info = self._episodes.begin(idx, prepared)
+            info = self._begin(idx, prepared)
         else:
-            self._episodes.set_state(idx, prepared)
-        self._first[idx] = self._episodes.tokens[idx].copy()
+            self._set_episode(idx, prepared)
+        self._first[idx] = self._tokens[idx].copy()
         self.reset_infos[idx] = queued.add_names(info)
-
-    def _prepare_start(self, start: Start) -> EncodedItem | dict[str, Any]:
-        """
-        :param start: A start
-        :return: The item or the state that episodes begin with
-        """
-        if isinstance(start, SeedStart):
-            # As in reset; creating the generator takes longer than everything else
-            return self.rules.choose_item(start.options, gym.utils.seeding.np_random(start.seed)[0])
-        self._begin_single(start)
-        return self._single.get_state()
 
     def _begin_single(self, start: Start, noise_seed: int | None = None) -> None:
         # begin() may write into the current generator, which belongs to some copy
@@ -173,22 +152,22 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         :param idx: Index of the copy
         :return: The current state of its episode
         """
-        self._episodes.check_in_progress()
+        self._check_in_progress()
         generator = self._generator(idx)
-        self._single.set_state(self._episodes.get_state(idx))
+        self._single.set_state(self._get_episode(idx))
         self._single.np_random = generator
-        return capture(self._single, self._episodes.tokens[idx].copy())
+        return capture(self._single, self._tokens[idx].copy())
 
     def state_dict(self) -> dict[str, Any]:
         """
         :return: The episodes in progress, without queued starts: all that ``load_state_dict`` needs to continue them in
             another process
         """
-        self._episodes.check_in_progress()
+        self._check_in_progress()
         # A generator that is not there yet would be another one in another process
         self._generators = [each or self._generator(idx) for idx, each in enumerate(self._generators)]
         return {
-            "episodes": [self._episodes.get_state(idx) for idx in range(self.num_envs)],
+            "episodes": [self._get_episode(idx) for idx in range(self.num_envs)],
             **{name: getattr(self, name) for name in _STATE},
         }
 
@@ -197,8 +176,8 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         :param state: The result of ``state_dict`` for the same number of copies of the same environment
         """
         for idx, episode in enumerate(state["episodes"]):
-            self._episodes.set_state(idx, episode)
-        self._episodes.in_progress = True
+            self._set_episode(idx, episode)
+        self._in_progress = True
         for name in _STATE:
             setattr(self, name, state[name])
 
@@ -216,10 +195,6 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         self.queue.clear()
         for seeds in self._ordinary_seeds:
             seeds.draw_from_now_on()
-
-    def close(self) -> None:
-        """End the verifier's process."""
-        self.rules.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
@@ -241,7 +216,7 @@ class VerifierTextVecEnv(HasRules, VecEnv):
         :param value: Its new value
         :param indices: Must be all copies
         """
-        if hasattr(self.rules, attr_name) and not hasattr(HasRules, attr_name):
+        if hasattr(self.rules, attr_name) and not hasattr(TextEpisodes, attr_name):
             raise AttributeError(f"{attr_name!r} cannot be changed: create a new {type(self).__name__} with another one")
         if len(set(self._get_indices(indices))) < self.num_envs:
             raise ValueError(f"The copies in a {type(self).__name__} share {attr_name!r}: it can only be set for all of them")

@@ -12,9 +12,15 @@ import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from operator import add, mul, sub, truediv
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import cloudpickle
+
+# The process that runs verifiers does not import this package: it is sent the functions below
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ScoreAnswer = Callable[[str, dict[str, Any]], float]
 
@@ -76,6 +82,8 @@ _EVALUATES = re.compile(
     r"(?<![\w.])(?:eval|exec|compile|__import__)\b|\b(?:pickle|marshal|subprocess|os\.system)\b|\b\w*sympy\w*"
 )
 
+_OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
+
 _MAX_LENGTH = 1000
 _MAX_BITS = 4096
 
@@ -88,12 +96,12 @@ def guard_score_answer(name: str, dataset: Any) -> ScoreAnswer:
         not need this package
     """
     if name in _LITERALS:
-        return _guard_literals(dataset.score_answer)
+        return partial(_score_literals, dataset.score_answer)
     if name in _FORMULAS:
-        score_answer = _guard_own_numbers(dataset.score_answer) if name in _OWN_NUMBERS else dataset.score_answer
-        return _guard_formulas(score_answer, _FORMULAS[name])
+        own_numbers = partial(_score_own_numbers, dataset.score_answer)
+        return partial(_score_formulas, own_numbers if name in _OWN_NUMBERS else dataset.score_answer, _FORMULAS[name])
     if name in _NUMBERS:
-        return _guard_numbers(dataset.score_answer)
+        return partial(_score_numbers, dataset.score_answer)
     # A composite data set passes answers on to its parts
     parts = getattr(dataset, "datasets", {})
     if unsafe := sorted(set(parts) & (_LITERALS | _FORMULAS.keys() | _NUMBERS)):
@@ -144,91 +152,75 @@ def _modules(start: str) -> list[str]:
     return list(found)
 
 
-# The inner functions below are sent to the process by value, which avoids importing this package there
+def _score_literals(score_answer: ScoreAnswer, answer: str, entry: dict[str, Any]) -> float:
+    # A global name of the module shadows the built-in one
+    vars(sys.modules[score_answer.__module__])["eval"] = ast.literal_eval
+    return score_answer(answer, entry)
 
 
-def _guard_literals(score_answer: ScoreAnswer) -> ScoreAnswer:
-    def score(answer: str, entry: dict[str, Any]) -> float:
-        # A global name of the module shadows the built-in one
-        vars(sys.modules[score_answer.__module__])["eval"] = ast.literal_eval
-        return score_answer(answer, entry)
-
-    return score
+def _score_numbers(score_answer: ScoreAnswer, answer: str, entry: dict[str, Any]) -> float:
+    # Only allows the characters of numbers instead of searching for words, as there may be spaces within a number
+    return score_answer(answer, entry) if re.fullmatch(r"[-+0-9.eEiIjJ()\s]*", answer) else 0.0
 
 
-def _guard_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
-    def score(answer: str, entry: dict[str, Any]) -> float:
-        # Only allows the characters of numbers instead of searching for words, as there may be spaces within a number
-        return score_answer(answer, entry) if re.fullmatch(r"[-+0-9.eEiIjJ()\s]*", answer) else 0.0
-
-    return score
-
-
-def _guard_own_numbers(score_answer: ScoreAnswer) -> ScoreAnswer:
-    operations = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
-
-    def value(node: Any) -> Fraction:
-        """
-        :param node: A formula of numbers
-        :return: Its value
-        """
-        if isinstance(node, ast.Constant):
-            return Fraction(str(node.value))
-        if isinstance(node, ast.UnaryOp):
-            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
-        return operations[type(node.op)](value(node.left), value(node.right))
-
-    def score(answer: str, entry: dict[str, Any]) -> float:
-        formula = ast.parse(answer.strip(), mode="eval").body
-        numbers: list[Any] = [node.value for node in ast.walk(formula) if isinstance(node, ast.Constant)]
-        try:
-            if sorted(numbers) != sorted(entry["metadata"]["numbers"]) or value(formula).denominator != 1:
-                return 0.0
-        except ZeroDivisionError:
+def _score_own_numbers(score_answer: ScoreAnswer, answer: str, entry: dict[str, Any]) -> float:
+    formula = ast.parse(answer.strip(), mode="eval").body
+    numbers: list[Any] = [node.value for node in ast.walk(formula) if isinstance(node, ast.Constant)]
+    try:
+        if sorted(numbers) != sorted(entry["metadata"]["numbers"]) or _value(formula).denominator != 1:
             return 0.0
-        return score_answer(answer, entry)
+    except ZeroDivisionError:
+        return 0.0
+    return score_answer(answer, entry)
 
-    return score
+
+def _value(node: Any) -> Fraction:
+    """
+    :param node: A formula of numbers
+    :return: Its value
+    """
+    if isinstance(node, ast.Constant):
+        return Fraction(str(node.value))
+    if isinstance(node, ast.UnaryOp):
+        return _value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+    return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
 
 
-def _guard_formulas(score_answer: ScoreAnswer, formulas: _Formulas) -> ScoreAnswer:
-    names, functions, powers = formulas
-    max_length, max_bits = _MAX_LENGTH, _MAX_BITS
+def _score_formulas(score_answer: ScoreAnswer, allowed: _Formulas, answer: str, entry: dict[str, Any]) -> float:
+    # The reference may contain other elements, and is not written by the agent
+    if answer != entry["answer"] and not _is_formula(answer, entry["metadata"], allowed):
+        return 0.0
+    return score_answer(answer, entry)
 
-    def bits(node: ast.AST, variables: set[str]) -> float:
-        """
-        :param node: Syntax tree of a possible formula
-        :param variables: Names that it may contain
-        :return: Approximate number of bits of its value, as formulas whose value would take too long are rejected, too
-        """
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return math.log2(node.value + 1)
-        if isinstance(node, ast.Name) and node.id in variables:
-            return 1.0
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
-            return bits(node.operand, variables)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
-            return bits(node.left, variables) + bits(node.right, variables) + 1.0
-        if powers and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            return bits(node.left, variables) * 2.0 ** bits(node.right, variables)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
-            if len(node.args) == 1 and not node.keywords:
-                return bits(node.args[0], variables)
-        raise ValueError("not a formula")
 
-    def is_formula(answer: str, metadata: dict[str, Any]) -> bool:
-        if len(answer) > max_length or not re.fullmatch(r"[0-9A-Za-z+\-*/(). ]+", answer):
-            return False
-        variables = {*names, *map(str, metadata.get("variables", ())), *map(str, [metadata.get("variable", "")])}
-        try:
-            return bits(ast.parse(answer.strip(), mode="eval").body, variables) <= max_bits
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-            return False
+def _is_formula(answer: str, metadata: dict[str, Any], allowed: _Formulas) -> bool:
+    if len(answer) > _MAX_LENGTH or not re.fullmatch(r"[0-9A-Za-z+\-*/(). ]+", answer):
+        return False
+    variables = {*allowed.names, *map(str, metadata.get("variables", ())), *map(str, [metadata.get("variable", "")])}
+    try:
+        return _bits(ast.parse(answer.strip(), mode="eval").body, variables, allowed) <= _MAX_BITS
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return False
 
-    def score(answer: str, entry: dict[str, Any]) -> float:
-        # The reference may contain other elements, and is not written by the agent
-        if answer != entry["answer"] and not is_formula(answer, entry["metadata"]):
-            return 0.0
-        return score_answer(answer, entry)
 
-    return score
+def _bits(node: ast.AST, variables: set[str], allowed: _Formulas) -> float:
+    """
+    :param node: Syntax tree of a possible formula
+    :param variables: Names that it may contain
+    :param allowed: What else it may contain
+    :return: Approximate number of bits of its value, as formulas whose value would take too long are rejected, too
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return math.log2(node.value + 1)
+    if isinstance(node, ast.Name) and node.id in variables:
+        return 1.0
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        return _bits(node.operand, variables, allowed)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        return _bits(node.left, variables, allowed) + _bits(node.right, variables, allowed) + 1.0
+    if allowed.powers and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _bits(node.left, variables, allowed) * 2.0 ** _bits(node.right, variables, allowed)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in allowed.functions:
+        if len(node.args) == 1 and not node.keywords:
+            return _bits(node.args[0], variables, allowed)
+    raise ValueError("not a formula")

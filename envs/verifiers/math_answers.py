@@ -1,12 +1,23 @@
 """
-Decides what counts as the answer to a math problem: a single number or formula, fully worked out, and not retracted by
-anything else in the text. docs/text_tasks.md explains this in words.
-
-This module is sent to the verifier's process by value: it needs nothing but Python's standard library.
+The verifiers "exact" and "math", and what counts as the answer to a math problem: a single number or formula, fully worked
+out, and not retracted by anything else in the text. docs/text_tasks.md explains this in words.
 """
 
+import logging
 import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
+
+import cloudpickle
+
+# The process that runs verifiers does not import this package: it is sent the functions below
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+# No exponents, as a model may also answer 1e999999999
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
 
 # Longer answers are endless reasoning, or designed to take time
 _MAX_LENGTH = 500
@@ -21,7 +32,7 @@ _POWER_OF_TEN = re.compile(
     rf"(?P<sign>[-+]?)(?P<number>{_NUMBER})(?:[eE](?P<plain>[-+]?\d+)|\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{(?P<braced>[-+]?\d+)\}}|(?P<bare>\d)))",
     re.ASCII,
 )
-_TEN = re.compile(r"(?P<sign>[-+]?)10\s*\^\s*(?:\{(?P<braced>[-+]?\d+)\}|(?P<bare>\d))", re.ASCII)
+_TEN = re.compile(r"^([-+]?)(?=10\s*\^)", re.ASCII)
 _FRACTION = re.compile(
     r"(?P<sign>[-+]?)\s*(?:(?P<above>\d+)\s*/\s*(?P<below>\d+)|\\[dt]?frac\s*(?:\{\s*(?P<inner>-?\d+)\s*\}\s*\{\s*(?P<under>\d+)\s*\}|(?P<one>\d)\s*(?P<two>\d)))",
     re.ASCII,
@@ -50,6 +61,97 @@ _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|sqrt|log|ln|exp|
 _FORMULA = re.compile(r"[0-9A-Za-z\s.\\+*/^_=<>(){}\[\],;!%|&'-]+", re.ASCII)
 
 
+def is_equivalent(answer: str, reference: str) -> bool:
+    """
+    Whether two texts are equal up to surrounding white space, or are the same number: 7 and 07.0.
+
+    :param answer: The agent's answer
+    :param reference: The right answer
+    :return: True if they are equivalent
+    """
+    answer, reference = answer.strip(), reference.strip()
+    if answer == reference:
+        return True
+    if _PLAIN_NUMBER.fullmatch(answer) and _PLAIN_NUMBER.fullmatch(reference):
+        return Decimal(answer) == Decimal(reference)
+    return False
+
+
+def make_math_verifier() -> Callable[[str, str], float]:
+    """
+    :return: :func:`math_equivalent` as a function that runs in a process without this package
+    """
+    try:
+        import math_verify
+    except ImportError as error:
+        raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
+
+    # Do not strip units, as the last letter may be a variable: "x + m" must keep its m, and "5 m" is not "5 cm"
+    latex = math_verify.LatexExtractionConfig()
+    latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
+    extraction = [latex, math_verify.ExprExtractionConfig()]
+
+    # Unpickling this function imports math_verify, before the time limit of the first answer begins
+    def verify_math(answer: str, reference: str) -> float:
+        # It warns about answers that are too hard for it, but these are merely wrong
+        logging.getLogger("math_verify").setLevel(logging.ERROR)
+        # Solutions of GSM8K end with #### and the answer
+        right = reference.rpartition("####")[2].strip()
+        expected, unit = with_unit(final_answer(right) or right)
+        found = final_answer(answer)
+        if (number := value_of(expected, worked_out=False)) is not None:
+            if found is not None and unit and found.casefold().endswith(unit.casefold()):
+                found = found[: -len(unit)].strip()
+            return float(answer.strip() == right or (found is not None and value_of(found) == number))
+        if is_text(expected):
+            return float(answer.strip() == right or (found is not None and same_text(found, expected)))
+        # Parsing and comparing an answer take less than the environment's default limit, as an answer that is too hard is not
+        # a failure of the verifier. The reference gets two attempts: it may exceed a second by chance, and is required
+        gold = math_verify.parse(_with_signs(right), extraction, parsing_timeout=1) or math_verify.parse(
+            _with_signs(right), extraction, parsing_timeout=1
+        )
+        if not gold:
+            raise ValueError(
+                f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
+                "formula, or take verifier='exact'"
+            )
+        if answer.strip() == right or (found is not None and "".join(found.split()) == "".join(expected.split())):
+            return 1.0
+        if found is None or not may_equal(found, expected):
+            return 0.0
+        target = math_verify.parse(_with_signs(found), extraction, parsing_timeout=1)
+        return float(math_verify.verify(gold, target, timeout_seconds=2))
+
+    return verify_math
+
+
+def math_equivalent(answer: str, reference: str) -> bool:
+    """
+    Whether an answer is mathematically equal to the reference: 1/2 and 0.5, and formulas compared by math-verify. The answer
+    is the whole text, or the part in ``\\boxed{}``, after ``####`` or after "the answer is" at its end, see
+    docs/text_tasks.md. Only works in the main thread of a process.
+
+    :param answer: The agent's answer
+    :param reference: The right answer
+    :return: True if they are equivalent
+    """
+    return bool(make_math_verifier()(answer, reference))
+
+
+def _with_signs(formula: str) -> str:
+    """
+    :param formula: A reference
+    :return: The reference with the delimiters without which only numbers would be found in it
+    """
+    has_signs = re.search(r"(?<!\\)(?:\$|\\boxed|\\[(\[])", formula)
+    # Units would be read as products of letters
+    if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
+        return formula
+    # Convert Python's notation: 1e-05 and x**2
+    formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
+    return f"${formula.replace('**', '^')}$"
+
+
 def value_of(text: str, worked_out: bool = True) -> Fraction | None:
     """
     :param text: any text
@@ -58,14 +160,10 @@ def value_of(text: str, worked_out: bool = True) -> Fraction | None:
     """
     if match := _DECIMAL.fullmatch(text):
         return _signed(match["sign"], _decimal(match["number"])) / (100 if match["percent"] else 1)
-    if match := _POWER_OF_TEN.fullmatch(text):
+    if match := _POWER_OF_TEN.fullmatch(_TEN.sub(r"\g<1>1*", text)):
         exponent = match["plain"] or match["braced"] or match["bare"]
         if len(exponent) <= 4 and abs(int(exponent)) <= _MAX_EXPONENT:
             return _signed(match["sign"], _decimal(match["number"])) * Fraction(10) ** int(exponent)
-    if match := _TEN.fullmatch(text):
-        exponent = match["braced"] or match["bare"]
-        if len(exponent) <= 4 and abs(int(exponent)) <= _MAX_EXPONENT:
-            return _signed(match["sign"], Fraction(10) ** int(exponent))
     if match := _FRACTION.fullmatch(text):
         above, below = (
             int(match[a] or match[b] or match[c]) for a, b, c in (("above", "inner", "one"), ("below", "under", "two"))

@@ -3,12 +3,10 @@
 import contextlib
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,57 +17,57 @@ _SCRIPT = Path(__file__).with_name("worker.py")
 _START_SECONDS = 120.0
 
 
-class VerifierStartError(RuntimeError):
-    """The verifier's process could not start."""
+class VerifierError(RuntimeError):
+    """A verifier raised an exception, took too long, ended its process, or returned an invalid value."""
 
 
 class VerifierProcess:
     """
-    A worker process that runs functions. It is started when first needed.
+    A worker process that runs functions. It is started when first needed, and after it has ended.
 
-    :param functions: Dict of functions, pickled with cloudpickle. Its keys are those of ``RESULTS``.
+    :param functions: Dict of functions of an answer and a payload, pickled with cloudpickle
     :param n_bytes: Memory that the process may use in addition to what it starts with (on Linux). None: no limit
     """
 
-    def __init__(self, functions: bytes, n_bytes: int | None = None):
+    _process: subprocess.Popen[bytes] | None = None
+    _connection: Any
+    _finalizer: Any
+    _owner: int
+
+    def __init__(self, functions: bytes, n_bytes: int | None):
         self._functions = functions
         self._n_bytes = n_bytes
         self._lock = threading.Lock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Any = None
-        self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._owner = os.getpid()
 
     @property
     def pid(self) -> int | None:
         """The worker's process id, None if there is no worker."""
         return None if self._process is None else self._process.pid
 
-    def call(self, name: str, calls: list[bytes], time_limit: float) -> Generator[tuple[Any, str | None], None, None]:
+    def call(self, name: str, calls: list[bytes], time_limit: float, stop: bool) -> list[tuple[Any, str | None]]:
         """
         :param name: Key of the function
         :param calls: The arguments of each call, as a pickled tuple
         :param time_limit: Maximum seconds per call
-        :return: Generator of pairs, one per call as soon as it is available: the result and None, or None and the error
+        :param stop: Whether to stop after the first error
+        :return: For each call, the result and None, or None and the error
         """
+        results: list[tuple[Any, str | None]] = []
         with self._lock:
-            n_done = 0
             try:
-                while n_done < len(calls):
+                while len(results) < len(calls):
                     self._start()
                     # If the worker has ended, _receive notices
                     with contextlib.suppress(OSError):
-                        self._connection.send_bytes(pickle.dumps((name, calls[n_done:])))
-                    while n_done < len(calls) and self._process is not None:
-                        result = self._receive(time_limit)
-                        n_done += 1
-                        yield result
+                        self._connection.send((name, calls[len(results) :]))
+                    while len(results) < len(calls) and self._process is not None:
+                        results.append(self._receive(time_limit))
+                        if stop and results[-1][1] is not None:
+                            return results
             finally:
-                if n_done < len(calls):
+                if len(results) < len(calls):
                     self._stop()
+        return results
 
     def _receive(self, seconds: float) -> tuple[Any, str | None]:
         """
@@ -92,13 +90,10 @@ class VerifierProcess:
             return None, f"it ended its own process ({how})"
 
     def _start(self) -> None:
-        if self._owner != os.getpid():
-            # Forked: the worker belongs to the other process
-            self._forget()
-        if self._process is not None and self._process.poll() is not None:
-            self._stop()  # it has ended while it was idle
-        if self._process is not None:
+        # After a fork, the worker belongs to the other process
+        if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return
+        self._stop()
         self._connection, other_end = multiprocessing.Pipe()
         with other_end:
             # -I: do not search the script's folder for modules, as some there have the names of packages
@@ -107,19 +102,19 @@ class VerifierProcess:
                 pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-        self._finalizer = weakref.finalize(self, _end, self._process, self._connection, os.getpid())
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self._process, self._connection, self._owner)
         with contextlib.suppress(OSError):
-            self._connection.send((os.getpid(), sys.path, self._functions, self._n_bytes))
+            self._connection.send((sys.path, self._functions, self._n_bytes))
         _, error = self._receive(_START_SECONDS)
         if error is not None:
             self._stop()
-            raise VerifierStartError(error)
+            raise VerifierError(f"The verifier cannot run in a process of its own: {error}")
 
     def _stop(self) -> None:
-        finalizer = self._finalizer
-        self._forget()
-        if finalizer is not None:
-            finalizer()
+        if self._process is not None:
+            self._finalizer()
+            self._process = None
 
     def close(self) -> None:
         """End the process. It is restarted when needed."""
@@ -132,18 +127,3 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -
         connection.close()
         process.kill()
         process.wait()
-
-
-_processes: "weakref.WeakValueDictionary[tuple[bytes, int | None], VerifierProcess]" = weakref.WeakValueDictionary()
-
-
-def shared_process(functions: bytes, n_bytes: int | None = None) -> VerifierProcess:
-    """
-    :param functions: See :class:`VerifierProcess`
-    :param n_bytes: See :class:`VerifierProcess`
-    :return: The worker shared by all environments of this process that use these functions
-    """
-    process = _processes.get((functions, n_bytes))
-    if process is None:
-        process = _processes[functions, n_bytes] = VerifierProcess(functions, n_bytes)
-    return process

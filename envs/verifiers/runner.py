@@ -1,137 +1,36 @@
-"""Verifiers, which decide whether an answer is right."""
+"""Runs verifiers, which decide whether an answer is right."""
 
-import contextlib
-import math
 import pickle
-import re
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import replace
-from decimal import Decimal
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import cloudpickle
 
-from sb3_grpo.envs.verifiers import math_answers
-from sb3_grpo.envs.verifiers.math_answers import final_answer, is_text, may_equal, same_text, value_of, with_unit
-from sb3_grpo.envs.verifiers.process import VerifierProcess, VerifierStartError, shared_process
-from sb3_grpo.envs.verifiers.worker import RESULTS, describe
+from sb3_grpo.envs.verifiers.process import VerifierError, VerifierProcess
+from sb3_grpo.envs.verifiers.worker import describe
+from sb3_grpo.utils.parameters import Number
+from sb3_grpo.utils.plugins import name_of
 from sb3_grpo.utils.user_warnings import warn_user
 
-Verifier = Callable[[str, str], float]
-
-# The process that runs it does not import this package
-cloudpickle.register_pickle_by_value(math_answers)
+# The process that runs verifiers does not import this package: it is sent the functions below
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # Memory that a verifier with a name may use in addition, as sympy has no limit of its own
 _N_BYTES = 4 * 2**30
 
-# No exponents, as a model may also answer 1e999999999
-_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", re.ASCII)
-
-
-class VerifierError(RuntimeError):
-    """A verifier raised an exception, took too long, ended its process, or returned an invalid value."""
-
-
-def is_equivalent(answer: str, reference: str) -> bool:
-    """
-    Whether two texts are equal up to surrounding white space, or are the same number: 7 and 07.0.
-
-    :param answer: The agent's answer
-    :param reference: The right answer
-    :return: True if they are equivalent
-    """
-    answer, reference = answer.strip(), reference.strip()
-    if answer == reference:
-        return True
-    if _PLAIN_NUMBER.fullmatch(answer) and _PLAIN_NUMBER.fullmatch(reference):
-        return Decimal(answer) == Decimal(reference)
-    return False
-
-
-def make_math_verifier() -> Verifier:
-    """
-    :return: :func:`math_equivalent` as a function that runs in a process without this package
-    """
-    try:
-        import math_verify
-    except ImportError as error:
-        raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
-
-    # Do not strip units, as the last letter may be a variable: "x + m" must keep its m, and "5 m" is not "5 cm"
-    latex = math_verify.LatexExtractionConfig()
-    latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
-    extraction = [latex, math_verify.ExprExtractionConfig()]
-
-    # As inner functions, they are sent to the process by value, which avoids importing this package there. Unpickling them
-    # imports math_verify before the time limit of the first answer begins
-    def with_signs(formula: str) -> str:
-        """
-        :param formula: A reference
-        :return: The reference with the delimiters without which only numbers would be found in it
-        """
-        has_signs = re.search(r"(?<!\\)(?:\$|\\boxed|\\[(\[])", formula)
-        # Units would be read as products of letters
-        if has_signs or re.fullmatch(r"[-+\d.,]+%?(?:\s+[A-Za-z]{4,})+\.?", formula):
-            return formula
-        # Convert Python's notation: 1e-05 and x**2
-        formula = re.sub(r"^([-+]?[0-9.]+)[eE]([-+]?[0-9]+)$", r"\1 \\cdot 10^{\2}", formula)
-        return f"${formula.replace('**', '^')}$"
-
-    def verify_math(answer: str, reference: str) -> float:
-        import logging
-
-        # It warns about answers that are too hard for it, but these are merely wrong
-        logging.getLogger("math_verify").setLevel(logging.ERROR)
-        # Solutions of GSM8K end with #### and the answer
-        right = reference.rpartition("####")[2].strip()
-        expected, unit = with_unit(final_answer(right) or right)
-        found = final_answer(answer)
-        if (number := value_of(expected, worked_out=False)) is not None:
-            if found is not None and unit and found.casefold().endswith(unit.casefold()):
-                found = found[: -len(unit)].strip()
-            return float(answer.strip() == right or (found is not None and value_of(found) == number))
-        if is_text(expected):
-            return float(answer.strip() == right or (found is not None and same_text(found, expected)))
-        # Parsing and comparing an answer take less than the environment's default limit, as an answer that is too hard is not
-        # a failure of the verifier. The reference gets two attempts: it may exceed a second by chance, and is required
-        gold = math_verify.parse(with_signs(right), extraction, parsing_timeout=1) or math_verify.parse(
-            with_signs(right), extraction, parsing_timeout=1
-        )
-        if not gold:
-            raise ValueError(
-                f"math-verify finds nothing in the reference {reference!r:.200}, or not within 1 s. Write a number or a "
-                "formula, or take verifier='exact'"
-            )
-        if answer.strip() == right or (found is not None and "".join(found.split()) == "".join(expected.split())):
-            return 1.0
-        if found is None or not may_equal(found, expected):
-            return 0.0
-        target = math_verify.parse(with_signs(found), extraction, parsing_timeout=1)
-        return float(math_verify.verify(gold, target, timeout_seconds=2))
-
-    return verify_math
-
-
-def math_equivalent(answer: str, reference: str) -> bool:
-    """
-    Whether an answer is mathematically equal to the reference: 1/2 and 0.5, and formulas compared by math-verify. The answer
-    is the whole text, or the part in ``\\boxed{}``, after ``####`` or after "the answer is" at its end, see
-    docs/text_tasks.md. Only works in the main thread of a process.
-
-    :param answer: The agent's answer
-    :param reference: The right answer
-    :return: True if they are equivalent
-    """
-    return bool(make_math_verifier()(answer, reference))
+# All environments of this process whose functions and limit are the same share a worker
+_processes: "weakref.WeakValueDictionary[tuple[bytes, int | None], VerifierProcess]" = weakref.WeakValueDictionary()
 
 
 class Check(NamedTuple):
     """
-    An answer to be scored.
+    An answer to be scored or replied to.
 
     :param answer: The answer
-    :param payload: The second argument of the verifier
+    :param payload: The second argument of the verifier; for a reply, the item and all messages
     :param prompt: The prompt
     """
 
@@ -142,44 +41,41 @@ class Check(NamedTuple):
 
 class Verdict(NamedTuple):
     """
-    The result of scoring an answer.
+    What a verifier or a task says about an answer.
 
-    :param score: Score of the answer
-    :param error: Error of the verifier, None if there was none
+    :param value: The score, or the reply; 0 in case of an error
+    :param error: The error, None if there was none
     """
 
-    score: float
+    value: Any
     error: str | None = None
 
 
-class Reply(NamedTuple):
-    """
-    The task's reply to an answer.
-
-    :param text: Text that the agent has to answer next, None if its last answer ends the episode
-    :param error: Error of the task's ``reply``, None if there was none
-    """
-
-    text: str | None
-    error: str | None = None
-
-
-class _Call(NamedTuple):
-    """
-    A call of a verifier's function.
-
-    :param arguments: Arguments of the function
-    :param prompt: The prompt
-    :param answer: The last answer
-    """
-
-    arguments: tuple[Any, ...]
-    prompt: str
-    answer: str
+def _score(function: Callable[[str, Any], Any], answer: str, payload: Any) -> float:
+    value = function(answer, payload)
+    if value is None or isinstance(value, (str, bytes)):
+        raise TypeError(f"the verifier returned {value!r:.100}, not a number")
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"the verifier returned {value!r:.100} of type {type(value).__name__}, not a number") from None
+    if score - score != 0:
+        raise ValueError(f"the verifier returned {score}, not a finite number")
+    # Partial scores may add up to slightly more than 1
+    if not -1e-6 <= score <= 1.0 + 1e-6:
+        raise ValueError(
+            f"the verifier returned {score}: scores are from 0 (wrong) to 1 (right). What they are worth is set with "
+            "reward_wrong and reward_correct"
+        )
+    return min(max(score, 0.0), 1.0)
 
 
-# The call and its return value; or the error, and the exception if it is known
-_Result = tuple[_Call, Any, str | None, Exception | None]
+def _reply(function: Callable[[Any, list[str]], Any], answer: str, payload: tuple[Any, list[str]]) -> str | None:
+    value = function(*payload)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
+    # A text without a class of its own: that of an enumeration may be unknown in the other process
+    return None if value is None else str.__str__(value)
 
 
 class VerifierRunner:
@@ -209,23 +105,28 @@ class VerifierRunner:
         name: str | None = None,
         n_bytes: int = _N_BYTES,
     ):
-        if not (time_limit > 0 and math.isfinite(time_limit)):
-            raise ValueError(f"verifier_timeout={time_limit} has to be a number of seconds greater than 0")
+        self.time_limit = Number(positive=True).check("verifier_timeout", time_limit)
         if on_error not in (None, "raise", "zero"):
             raise ValueError(f"on_verifier_error={on_error!r} has to be 'raise', 'zero' or None")
-        self.time_limit, self.n_bytes = time_limit, None if name is None else n_bytes
-        self.on_error = {"score": on_error or ("raise" if name is None else "zero"), "reply": on_error or "raise"}
-        self.n_errors = 0
-        functions: dict[str, Callable[..., Any]] = {"score": function, **({} if reply is None else {"reply": reply})}
-        self._names = {
-            key: getattr(each, "__qualname__", type(each).__name__) + ("" if key == "score" else ", which replies to answers,")
-            for key, each in functions.items()
-        }
-        if name is not None:
-            self._names["score"] = name
-        there = {key for key, is_trusted in (("score", trusted), ("reply", reply_trusted)) if not is_trusted} & {*functions}
-        self._here = {key: each for key, each in functions.items() if key not in there}
-        self._pickled = _pickle({key: functions[key] for key in sorted(there)}) if there else None
+        self.n_errors, self._n_bytes = 0, None if name is None else n_bytes
+        self._on_error = {"score": on_error or ("raise" if name is None else "zero"), "reply": on_error or "raise"}
+        self._names = {"score": name or name_of(function)}
+        functions: dict[str, Callable[[str, Any], Any]] = {"score": partial(_score, function)}
+        if reply is not None:
+            self._names["reply"] = f"{name_of(reply)}, which replies to answers,"
+            functions["reply"] = partial(_reply, reply)
+        trusts = {"score": trusted, "reply": reply_trusted}
+        self._here = {key: each for key, each in functions.items() if trusts[key]}
+        there = {key: each for key, each in functions.items() if not trusts[key]}
+        # Pickled together, so that the methods of a task still share one task
+        try:
+            self._pickled = cloudpickle.dumps(there)
+        except Exception as error:
+            raise TypeError(
+                f"The verifier {' or '.join(self._names[key] for key in there)} cannot be sent to its own process "
+                f"({type(error).__name__}: {error}). Let it create what cannot be pickled (locks, open files, connections) "
+                "when it is called, or import it from a module."
+            ) from error
         self._process: VerifierProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -240,76 +141,55 @@ class VerifierRunner:
     def score(self, checks: list[Check]) -> list[Verdict]:
         """
         :param checks: Answers to score
-        :return: The verdict on each of them
+        :return: The verdict on each of them, whose value is a number from 0 to 1
         """
-        calls = (_Call((check.answer, check.payload), check.prompt, check.answer) for check in checks)
-        return [Verdict(0.0 if error else value, error) for value, error in self._results("score", calls)]
+        return self._run("score", checks)
 
-    def reply(self, exchanges: list[tuple[Any, list[str]]]) -> list[Reply]:
+    def reply(self, checks: list[Check]) -> list[Verdict]:
         """
-        :param exchanges: Items with the messages so far, each ending with an answer
-        :return: The reply to each of them
+        :param checks: Answers to reply to
+        :return: The verdict on each of them, whose value is a text, or None if the answer ends the episode
         """
-        calls = (_Call((item, messages), item.prompt, messages[-1]) for item, messages in exchanges)
-        return [Reply(value, error) for value, error in self._results("reply", calls)]
+        return self._run("reply", checks)
 
-    def _results(self, key: str, calls: Iterable[_Call]) -> list[tuple[Any, str | None]]:
-        """
-        :param key: Key of the function
-        :param calls: The calls
-        :return: For each call, the result and None, or None and the error if errors are counted rather than raised
-        """
-        run = self._call_here if key in self._here else self._call_in_process
-        # Closed here and not by the garbage collector, as it locks the process
-        with contextlib.closing(run(key, calls)) as results:
-            return [
-                (value, None) if error is None else (None, self._fail(key, call, error, cause))
-                for call, value, error, cause in results
-            ]
-
-    def _call_here(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
-        function, checked = self._here[key], RESULTS[key]
-        for call in calls:
-            result: _Result
+    def _run(self, key: str, checks: list[Check]) -> list[Verdict]:
+        if key not in self._here:
+            return self._run_in_process(key, checks)
+        verdicts = []
+        for check in checks:
             try:
-                result = call, checked(function(*call.arguments)), None, None
+                verdicts.append(Verdict(self._here[key](check.answer, check.payload)))
             except Exception as error:
-                result = call, None, describe(error), error
-            yield result
+                verdicts.append(self._failure(key, check, describe(error), error))
+        return verdicts
 
-    def _call_in_process(self, key: str, calls: Iterable[_Call]) -> Generator[_Result, None, None]:
-        assert self._pickled is not None
-        calls = list(calls)
-        if not calls:
-            return
-        packed = [self._pack(key, call) for call in calls]
+    def _run_in_process(self, key: str, checks: list[Check]) -> list[Verdict]:
+        packed = []
+        for check in checks:
+            try:
+                packed.append(pickle.dumps((check.answer, check.payload)))
+            except Exception as error:
+                raise TypeError(
+                    f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be "
+                    f"sent there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, "
+                    "dicts). Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then "
+                    f"it runs in this process, without a time limit.\nPrompt: {check.prompt!r:.500}"
+                ) from error
         if self._process is None:
-            self._process = shared_process(self._pickled, self.n_bytes)
-        try:
-            with contextlib.closing(self._process.call(key, packed, self.time_limit)) as results:
-                for call, (value, error) in zip(calls, results, strict=True):
-                    yield call, value, error, None
-        except VerifierStartError as start_error:
-            message = f"The verifier {self._names[key]} cannot run in a process of its own: {start_error}"
-            raise VerifierError(message) from start_error
+            new = VerifierProcess(self._pickled, self._n_bytes)
+            self._process = _processes.setdefault((self._pickled, self._n_bytes), new)
+        results = self._process.call(key, packed, self.time_limit, stop=self._on_error[key] == "raise")
+        return [
+            Verdict(value) if error is None else self._failure(key, check, error)
+            for check, (value, error) in zip(checks, results, strict=False)
+        ]
 
-    def _pack(self, key: str, call: _Call) -> bytes:
-        try:
-            return pickle.dumps(call.arguments)
-        except Exception as error:
-            raise TypeError(
-                f"The verifier {self._names[key]} runs in a process of its own, and what belongs to this item cannot be sent "
-                f"there ({type(error).__name__}: {error}). Keep plain data in its metadata (numbers, texts, lists, dicts). "
-                "Let the verifier create the rest. If it is quick and safe, a task can have trusted = True: then it runs in "
-                f"this process, without a time limit.\nPrompt: {call.prompt!r:.500}"
-            ) from error
-
-    def _fail(self, key: str, call: _Call, what: str, cause: Exception | None) -> str:
+    def _failure(self, key: str, check: Check, what: str, cause: Exception | None = None) -> Verdict:
         message = (
             f"The verifier {self._names[key]} failed on an answer: {what}\n"
-            f"Prompt: {call.prompt!r:.500}\nAnswer: {call.answer!r:.500}"
+            f"Prompt: {check.prompt!r:.500}\nAnswer: {check.answer!r:.500}"
         )
-        if self.on_error[key] == "raise":
+        if self._on_error[key] == "raise":
             raise VerifierError(
                 f"{message}\nCorrect the verifier, give it more time with verifier_timeout, or count such answers as failures "
                 'with on_verifier_error="zero".'
@@ -317,24 +197,10 @@ class VerifierRunner:
         if self.n_errors == 0:
             warn_user(f"{message}\nIt counts as 0, like all further failures (see info['verifier_error']).")
         self.n_errors += 1
-        return what
+        return Verdict(0.0, what)
 
     def close(self) -> None:
         """End the worker process, if there is one. It is restarted when needed."""
         if self._process is not None:
             self._process.close()
             self._process = None
-
-
-def _pickle(functions: dict[str, Callable[..., Any]]) -> bytes:
-    for function in functions.values():
-        try:
-            cloudpickle.dumps(function)
-        except Exception as error:
-            raise TypeError(
-                f"The verifier {getattr(function, '__qualname__', type(function).__name__)} cannot be sent to its own process "
-                f"({type(error).__name__}: {error}). Let it create what cannot be pickled (locks, open files, connections) "
-                "when it is called, or import it from a module."
-            ) from error
-    # Pickled together, so that the methods of a task still share one task
-    return cloudpickle.dumps(functions)

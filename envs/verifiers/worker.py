@@ -12,47 +12,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 
-def as_score(value: Any) -> float:
+def describe(error: BaseException) -> str:
     """
-    :param value: Return value of a verifier
-    :return: The score as a float
+    :param error: Error raised by a user's function
+    :return: The error in one line, and where it was raised, except in this folder
     """
-    if value is None or isinstance(value, (str, bytes)):
-        raise TypeError(f"the verifier returned {value!r:.100}, not a number")
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"the verifier returned {value!r:.100} of type {type(value).__name__}, not a number") from None
-    if score - score != 0:
-        raise ValueError(f"the verifier returned {score}, not a finite number")
-    # Partial scores may add up to slightly more than 1
-    if not -1e-6 <= score <= 1.0 + 1e-6:
-        raise ValueError(
-            f"the verifier returned {score}: scores are from 0 (wrong) to 1 (right). What they are worth is set with "
-            "reward_wrong and reward_correct"
-        )
-    return min(max(score, 0.0), 1.0)
-
-
-def as_reply(value: Any) -> str | None:
-    """
-    :param value: Return value of a task's ``reply``
-    :return: The same value, a text without a class of its own: that of an enumeration may be unknown in the other process
-    """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return str.__str__(value)
-    raise TypeError(f"the reply is {value!r:.100} of type {type(value).__name__}, not a text or None")
-
-
-# Functions that a process can be asked to call, and the checks of their results
-RESULTS: dict[str, Callable[[Any], Any]] = {"score": as_score, "reply": as_reply}
+    text = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames and os.path.dirname(frames[-1].filename) != os.path.dirname(__file__):
+        text += f" (in {frames[-1].name}, {frames[-1].filename}, line {frames[-1].lineno})"
+    return text
 
 
 def _unpack(packed: bytes) -> tuple[Any, ...]:
@@ -65,23 +38,9 @@ def _unpack(packed: bytes) -> tuple[Any, ...]:
         ) from None
 
 
-_OURS = {function.__name__ for function in (as_score, as_reply, _unpack)}
-
-
-def describe(error: BaseException) -> str:
-    """
-    :param error: Error raised by a user's function
-    :return: The error in one line, and where it was raised
-    """
-    text = f"{type(error).__name__}: {error}"
-    frames = traceback.extract_tb(error.__traceback__)
-    if frames and frames[-1].name not in _OURS:
-        text += f" (in {frames[-1].name}, {frames[-1].filename}, line {frames[-1].lineno})"
-    return text
-
-
-def _end_with(parent: int) -> None:
+def _end_with_parent() -> None:
     # If a verifier hangs, this process would not notice that its parent has ended
+    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -104,12 +63,12 @@ def _limit_memory(n_bytes: int) -> None:
 
 def _serve(connection: Connection) -> None:
     """
-    Run the functions that are asked for. Results are pairs: the score or the reply, or None; and the error, or None.
+    Run the functions that are asked for. What is sent back are pairs: the result and None, or None and the error.
 
     :param connection: Connection to the process that sends the answers
     """
-    parent, sys.path[:], pickled, n_bytes = connection.recv()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.path[:], pickled, n_bytes = connection.recv()
     try:
         functions = pickle.loads(pickled)
     except BaseException as error:
@@ -119,11 +78,11 @@ def _serve(connection: Connection) -> None:
         _limit_memory(n_bytes)
     connection.send((None, None))
     while True:
-        name, calls = pickle.loads(connection.recv_bytes())
-        for arguments in calls:
+        name, calls = connection.recv()
+        for packed in calls:
             result: tuple[Any, str | None]
             try:
-                result = RESULTS[name](functions[name](*_unpack(arguments))), None
+                result = functions[name](*_unpack(packed)), None
             except Exception as error:
                 result = None, describe(error)
             connection.send(result)

@@ -9,7 +9,8 @@ pytest.importorskip("math_verify")
 
 from benchmarks.common import RESULTS
 from benchmarks.fuzz_answers import hostile_answers
-from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner, make_math_verifier
+from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
+from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
 
 # Of each reference, what is right and what is not
 RIGHT = {
@@ -252,7 +253,7 @@ def test_there_are_as_many_as_promised() -> None:
 def test_in_the_process_of_the_verifier() -> None:
     runner = VerifierRunner(make_math_verifier(), trusted=False, time_limit=5.0)
     verdicts = runner.score([Check(answer, "42", "6*7=") for answer in ("42", "41 or 42", r"\boxed{42}")])
-    assert [verdict.score for verdict in verdicts] == [1.0, 0.0, 1.0] and not any(verdict.error for verdict in verdicts)
+    assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 1.0] and not any(verdict.error for verdict in verdicts)
     runner.close()
 
 

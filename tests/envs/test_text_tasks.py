@@ -265,6 +265,7 @@ def test_pairs() -> None:
     assert isinstance(task, PairsTask)
     assert all_items(task) == [Item("a", "b"), Item("c", "7", {"hard": True})]
     assert task.alphabet() == "7abc"
+    assert all_items(PairsTask(all_items(task))) == all_items(task)
     assert [item.answer for item in all_items(make_task([("a", np.int64(7)), ("b", np.float32(0.5))]))] == ["7", "0.5"]
     for pairs, where in (
         ([("a", "b"), "cd"], "Pair 1"),

@@ -59,8 +59,8 @@ def test_answers_are_not_run_in_an_environment(name: str, tmp_path: Path) -> Non
     check = Check("", env.rules.task.scorer().payload(env.rules.task.item(0)), "")
     answers = [attack.format(path=str(path)) for attack in ATTACKS]
     verdicts = env.rules.runner.score([check._replace(answer=answer) for answer in answers])
-    assert [verdict.score for verdict in verdicts] == [0.0] * len(answers) and not path.exists()
-    assert env.rules.runner.score([check._replace(answer=env.rules.task.item(0).answer)])[0].score == 1
+    assert [verdict.value for verdict in verdicts] == [0.0] * len(answers) and not path.exists()
+    assert env.rules.runner.score([check._replace(answer=env.rules.task.item(0).answer)])[0].value == 1
     env.close()
 
 
@@ -203,7 +203,7 @@ def test_the_memory_of_the_worker_is_limited() -> None:
     runner = VerifierRunner(
         lambda answer, _: float(len(bytearray(int(answer))) > 0), trusted=False, name="long", n_bytes=2**28, on_error="raise"
     )
-    assert runner.score([Check("1000", "", "")])[0].score == 1
+    assert runner.score([Check("1000", "", "")])[0].value == 1
     with pytest.raises(VerifierError, match="MemoryError"):
         runner.score([Check(str(2**29), "", "")])
     runner.close()

@@ -17,7 +17,8 @@ import pytest
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_grpo.envs import Item, VerifierError, VerifierTextEnv, is_equivalent
-from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner, make_math_verifier
+from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
+from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
 from sb3_grpo.starts.start_queue import make_group_env
 
 ENV_ID = "sb3_grpo.envs:VerifierText-v0"
@@ -65,7 +66,7 @@ def test_failures_of_the_verifier_raise(answer: str) -> None:
     with pytest.raises(VerifierError, match=f"(?s){BAD[answer]}.*Prompt: '3\\+4='\nAnswer: '{answer}'"):
         runner.score(checks)
     # No result of the answers before is left over
-    assert [verdict.score for verdict in runner.score([Check("8", "7", "3+4="), Check("7", "7", "3+4=")])] == [0, 1]
+    assert [verdict.value for verdict in runner.score([Check("8", "7", "3+4="), Check("7", "7", "3+4=")])] == [0, 1]
     runner.close()
 
 
@@ -74,7 +75,7 @@ def test_failures_of_the_verifier_count_as_zero() -> None:
     answers = [text for bad in BAD for text in ("7", bad)] + ["8", "7"]
     with pytest.warns(UserWarning, match="(?s)no such key.*counts as 0"):
         verdicts = runner.score([Check(answer, "7", "3+4=") for answer in answers])
-    assert [verdict.score for verdict in verdicts] == [float(answer == "7") for answer in answers]
+    assert [verdict.value for verdict in verdicts] == [float(answer == "7") for answer in answers]
     assert [verdict.error is not None for verdict in verdicts] == [answer in BAD for answer in answers]
     assert runner.n_errors == len(BAD)
     runner.close()
@@ -82,7 +83,7 @@ def test_failures_of_the_verifier_count_as_zero() -> None:
 
 def test_trusted_verifiers_run_here_and_are_checked_too() -> None:
     runner = VerifierRunner(lambda answer, reference: {"": 1 / os.getpid(), "nan": float("nan")}[answer], trusted=True)
-    assert runner.score([Check("", "", "")])[0].score == 1 / os.getpid()
+    assert runner.score([Check("", "", "")])[0].value == 1 / os.getpid()
     with pytest.raises(VerifierError, match="not a finite number"):
         runner.score([Check("nan", "", "")])
     with pytest.raises(VerifierError, match="KeyError: 'x'"):
@@ -107,12 +108,12 @@ def test_one_process_until_it_is_closed() -> None:
     assert pid is not None and pid != os.getpid() and is_alive(pid)
     for copied in (deepcopy(runner), pickle.loads(pickle.dumps(runner)), other):
         assert copied.worker_pid is None
-        assert copied.score([Check("7", "7", "")])[0].score == 1
+        assert copied.score([Check("7", "7", "")])[0].value == 1
         # The environments of a DummyVecEnv need not have a process each
         assert copied.worker_pid == pid
     runner.close()
     assert not is_alive(pid)
-    assert runner.score([Check("7", "7", "")])[0].score == 1
+    assert runner.score([Check("7", "7", "")])[0].value == 1
     last = runner.worker_pid
     assert last is not None
     del runner, other, copied
@@ -126,7 +127,7 @@ def test_a_worker_that_was_killed_is_replaced() -> None:
     os.kill(runner.worker_pid, signal.SIGKILL)
     time.sleep(0.1)
     verdicts = runner.score([Check("7", "7", ""), Check("7", "7", "")])
-    assert [verdict.score for verdict in verdicts] == [1, 1], "no answer is to blame for it"
+    assert [verdict.value for verdict in verdicts] == [1, 1], "no answer is to blame for it"
     runner.close()
 
 
@@ -178,7 +179,7 @@ def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "math_verify", None)
     del sys.modules["math_verify"]
     runner = VerifierRunner(make_math_verifier(), trusted=False, time_limit=1.5)
-    assert runner.score([Check("0.5", "1/2", "")])[0].score == 1
+    assert runner.score([Check("0.5", "1/2", "")])[0].value == 1
     runner.close()
 
 
@@ -195,8 +196,8 @@ def test_replies_of_an_enumeration_are_texts() -> None:
 
     for trusted in (False, True):
         runner = VerifierRunner(is_equivalent, trusted=True, reply=reply, reply_trusted=trusted)
-        (replied,) = runner.reply([(Item("0-9?", "6"), ["3"])])
-        assert replied.error is None and type(replied.text) is str and replied.text == "H"
+        (replied,) = runner.reply([Check("3", (Item("0-9?", "6"), ["3"]), "0-9?")])
+        assert replied.error is None and type(replied.value) is str and replied.value == "H"
         runner.close()
 
 
@@ -212,7 +213,19 @@ def test_what_belongs_to_an_item_has_to_reach_the_process(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys.modules["only_here"], "OnlyHere", OnlyHere, raising=False)
     with pytest.warns(UserWarning, match=r"(?s)cannot be read in another process \(ModuleNotFoundError.*Prompt: '4\+4='"):
         verdicts = runner.score([checks[0], Check("8", OnlyHere(), "4+4="), checks[0]])
-    assert [verdict.score for verdict in verdicts] == [1, 0, 1]
+    assert [verdict.value for verdict in verdicts] == [1, 0, 1]
+    runner.close()
+
+
+def test_the_process_does_not_import_this_package() -> None:
+    def verifier(answer: str, reference: str) -> bool:
+        import sys
+
+        assert not any(name.startswith(("sb3_grpo", "torch")) for name in sys.modules)
+        return is_equivalent(answer, reference)
+
+    runner = VerifierRunner(verifier, trusted=False)
+    assert [verdict.value for verdict in runner.score([Check("7.0", "7", ""), Check("8", "7", "")])] == [1, 0]
     runner.close()
 
 
@@ -220,14 +233,14 @@ def test_answers_are_only_data() -> None:
     seen = VerifierRunner(lambda answer, reference: 1 / len(answer), trusted=False)
     answers = ["__import__('os')._exit(1)", "$(exit 1)", "\x00\n\udcff", "a" * 1_000_000]
     verdicts = seen.score([Check(answer, "", "") for answer in answers])
-    assert [verdict.score for verdict in verdicts] == [1 / len(answer) for answer in answers]
+    assert [verdict.value for verdict in verdicts] == [1 / len(answer) for answer in answers]
     seen.close()
 
 
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"time_limit": 0}, "verifier_timeout=0"),
+        ({"time_limit": 0}, "verifier_timeout must be positive, got 0"),
         ({"on_error": "ignore"}, "'raise', 'zero' or None"),
     ],
 )

@@ -170,8 +170,8 @@ def test_what_wrappers_and_algorithms_ask_for() -> None:
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([0, 1, 13], "tokens from 0 to 12"),
-        ([0, 1, -1], "tokens from 0 to 12"),
+        ([0, 1, 13], "token from 0 to 12"),
+        ([0, 1, -1], "token from 0 to 12"),
         ([0, 1], r"3 whole numbers.*shape \(2,\)"),
         ([0.5, 1.0, 2.0], "type float64"),
     ],
@@ -189,8 +189,8 @@ def test_wrong_arguments_are_named() -> None:
     for kwargs, message in (
         ({"num_envs": 0}, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2, "verifier": "x"}, "verifier='x'"),
-        ({"num_envs": 2, "reward_correct": float("nan")}, "reward_correct=nan has to be a finite number"),
-        ({"num_envs": 2, "reward_wrong": "0"}, "reward_wrong='0' has to be a finite number"),
+        ({"num_envs": 2, "reward_correct": float("nan")}, "reward_correct must be a finite number, got nan"),
+        ({"num_envs": 2, "reward_wrong": "0"}, "reward_wrong must be a finite number, got '0'"),
         ({"num_envs": 2, "reward_wrong": 1}, "has to be greater than reward_wrong=1"),
         ({"num_envs": 2, "success_score": 1.5}, r"success_score=1\.5 has to be above 0 and at most 1"),
     ):
