@@ -57,9 +57,9 @@ def test_an_entry_that_never_changed_is_zero_and_a_first_change_is_clipped() -> 
     assert norm(th.tensor([[3.0 + 1e-4, 1.0]]))[0, 0].item() == pytest.approx(1.0, rel=0.01)
 
 
-@pytest.mark.parametrize("max_forwarded_bytes", [0, 2**22])
-def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, max_forwarded_bytes: int) -> None:
-    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.MAX_FORWARDED_BYTES", max_forwarded_bytes)
+@pytest.mark.parametrize("most_bytes", [0, 2**22])
+def test_statistics_are_of_dropped_groups_too(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.MAX_DIST_INPUTS_BYTES", most_bytes)
     monkeypatch.setattr("sb3_grpo.common.buffers._ROWS_AT_A_TIME", 100)
     # Nobody gets to the flag: all groups are dead
     model = DAPO("MlpPolicy", make_group_env("MountainCar-v0", 4), policy_kwargs=NORMALIZED, **SMALL)

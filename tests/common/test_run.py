@@ -252,7 +252,7 @@ def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) ->
     with th.no_grad():
         model.policy.action_net.bias[0] = th.nan
     before, n_updates = parameters_of(model), model._n_updates
-    with pytest.raises(ValueError, match=r"at step 0 of an episode no finite log probability.*learning_rate"):
+    with pytest.raises(ValueError, match=r"in environment copy 0 no finite log probability.*learning_rate"):
         model.learn(100)
     th.testing.assert_close(parameters_of(model), before, rtol=0, atol=0, equal_nan=True)
     assert model._n_updates == n_updates

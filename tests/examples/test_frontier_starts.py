@@ -19,6 +19,12 @@ from sb3_grpo.starts.starts import StartNotSupportedError
 SETTINGS: dict[str, Any] = {"group_size": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
 
+def ended_group(start: Any, outcomes: Any) -> Group:
+    group = Group(0, start, n_ended=len(outcomes))
+    group.episodes = [Episode(n, group, n, length=10, outcome=outcome) for n, outcome in enumerate(outcomes)]
+    return group
+
+
 class Corridor(gym.Env[Any, Any]):
     """A reward at the end, which random steps hardly ever reach."""
 
@@ -112,8 +118,8 @@ def test_a_cell_is_live_if_members_end_differently() -> None:
     sampler.after_step(env, env.reset(), np.zeros(2, dtype=bool), rng)
     (cell,) = sampler.archive.cells.values()
     for outcomes in ((0, 1), (1, 1)):
-        episodes = [Episode(n, n, 10, outcome) for n, outcome in enumerate(outcomes)]
-        sampler.after_episode(Group(0, cell.state, episodes, [None] * 2, n_ended=2), episodes[-1], {})
+        group = ended_group(cell.state, outcomes)
+        sampler.after_episode(group, group.episodes[-1], {})
         assert cell.is_live == (outcomes == (0, 1))
 
 
@@ -182,8 +188,8 @@ def test_it_fades_out_where_ordinary_starts_succeed() -> None:
         return float(np.mean([isinstance(sampler(rng), SnapshotStart) for _ in range(200)]))
 
     def play(*results: float) -> None:
-        episodes = [Episode(n, n, 10, result) for n, result in enumerate(results)]
-        sampler.after_episode(Group(0, SeedStart(0), episodes, [None] * 4, n_ended=4), episodes[-1], {})
+        group = ended_group(SeedStart(0), results)
+        sampler.after_episode(group, group.episodes[-1], {})
 
     for _ in range(100):
         play(0, 0, 0, 0)
@@ -216,7 +222,7 @@ def test_training_continues_from_a_checkpoint(tmp_path: Any) -> None:
 
 
 def test_mistakes_are_explained() -> None:
-    with pytest.raises(ValueError, match="FrontierStarts needs groups whose members share a start"):
+    with pytest.raises(ValueError, match="FrontierStarts needs groups with a shared start"):
         DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts("CartPole-v1"), unrelated_starts=True)
     with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
         DAPO("MlpPolicy", make_group_env(NoState, 4, seed=0), start_sampler=FrontierStarts(NoState), **SETTINGS).learn(100)
