@@ -1,6 +1,7 @@
 """Buffer for grouped rollouts of text, which stores each text once instead of once per token."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -59,47 +60,30 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
     """
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device, n_envs: int = 1):
-        super().__init__(spaces.Dict(n_tokens=spaces.Discrete(2**31 - 1)), action_space, device, n_envs)
+        super().__init__(spaces.Discrete(2**31 - 1), action_space, device, n_envs)
 
-    def add(
-        self,
-        obs: np.ndarray | dict[str, np.ndarray],
-        actions: np.ndarray,
-        dist_inputs: th.Tensor,
-        in_groups: np.ndarray,
-    ) -> None:
-        """
-        Add what the policy has read and written in one step.
+    def add(self, obs: Any, *args: Any, **kwargs: Any) -> None:
+        """See :meth:`GroupRolloutBuffer.add`. Of an observation, the number of tokens is stored."""
+        super().add(token_lengths(obs), *args, **kwargs)
 
-        :param obs: (n_envs, L) observations
-        :param actions: (n_envs,) actions
-        :param dist_inputs: (n_envs,) log probabilities of the actions
-        :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
-        """
-        assert isinstance(obs, np.ndarray)
-        super().add({"n_tokens": token_lengths(obs)}, actions, dist_inputs, in_groups)
-
-    def note_ends(self, episodes: list[Episode], obs: np.ndarray | dict[str, np.ndarray]) -> None:
+    def note_ends(self, episodes: list[Episode], obs: Any) -> None:
         """
         Keep the texts of episodes that have ended.
 
         :param episodes: The episodes
         :param obs: (n_envs, L) the observations before the last step
         """
-        assert isinstance(obs, np.ndarray)
         for episode in episodes:
             episode.text = obs[episode.env].copy()  # a view would keep the whole array
 
     def _observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
-        texts = np.stack([episode.text for episode in episodes])
-        longest = int(token_lengths(texts).max())
-        first, text = distinct_rows(texts[:, :longest])
-        distinct = texts[first, :longest]
-        n_tokens = self._obs["n_tokens"]
-        assert isinstance(n_tokens, np.ndarray)
+        every = np.stack([episode.text for episode in episodes])
+        first, text = distinct_rows(every)
+        texts, n_tokens = every[first], token_lengths(every[first])
+        lengths: Any = self._obs[""]
         return EpisodeTexts(
-            texts=th.as_tensor(distinct, device=self.device),
-            n_tokens=token_lengths(distinct),
+            texts=self._tensor(texts[:, : n_tokens.max()]),
+            n_tokens=n_tokens,
             text=text,
-            last=self._tensor(self._flat(n_tokens)[rows]).long() - 1,
+            last=self._tensor(self._flat(lengths)[rows]) - 1,
         )

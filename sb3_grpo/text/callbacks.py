@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class WarmStart(BaseCallback):
@@ -48,17 +48,11 @@ class PlainAttention(BaseCallback):
     """
 
     def _on_training_start(self) -> None:
-        self._fused = th.backends.cuda.flash_sdp_enabled(), th.backends.cuda.mem_efficient_sdp_enabled()
-        self._enable(False, False)
+        self._plain = sdpa_kernel(SDPBackend.MATH)
+        self._plain.__enter__()
 
     def _on_training_end(self) -> None:
-        self._enable(*self._fused)
+        self._plain.__exit__(None, None, None)
 
     def _on_step(self) -> bool:
         return True
-
-    @staticmethod
-    def _enable(flash: bool, mem_efficient: bool) -> None:
-        # Despite the name, not only for CUDA
-        th.backends.cuda.enable_flash_sdp(flash)
-        th.backends.cuda.enable_mem_efficient_sdp(mem_efficient)

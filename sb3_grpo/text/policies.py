@@ -1,24 +1,357 @@
 """Policies for text: a causal transformer reads the tokens written so far and chooses the next one."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
+import torch.nn.functional as F
+from gymnasium import spaces
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
-from sb3_grpo.text.decoding import CachedReader
-from sb3_grpo.text.generation import GenerationMixin
-from sb3_grpo.text.network import check_dtype
-from sb3_grpo.text.pretraining import PretrainingMixin
+from sb3_grpo.text.decoding import CachedReader, SlotCache
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, token_lengths
+from sb3_grpo.text.transformer import CausalTransformer
 from sb3_grpo.utils.devices import to_device
+from sb3_grpo.utils.parameters import Whole
+
+# Parameters of SB3's policies for other kinds of networks
+NOT_FOR_TEXT = (
+    "net_arch",
+    "activation_fn",
+    "ortho_init",
+    "features_extractor_class",
+    "features_extractor_kwargs",
+    "normalize_observations",
+)
 
 
-class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
+class TokenPolicyMixin(ActorCriticPolicy):
+    """What text policies with and without a critic have in common. See :class:`TokenPolicy` for the parameters."""
+
+    observation_space: TokenSpace
+    network: nn.Module
+    _how_to_shape: ClassVar[str] = "the transformer's size is policy_kwargs=dict(n_layers=..., width=..., n_heads=...)."
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        lr_schedule: Schedule,
+        *,
+        n_layers: int = 2,
+        width: int = 64,
+        n_heads: int = 4,
+        context: int | None = None,
+        autocast: bool = False,
+        **kwargs: Any,
+    ):
+        for name in NOT_FOR_TEXT:
+            if name in kwargs:
+                raise ValueError(f"{type(self).__name__} has no {name}: {self._how_to_shape}")
+        if not isinstance(observation_space, TokenSpace):
+            raise ValueError(
+                f"{type(self).__name__} reads token ids: it needs an environment whose observation space is a "
+                f"sb3_grpo.text.tokens.TokenSpace, such as sb3_grpo.envs:VerifierText-v0, got {observation_space}. "
+                'For numbers take "MlpPolicy", for images "CnnPolicy", for dictionaries "MultiInputPolicy".'
+            )
+        vocab_size = observation_space.tokenizer.vocab_size
+        if not (isinstance(action_space, spaces.Discrete) and action_space.n == vocab_size):
+            raise ValueError(
+                f"{type(self).__name__} chooses tokens: the action space must be Discrete({vocab_size}), got {action_space}."
+            )
+        length = observation_space.length
+        if context is not None and context < length:
+            raise ValueError(f"context={context} is shorter than the {length} tokens of an observation.")
+        self.network_kwargs: dict[str, Any] = dict(n_layers=n_layers, width=width, n_heads=n_heads, context=context or length)
+        self.autocast = autocast
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        data = {name: value for name, value in data.items() if name not in NOT_FOR_TEXT}
+        return {**data, **self.network_kwargs, "autocast": self.autocast}
+
+    def _make_network(self) -> tuple[nn.Module, Any]:
+        """
+        :return: A :class:`SequenceModel`, and the layer that maps its hidden states to logits
+        """
+        vocab_size = self.observation_space.tokenizer.vocab_size
+        network = CausalTransformer(vocab_size, **self.network_kwargs)
+        head = nn.Linear(network.width, vocab_size)
+        # As in SB3's policies: initially, all actions have nearly the same probability
+        nn.init.orthogonal_(head.weight, gain=0.01)
+        nn.init.zeros_(head.bias)
+        return network, head
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        """
+        Create the network and the optimizer.
+
+        :param lr_schedule: Learning rate schedule
+            lr_schedule(1) is the initial learning rate
+        """
+        self.network, self.action_net = self._make_network()
+        self._build_critic()
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        self.optimizer = self.optimizer_class(trained, lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
+
+    def _build_critic(self) -> None:
+        """Create the critic: there is none by default."""
+
+    def read(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+        """
+        Forward pass of the network, in bfloat16 on a GPU if ``autocast`` is set. See :class:`SequenceModel`.
+        """
+        on_gpu = tokens.device.type == "cuda"
+        with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
+            return self.network(tokens, positions, cache).float()
+
+    def _hidden(self, obs: th.Tensor | TokenSteps) -> th.Tensor:
+        """
+        :param obs: (n, L) observations, or (M,) steps of several texts
+        :return: (n or M, width) hidden state of the last token
+        """
+        if isinstance(obs, TokenSteps):
+            texts, text, last = obs.texts, obs.text, obs.last
+        else:
+            check_token_ids(obs)
+            texts = obs.long()
+            last = (texts != PAD).sum(dim=1) - 1
+            text = th.arange(len(texts), device=texts.device)
+            if texts.device.type == "cpu":
+                texts = texts[:, : int(last.max()) + 1]
+        positions = th.arange(texts.shape[1], device=texts.device).expand(texts.shape)
+        return self.read(texts.clamp(min=0), positions)[text, last]
+
+    def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
+        """
+        Get the current policy distribution given the observations.
+
+        :param obs: (n, L) observations, or (M,) steps of several texts
+        :return: the action distribution.
+        """
+        return self._get_action_dist_from_latent(self._hidden(obs))  # type: ignore[arg-type]
+
+    @property
+    def _has_own_distribution(self) -> bool:
+        """Whether a subclass overrides ``get_distribution``, e.g. with a mask that depends on the text."""
+        return type(self).get_distribution is not TokenPolicyMixin.get_distribution
+
+    def _token_sampler(self, deterministic: bool = False) -> Callable[[np.ndarray], tuple[th.Tensor, th.Tensor]]:
+        """
+        Create a function that chooses the next tokens of N texts. It reads each token once (unless a subclass overrides
+        ``get_distribution``), and must be discarded when the weights change.
+
+        :param deterministic: Whether to choose the most likely token
+        :return: Function from observations to tokens and their log probabilities
+        """
+        reader = CachedReader(self.read, self.device)
+
+        def sample(observations: np.ndarray) -> tuple[th.Tensor, th.Tensor]:
+            if self._has_own_distribution:
+                distribution = self.get_distribution(to_device(observations, self.device))
+            else:
+                distribution = self._get_action_dist_from_latent(reader(observations))
+            return choose_tokens(distribution, deterministic)
+
+        return sample
+
+    def generate(
+        self,
+        prompts: list[str],
+        max_new_tokens: int | None = None,
+        deterministic: bool = True,
+        batch_size: int = 512,
+    ) -> list[str]:
+        """
+        Answer prompts. Like ``predict``, this leaves the policy in evaluation mode.
+
+        :param prompts: The prompts
+        :param max_new_tokens: Maximum length of an answer in tokens; ``None``: as much as the context has room for after the
+            longest prompt of the batch
+        :param deterministic: Whether to take the most likely token at each position, or to sample
+        :param batch_size: Number of prompts to answer at a time
+        :return: The answers
+        """
+        if isinstance(prompts, str):
+            raise ValueError(f"generate() needs a list of prompts, got the text {prompts!r}: write generate([{prompts!r}]).")
+        Whole(none="as many as there is room for").check("max_new_tokens", max_new_tokens)
+        Whole().check("batch_size", batch_size)
+        self.set_training_mode(False)
+        room = self.network_kwargs["context"]
+        encoded = [self._encode(prompt) for prompt in prompts]
+        for prompt, tokens in zip(prompts, encoded, strict=True):
+            if not 0 < len(tokens) < room:
+                raise ValueError(
+                    f"A prompt must have from 1 to {room - 1} tokens, as the context has room for {room} with the answer "
+                    f"(policy_kwargs=dict(context=...)), but {prompt!r} has {len(tokens)}."
+                )
+        answers: list[str] = []
+        for begin in range(0, len(encoded), batch_size):
+            batch = padded_tokens(encoded[begin : begin + batch_size])
+            n_new = min(room - batch.shape[1], max_new_tokens or room)
+            texts = self.generate_tokens(batch, n_new, deterministic).numpy()
+            # Padding is not a token: a tokenizer may not know it
+            written = [text[n:][text[n:] != PAD] for text, n in zip(texts, token_lengths(batch.numpy()), strict=True)]
+            answers += [self.observation_space.tokenizer.decode(answer) for answer in written]
+        return answers
+
+    @th.inference_mode()
+    @unchecked_distributions()
+    def generate_tokens(self, prompts: th.Tensor, max_new_tokens: int, deterministic: bool = False) -> th.Tensor:
+        """
+        Continue texts until each has ended.
+
+        :param prompts: (n, P) token ids padded on the right, at least one token each
+        :param max_new_tokens: Maximum number of tokens to generate
+        :param deterministic: Whether to take the most likely token at each position, or to sample
+        :return: (n, P + max_new_tokens) prompts and answers, padded on the right
+        """
+        n, prompt_length = prompts.shape
+        texts = np.full((n, prompt_length + max_new_tokens), PAD)
+        texts[:, :prompt_length] = prompts.cpu()
+        lengths = token_lengths(texts)
+        going_on = np.arange(n)
+        sample = self._token_sampler(deterministic)
+        for _ in range(max_new_tokens):
+            tokens = sample(texts)[0].cpu().numpy()[going_on]
+            texts[going_on, lengths[going_on]] = tokens
+            lengths[going_on] += 1
+            going_on = going_on[tokens != self.observation_space.tokenizer.eos_id]
+            if len(going_on) == 0:
+                break
+        return th.as_tensor(texts, device=prompts.device)
+
+    def pretrain(
+        self,
+        texts: list[str] | list[tuple[str, str]],
+        n_epochs: int = 3,
+        batch_size: int = 64,
+        learning_rate: float = 1e-3,
+    ) -> list[float]:
+        """
+        Warm start by next-token prediction on worked examples, as reinforcement learning needs some right answers to begin
+        with.
+
+        :param texts: Worked examples. For a pair (prompt, answer), only the answer is learned; for a single text, all of it
+        :param n_epochs: Number of passes over the examples
+        :param batch_size: Number of examples per gradient step
+        :param learning_rate: Learning rate of a separate optimizer, whose state is discarded afterwards
+        :return: For each epoch, the mean loss per token, in nats, averaged over the minibatches
+        :raises ValueError: if the loss or the weights are not finite at the end of an epoch. The policy is then restored
+        """
+        examples: list[Any] = [] if isinstance(texts, str | tuple) else list(texts)
+        if not examples:
+            raise ValueError(
+                f"pretrain() needs a list of at least one text or pair (prompt, answer), got {texts!r}. "
+                "For a single one write pretrain([...])."
+            )
+        Whole().check("n_epochs", n_epochs)
+        Whole().check("batch_size", batch_size)
+        tokens, n_given = zip(*(self._encode_example(example) for example in examples), strict=True)
+        padded = padded_tokens(tokens)
+        # The tokens to learn are known on the host: there is no need to wait for the device
+        learned = (th.arange(padded.shape[1]) >= th.as_tensor(n_given)[:, None]) & (padded != PAD)
+
+        before = {name: value.to("cpu", copy=True) for name, value in self.state_dict().items()}
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        optimizer = self.optimizer_class(trained, lr=learning_rate)  # type: ignore[call-arg]
+        self.set_training_mode(True)
+        losses = []
+        try:
+            for _ in range(n_epochs):
+                total = th.zeros((), device=self.device)
+                for rows in th.randperm(len(padded)).split(batch_size):
+                    loss = self._prediction_loss(padded[rows], learned[rows])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    total += loss.detach() * len(rows)
+                losses.append(total.item() / len(padded))
+                if not (math.isfinite(losses[-1]) and all(parameter.isfinite().all() for parameter in trained)):
+                    self.load_state_dict(before)
+                    raise ValueError(
+                        f"pretrain() diverged: in epoch {len(losses)} the loss is {losses[-1]:g}, or weights are no longer "
+                        f"finite. The policy is as it was before. Use a smaller learning_rate than {learning_rate:g}."
+                    )
+        finally:
+            optimizer.zero_grad()
+            self.set_training_mode(False)
+        return losses
+
+    def _prediction_loss(self, texts: th.Tensor, learned: th.Tensor) -> th.Tensor:
+        """
+        :param texts: (n, t) token ids padded on the right, on the host
+        :param learned: (n, t) mask of the tokens to predict, on the host
+        :return: Mean negative log probability of these tokens
+        """
+        # A single long example must not make all minibatches that long
+        longest = int((texts != PAD).sum(1).max())
+        texts, learned = texts[:, :longest], learned[:, 1:longest]
+        read = learned.flatten().nonzero().squeeze(1)
+        arrays = (texts[:, :-1].clamp(min=0), texts[:, 1:][learned], read)
+        tokens, targets, read = (to_device(each.numpy(), self.device) for each in arrays)
+        places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
+        # The vocabulary can be large: compute logits only for the tokens to predict
+        hidden = self.read(tokens, places).flatten(0, 1)[read]
+        return F.cross_entropy(self.action_net(hidden), targets)
+
+    def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
+        """
+        :param example: A text, or a pair (prompt, answer)
+        :return: Its tokens, and how many of them are given, i.e. not learned
+        """
+        pair = ("", example) if isinstance(example, str) else example
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r:.200}.")
+        given, learned = self._encode(pair[0]), self._encode(pair[1])
+        tokens, room = [*given, *learned, self.observation_space.tokenizer.eos_id], self.network_kwargs["context"]
+        if not 2 <= len(tokens) <= room:
+            raise ValueError(
+                f"With its end, an example must have from 2 to {room} tokens, for which the context has room "
+                f"(policy_kwargs=dict(context=...)), but {example!r} has {len(tokens)}."
+            )
+        return tokens, max(1, len(given))
+
+    def _encode(self, text: str) -> list[int]:
+        """
+        :param text: A text
+        :return: Its token ids
+        """
+        if not isinstance(text, str):
+            raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
+        return [*self.observation_space.tokenizer.encode(text)]
+
+
+def choose_tokens(distribution: Any, deterministic: bool) -> tuple[th.Tensor, th.Tensor]:
+    """
+    :param distribution: Distributions over n next tokens
+    :param deterministic: Whether to choose the most likely token
+    :return: (n,) tokens, and (n,) their log probabilities
+    """
+    log_probs = distribution.distribution.logits
+    noise = 0.0 if deterministic else th.empty_like(log_probs).exponential_().log_()
+    tokens = (log_probs - noise).argmax(dim=-1)
+    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
+    """
+    :param texts: Token ids of each text
+    :return: (n, length of the longest) token ids padded on the right
+    """
+    return nn.utils.rnn.pad_sequence([th.tensor(tokens) for tokens in texts], batch_first=True, padding_value=PAD)
+
+
+class TokenPolicy(TokenPolicyMixin, ActorPolicy):
     """
     Policy class for text without a critic (GRPO, DAPO): a causal transformer, small by default.
 
@@ -39,19 +372,12 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
-        Create a function that samples the next tokens of N texts. It reads each token once (unless a subclass overrides
-        ``get_distribution``), and must be discarded when the weights change.
-
-        :return: Function from observations to actions and their log probabilities
+        :return: Function from observations to actions and their log probabilities, valid until the weights change
         """
-        read = None if self._has_own_distribution else CachedReader(self.read, self.device)
+        choose = self._token_sampler()
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
-            check_dtype(str(observations.dtype), observations.dtype.kind == "f")
-            if read is None:
-                tokens, log_probs = self._sample_uncached(to_device(observations, self.device))
-            else:
-                tokens, log_probs = self._sample(read(observations))
+            tokens, log_probs = choose(observations)
             return tokens.cpu().numpy(), log_probs
 
         return sample
@@ -65,7 +391,7 @@ class TokenPolicy(GenerationMixin, PretrainingMixin, ActorPolicy):
         return dist_inputs
 
 
-class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolicy):
+class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
     """
     Policy class for text with a critic (PPO, A2C): :class:`TokenPolicy` with a value head on the same transformer.
 
@@ -78,7 +404,7 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
 
     def _build_critic(self) -> None:
         """Create the value head."""
-        self.value_net = nn.Linear(self.action_net.in_features, 1)  # type: ignore[arg-type]
+        self.value_net = nn.Linear(self.network_kwargs["width"], 1)
         # A random critic would undo a warm start: rare rewards would be lost in the noise of its values
         nn.init.zeros_(self.value_net.weight)
         nn.init.zeros_(self.value_net.bias)
@@ -92,16 +418,15 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
         :return: action, value and log probability of the action
         """
         hidden = self._hidden(obs) if th.is_grad_enabled() else self._read_new_tokens(obs)
-        if self._has_own_distribution:
-            actions, log_prob = self._sample_uncached(obs, deterministic)
-        else:
-            actions, log_prob = self._sample(hidden, deterministic)
+        actions, log_prob = choose_tokens(self._distribution_of(obs, hidden), deterministic)
         return actions, self.value_net(hidden), log_prob
 
+    def _distribution_of(self, obs: Any, hidden: th.Tensor) -> Distribution:
+        return self.get_distribution(obs) if self._has_own_distribution else self._get_action_dist_from_latent(hidden)
+
     def _read_new_tokens(self, obs: th.Tensor) -> th.Tensor:
-        check_dtype(str(obs.dtype), obs.is_floating_point())
         # Weights hardly ever change between calls of set_training_mode(), but if they do, the cache is invalid.
-        # load_state_dict and in-place changes increment the version, a move to other memory changes the address
+        # load_state_dict and in-place changes increment the version, load_from_vector changes the address
         state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
         if self._reader is None or self._reader_state != state:
             self._reader, self._reader_state = CachedReader(self.read, self.device), state
@@ -116,15 +441,6 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
         self._reader = None  # some optimizers, such as fused ones, do not increment the version of the weights
         super().set_training_mode(mode)
 
-    def load_from_vector(self, vector: np.ndarray) -> None:
-        """
-        Load parameters from a 1D vector.
-
-        :param vector:
-        """
-        self._reader = None  # does not increment it either
-        super().load_from_vector(vector)
-
     def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[th.Tensor, th.Tensor, th.Tensor | None]:
         """
         Evaluate actions according to the current policy, given the observations.
@@ -135,8 +451,7 @@ class TokenActorCriticPolicy(GenerationMixin, PretrainingMixin, ActorCriticPolic
             and entropy of the action distribution.
         """
         hidden = self._hidden(obs)  # type: ignore[arg-type]
-        own = self._has_own_distribution
-        distribution = self.get_distribution(obs) if own else self._get_action_dist_from_latent(hidden)
+        distribution = self._distribution_of(obs, hidden)
         return self.value_net(hidden), distribution.log_prob(actions), distribution.entropy()
 
     def predict_values(self, obs: PyTorchObs) -> th.Tensor:

@@ -43,7 +43,7 @@ def distinct_rows(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     :return: (d,) index of the first occurrence of each distinct row, and (n,) index of each row among the d distinct ones
     """
     places: dict[bytes, int] = {}
-    same = np.array([places.setdefault(row.tobytes(), len(places)) for row in texts])
+    same = np.array([places.setdefault(row.tobytes(), len(places)) for row in texts], np.int64)
     return np.unique(same, return_index=True)[1], same
 
 
@@ -76,7 +76,19 @@ class TokenSpace(spaces.Box):
         return self.tokenizer.eos_id, [self.tokenizer.decode([token]) for token in range(self.tokenizer.vocab_size)]
 
     def __repr__(self) -> str:
-        return f"TokenSpace({self.shape[0]}, {self.tokenizer!r})"
+        return f"TokenSpace({self.length}, {self.tokenizer!r})"
+
+
+def check_token_ids(observations: np.ndarray | th.Tensor) -> None:
+    """
+    :param observations: Observations of texts
+    :raises ValueError: if they are not whole numbers
+    """
+    if "float" in str(observations.dtype):
+        raise ValueError(
+            f"Token ids must be whole numbers, but these observations are {observations.dtype}: has a VecNormalize scaled "
+            "them? Use VecNormalize(env, norm_obs=False)."
+        )
 
 
 def token_lengths(observations: np.ndarray) -> np.ndarray:
