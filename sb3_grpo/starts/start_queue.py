@@ -56,7 +56,7 @@ class QueuedStart(NamedTuple):
     """
     A start that waits for the next reset.
 
-    :param ticket: number chosen by the caller to identify the episode
+    :param episode_id: number chosen by the caller to identify the episode
     :param start: where the episode begins
     :param noise_seed: see ``begin``
     :param group: number of the episode's group
@@ -64,7 +64,7 @@ class QueuedStart(NamedTuple):
     :param probe: what to play from the start before the episode begins, to check that it is the same in all copies
     """
 
-    ticket: int
+    episode_id: int
     start: Start
     noise_seed: int | None = None
     group: int | None = None
@@ -74,9 +74,9 @@ class QueuedStart(NamedTuple):
     def add_names(self, info: dict[str, Any]) -> dict[str, Any]:
         """
         :param info: info dict of the reset
-        :return: the same with ticket, group and member of the episode
+        :return: the same with id, group and member of the episode
         """
-        return {**info, "group_start": self.ticket} | (
+        return {**info, "group_start": self.episode_id} | (
             {} if self.group is None else {"group": self.group, "group_member": self.member}
         )
 
@@ -140,7 +140,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
     It has to be the outermost wrapper: a wrapper outside of it would keep its own state from the previous episode.
     ``queue`` may be replaced by a deque that several copies of the environment (in one process) share.
 
-    If an episode began from a queued start, the info returned by ``reset`` contains its ticket as ``info["group_start"]``
+    If an episode began from a queued start, the info returned by ``reset`` contains its id as ``info["group_start"]``
     and, if known, the numbers of its group and of the member (from 0) as ``info["group"]`` and ``info["group_member"]``.
     ``first_observation`` is a copy of its first observation, ``start_trace`` is the trace of the last probe.
     If the episode is cut by ``cut_after``, the info of its last step contains ``info["group_cut"]``.
@@ -179,17 +179,17 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """The observation that the last ``reset`` or ``step`` returned, ``None`` before the first."""
         return None if self._last is None else self._last[0]
 
-    def queue_start(self, ticket: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
+    def queue_start(self, episode_id: int, start: Start, noise_seed: int | None = None, *more: Any, **named: Any) -> None:
         """
         Append a start to the queue.
 
-        :param ticket: number that identifies the episode
+        :param episode_id: number that identifies the episode
         :param start: where the episode begins
         :param noise_seed: see ``begin``
         :param more: further fields of ``QueuedStart``
         :param named: further fields by name
         """
-        self.queue.append(QueuedStart(ticket, start, noise_seed, *more, **named))
+        self.queue.append(QueuedStart(episode_id, start, noise_seed, *more, **named))
 
     def clear_starts(self) -> None:
         """
