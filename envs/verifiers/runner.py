@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from sb3_grpo.envs.verifiers.math_answers import make_math_verifier  # noqa: F401  for those who make a verifier here
 from sb3_grpo.envs.verifiers.process import VerifierError, VerifierProcess
 from sb3_grpo.envs.verifiers.worker import describe
 from sb3_grpo.utils.parameters import Number

@@ -54,7 +54,7 @@ class GuardedEnv:
         # A copy that has failed can no longer be asked
         self._names = ask_all(env, "env_name", type(self._copies).__name__)
         default = math.inf if self._processes is None else PROCESS_TIMEOUT
-        said = getattr(self._copies, "step_timeout", None)
+        said = vars(self._copies).get("step_timeout")
         self.seconds: float = default if said is None else said
         self._needs_alarm = self._processes is None and not math.isinf(self.seconds)
         if self._needs_alarm and not (hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()):

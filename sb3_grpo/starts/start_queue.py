@@ -39,6 +39,7 @@ from sb3_grpo.starts.starts import (
 )
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
+from sb3_grpo.utils.vec_envs import innermost, offers
 
 # More copies than any machine can step
 MAX_ENVS = 2**16
@@ -433,13 +434,13 @@ def ensure_start_queues(vec_env: VecEnv) -> None:
 
     :param vec_env: the vectorized environment, with or without wrappers
     """
-    inner = vec_env.unwrapped
+    inner = innermost(vec_env)
     if isinstance(inner, DummyVecEnv):
         if any(is_wrapped(env, StartQueue) and not isinstance(env, StartQueue) for env in inner.envs):
             raise _not_outermost()
         inner.envs = [env if isinstance(env, StartQueue) else StartQueue(env) for env in inner.envs]
         return
-    if not inner.has_attr("queue_start"):
+    if not offers(inner, "queue_start"):
         raise ValueError(
             f"The environments in this {type(inner).__name__} have no StartQueue: {_HOW_TO_ADD}; "
             "or opt in to groups of unrelated starts with unrelated_starts=True"
@@ -470,8 +471,8 @@ def capture_starts(vec_env: VecEnv, indices: list[int] | None = None) -> list[Sn
     :return: one start per copy
     """
     refuse_frame_stack(vec_env)
-    if not vec_env.has_attr("queue_start"):
-        raise ValueError(f"The environments in this {type(vec_env.unwrapped).__name__} have no StartQueue: {_HOW_TO_ADD}")
+    if not offers(vec_env, "queue_start"):
+        raise ValueError(f"The environments in this {type(innermost(vec_env)).__name__} have no StartQueue: {_HOW_TO_ADD}")
     return vec_env.env_method("capture_start", indices=indices)
 
 

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecCheckNan,
+    VecEnv,
     VecEnvWrapper,
     VecExtractDictObs,
     VecFrameStack,
@@ -23,7 +24,7 @@ from stable_baselines3.common.vec_env import (
 from toy_envs import TINY, NoisyEnv, SpacesEnv, ToyEnv, observations_of
 
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups.queue import Group
+from sb3_grpo.groups.group import Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 
@@ -282,3 +283,74 @@ def test_reset_noise_and_copies_beyond_the_work(use_sde: bool) -> None:
     model.learn(300, reset_num_timesteps=False)
     assert model.num_timesteps % 120 == 0
     assert th.nn.utils.parameters_to_vector(model.policy.parameters()).isfinite().all()
+
+
+class BareVecEnv(VecEnv):
+    """No more than PPO needs: nobody can be asked, and the arrays are its own."""
+
+    def __init__(self) -> None:
+        super().__init__(4, spaces.Box(0.0, 99.0, (1,), np.float32), spaces.Discrete(2))
+        self.time = np.zeros((4, 1), np.float32)
+
+    def reset(self) -> np.ndarray:
+        self.time[:] = 0.0
+        return self.time
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.rewards = actions.astype(np.float32)
+
+    def step_wait(self) -> Any:
+        self.time += 1.0
+        dones = self.time[:, 0] >= 5.0
+        infos = [{"terminal_observation": each.copy()} for each in self.time]
+        self.time[dones] = 0.0
+        return self.time, self.rewards, dones, infos
+
+    def close(self) -> None:
+        pass
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name != "render_mode":
+            raise NotImplementedError
+        return [None] * 4
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * 4
+
+
+@pytest.mark.parametrize("sizes", [{"n_steps": 16}, {"n_groups": 2}])
+def test_a_vec_env_with_no_more_than_ppo_needs(sizes: dict[str, int]) -> None:
+    env = BareVecEnv()
+    model = GRPO("MlpPolicy", env, unrelated_starts=True, seed=0, device="cpu", **sizes)  # type: ignore[arg-type]
+    seen = []
+    train = model.train
+    model.train = lambda: (seen.append(observations_of(model.batch)[:, 0]), train())  # type: ignore[method-assign, func-returns-value]
+    model.learn(200)
+    assert model._n_updates > 0
+    # It writes into the array of observations that it has returned
+    assert {*th.cat(seen).tolist()} == {0.0, 1.0, 2.0, 3.0, 4.0}
+    with pytest.raises(ValueError, match="BareVecEnv have no StartQueue"):
+        GRPO("MlpPolicy", env, seed=0, **sizes).learn(10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("action_space", [spaces.MultiBinary(3), spaces.MultiDiscrete([2, 2]), spaces.Box(-1.0, 1.0, (2,))])
+def test_an_environment_may_change_its_array_of_actions(action_space: spaces.Space) -> None:
+    class Changes(ToyEnv):
+        def step(self, action: Any) -> Any:
+            result = super().step(0)
+            action += 1
+            return result
+
+    Changes.action_space = action_space  # type: ignore[assignment]
+    model = GRPO("MlpPolicy", DummyVecEnv([Changes] * 2), n_steps=16, seed=0, device="cpu")
+    actions: list[np.ndarray] = []
+    model.learn(32, callback=lambda local_vars, _: actions.append(local_vars["actions"].copy()) or True)  # type: ignore[func-returns-value]
+    np.testing.assert_array_equal(model.rollout_buffer.actions, np.reshape(actions, model.rollout_buffer.actions.shape))
+    if not isinstance(action_space, spaces.Box):
+        assert model.rollout_buffer.actions.max() == 1
