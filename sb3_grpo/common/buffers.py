@@ -55,9 +55,10 @@ class PackedObservations:
 @dataclass
 class GroupBatch:
     """
-    The groups of one update. B groups of G members make E = B * G episodes with N steps in total. If an update does not wait
-    for episodes to end, they consist of the steps since the last update. T is the length of the longest.
-    Steps are ordered by (group, member, time).
+    The groups of one update, until the next rollout begins: on a CPU, it shares memory with the rollout buffer.
+
+    B groups of G members make E = B * G episodes with N steps in total. If an update does not wait for episodes to end, they
+    consist of the steps since the last update. T is the length of the longest. Steps are ordered by (group, member, time).
 
     :param observations: (rows, \\*obs_shape) or a dict of these, for all steps of all copies; index with ``rows``.
         Images of stacked frames are :class:`StackedImages`. Or in the policy's own format
@@ -65,7 +66,7 @@ class GroupBatch:
     :param old_log_prob: (rows,) log probability under the policy that chose the action, index with ``rows``
     :param rows: (N,) row of each step in the rollout
     :param episode: (N,) the episode 0..E-1 of each step
-    :param time: (N,) index of the step in its episode
+    :param time: (N,) index of the step in this part of its episode
     :param rewards: (B, G, T) zero-padded, in double precision: equal outcomes must compare equal
         regardless of the order of their rewards
     :param mask: (B, G, T) True where a step exists
@@ -268,7 +269,7 @@ class GroupRolloutBuffer:
     @property
     def log_probs(self) -> np.ndarray:
         """(steps, n_envs) log probabilities under the policy that chose the actions, known at the end of the rollout."""
-        return self._data["log_probs"][: self.pos]
+        return self._data["log_probs"][: self._n_evaluated]
 
     def _flat(self, values: np.ndarray, begin: int = 0) -> np.ndarray:
         """

@@ -510,7 +510,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         kept = groups
         if self.dynamic_sampling and self.n_steps is None:
             live = self.collector.queue.live(groups)
-            kept = [group for group, is_live in zip(groups, live, strict=True) if is_live]
+            # The steps of a group that has been replaced are gone, whatever a function of one's own says now
+            kept = [group for group, is_live in zip(groups, live, strict=True) if is_live and not group.is_dead]
         self.batch = self.rollout_buffer.batch(kept) if kept else None
         normalizer = self._vec_normalize_env
         if self.batch is not None and normalizer is not None and normalizer.norm_reward:

@@ -13,7 +13,7 @@ from sb3_grpo.groups.dispatcher import StartDispatcher
 from sb3_grpo.groups.faults import EnvironmentFault, GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
-from sb3_grpo.groups.samplers import VisitedState
+from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.utils.vec_envs import ask_all, innermost, observation_of, offers, own_observations
 
@@ -185,10 +185,10 @@ class GroupCollector:
             )
         self.outcome += rewards
         self.queue.add_step()
-        n_more = None
-        if self.settings.sampler is not None:
+        n_more, sampler = None, self.settings.sampler
+        if sampler is not None and type(sampler).after_step is not StartSampler.after_step:
             own = own_observations(self.env, observations)
-            n_more = self.settings.sampler.after_step(self.env, own, dones, self.rng)
+            n_more = sampler.after_step(self.env, own, dones, self.rng)
         self._check_rewards(rewards)
         return n_more or 0
 
@@ -243,6 +243,8 @@ class GroupCollector:
 
     def clear(self) -> None:
         """Remove all queued starts, so that a reset by other code does not use them."""
+        if vars(self._copies).get("waiting"):
+            self._copies.step_wait()  # a step was interrupted: its answers are still in the pipes of a SubprocVecEnv
         self.dispatcher.clear()
 
     def check_observations(self, observations: Any) -> None:

@@ -87,8 +87,9 @@ class GroupQueue:
         """
         vars(self).update(state)
         newest = max((episode.id for group in self.groups for episode in group.episodes), default=-1)
+        # New ids must differ from those of episodes that began in another process
         while next(_episode_ids) < newest:
-            """New ids must differ from those of episodes that began in another process."""
+            pass
 
     def next_episode(self) -> Episode | None:
         """
@@ -217,6 +218,11 @@ class GroupQueue:
                 return True
             for group, is_live in zip(latest, live, strict=True):
                 group.is_dead = not is_live
+                if group.is_dead:
+                    # Only its outcomes are still needed: without a limit, there may be many
+                    group.first_observation = group.trace = None
+                    for episode in group.episodes:
+                        episode.text = None
             self._n_judged, self._n_live = self._n_wanted, self._n_live + sum(live)
             self._n_wanted += n_missing
             self.n_sampling_rounds += 1

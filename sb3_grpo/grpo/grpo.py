@@ -87,6 +87,7 @@ class GRPO(OnGroupAlgorithm):
         ``ratio_level`` other than ``"step"``, ``overlong_filter``, ``overlong_range``), ``n_groups`` is 4
     :param dynamic_sampling: Drop groups whose raw outcomes are all equal, and draw new ones in their place (DAPO eq. 11). Or
         a function of the outcomes (B, G) that says which groups are live instead, (B,) booleans, as :func:`live_groups` does.
+        It is called with any number of groups: with those of a round, or one by one with ``n_steps``.
         With ``n_steps``, the steps of such groups are still trained on but do not count: the rollout is extended, as far as
         ``max_sampling_rounds`` allows
     :param max_sampling_rounds: With ``dynamic_sampling``, the maximum number of times that groups are drawn for an update.
@@ -351,7 +352,8 @@ class GRPO(OnGroupAlgorithm):
             self._skip_update(dead_groups_message(self))
             return
         if len(kept) == 0:
-            self._skip_update("a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss.")
+            cut_off = "a time limit cut off all episodes, and overlong_filter=True leaves those out of the loss."
+            self._skip_update(cut_off if self.overlong_filter else "no step takes part in the loss.")
             return
 
         # Switch to train mode (this affects batch norm / dropout)
@@ -408,7 +410,7 @@ class GRPO(OnGroupAlgorithm):
                 scaled = minibatch.n_minibatches * weights[steps]
                 loss, minibatch_stats = self._loss(batch, minibatch, advantages[steps], scaled, clip_low, clip_high)
                 (loss / len(accumulated)).backward()
-                stats.append(minibatch_stats)
+                stats.append({**minibatch_stats, "loss": loss.detach()})
             # Clip grad norm
             grad_norm = th.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             latest = stats[-len(accumulated) :]
@@ -496,7 +498,7 @@ class GRPO(OnGroupAlgorithm):
         :param weights: (M,) the weights of the steps in the loss
         :param clip_low: How far the ratio may fall below 1
         :param clip_high: How far the ratio may rise above 1
-        :return: The weighted sum of the losses of the steps, and statistics
+        :return: The weighted sum of the losses of the steps, and statistics to log: ``approx_kl`` is needed for ``target_kl``
         """
         # GRPO eq. 3 and DAPO eq. 8, for the steps of a minibatch:
         #     J = sum_{i,t} w_{i,t} [ min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps_low, 1 + eps_high) A_{i,t}) - beta KL_{i,t} ]
@@ -541,7 +543,6 @@ class GRPO(OnGroupAlgorithm):
             ratio = log_ratio.exp()
             below, above = clip_fractions(ratio, advantages, clip_low, clip_high, weights)
             stats |= {
-                "loss": loss,
                 "policy_gradient_loss": policy_loss.mean(),
                 "entropy_loss": entropy_loss.mean(),
                 "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
@@ -566,8 +567,10 @@ class GRPO(OnGroupAlgorithm):
         :param clip_high: The upper clip range used
         """
         means = {key: value.item() for key, value in _summary(stats).items()}
-        means["entropy"] = -means["entropy_loss"]
-        means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
+        if "entropy_loss" in means:
+            means["entropy"] = -means["entropy_loss"]
+        if "clip_fraction_low" in means:
+            means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():
             self.logger.record(f"train/{key}", value)
         if hasattr(self.policy, "log_std"):

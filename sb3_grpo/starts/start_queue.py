@@ -249,7 +249,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         try:
             self._last = result = self.env.step(action)
         except Exception as error:
-            error.failed_env = self  # type: ignore[attr-defined]  # see GroupCollector.fault_of
+            error.failed_env = self  # type: ignore[attr-defined]  # see GuardedEnv.fault_of
             raise
         if self._steps_left is not None:
             self._steps_left -= 1
@@ -280,7 +280,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
             else:
                 observation, info = self._begin_ordinary(self._ordinary_seeds.ordinary(seed), options)
         except Exception as error:
-            error.failed_env = self  # type: ignore[attr-defined]  # see GroupCollector.fault_of
+            error.failed_env = self  # type: ignore[attr-defined]  # see GuardedEnv.fault_of
             raise
         self._is_new = False
         self._last = (observation, 0.0, False, False, info)

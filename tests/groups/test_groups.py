@@ -451,3 +451,39 @@ def test_unrelated_starts_and_a_callback_that_resets_the_environment(sizes: dict
         model.learn(15 if "n_groups" in sizes else 24, callback=callback)
     env.close()
     assert callback.seen
+
+
+def test_a_group_that_was_replaced_stays_out_of_the_batch() -> None:
+    """A function that compares the groups it is given may say something else when it is asked again."""
+
+    def below_the_median(outcomes: th.Tensor) -> th.Tensor:
+        means = outcomes.mean(dim=1)
+        return (outcomes.std(dim=1) > 0) & (means <= means.median())
+
+    settings: dict[str, Any] = {"n_groups": 4, "group_size": 2, "max_sampling_rounds": 8, "advantage": "outcome"}
+    n_groups = []
+
+    class Checks(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            batch = self.model.batch  # type: ignore[attr-defined]
+            th.testing.assert_close(batch.rewards.sum(-1), batch.outcomes)
+            n_groups.append(len(batch.lengths))
+
+    env = make_group_env(ToyEnv, 3)
+    model = GRPO("MlpPolicy", env, dynamic_sampling=below_the_median, policy_kwargs=TINY, seed=0, **settings)
+    model.learn(2_000, callback=Checks())
+    assert len(n_groups) > 5
+
+
+def test_what_a_loss_of_a_subclass_may_leave_out() -> None:
+    class Plain(GRPO):
+        def _loss(self, batch: Any, minibatch: Any, advantages: Any, weights: Any, *clip: float) -> Any:
+            actions = batch.actions[batch.rows[minibatch.steps]]
+            log_prob = self.policy.get_distribution(batch.observations_at(minibatch)).log_prob(actions)
+            return -(weights * advantages * log_prob).sum(), {}
+
+    model = Plain("MlpPolicy", make_group_env(ToyEnv, 3), n_steps=32, n_epochs=2, policy_kwargs=TINY, seed=0).learn(200)
+    assert model._n_updates > 0 and np.isfinite(model.logger.name_to_value["train/loss"])
