@@ -543,6 +543,7 @@ class GRPO(OnGroupAlgorithm):
             ratio = log_ratio.exp()
             below, above = clip_fractions(ratio, advantages, clip_low, clip_high, weights)
             stats |= {
+                "loss": loss,
                 "policy_gradient_loss": policy_loss.mean(),
                 "entropy_loss": entropy_loss.mean(),
                 "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
