@@ -209,7 +209,7 @@ def groups_of_arguments() -> dict[str, dict[str, str]]:
 
 def arguments_page() -> str:
     """
-    :return: The page of all arguments, with their defaults beside PPO's
+    :return: The page of all arguments, with their defaults next to PPO's
     """
     of = [dict(inspect.signature(algorithm).parameters) for algorithm in (GRPO, DAPO, PPO)]
 
@@ -221,7 +221,7 @@ def arguments_page() -> str:
 
     parts = [
         "# All arguments\n",
-        "The arguments of `GRPO` and `DAPO` with their defaults, beside those of PPO in Stable-Baselines3. The "
+        "The arguments of `GRPO` and `DAPO` with their defaults, next to those of PPO in Stable-Baselines3. The "
         "[API](../api/algorithms.md) describes each in full. An empty cell: PPO has no such argument. If neither `n_steps` "
         "nor `n_groups` is given, the size of an update is [chosen](index.md#steps-or-whole-groups).\n",
     ]

@@ -286,7 +286,7 @@ def test_reset_noise_and_copies_beyond_the_work(use_sde: bool) -> None:
 
 
 class BareVecEnv(VecEnv):
-    """No more than PPO needs: nobody can be asked, and the arrays are its own."""
+    """No more than PPO needs: it answers no questions, and reuses its arrays."""
 
     def __init__(self) -> None:
         super().__init__(4, spaces.Box(0.0, 99.0, (1,), np.float32), spaces.Discrete(2))
