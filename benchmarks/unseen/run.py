@@ -29,7 +29,13 @@ from sb3_grpo import presets
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
-PEERS = ("ppo", "ppo-norm", "a2c", "trpo")
+# PPO with our copies, rollouts and minibatches (ours grow to 8,192 steps per update), with its own learning rate and with ours
+PPO_16 = {
+    f"ppo-16{norm}-{rate}": {"n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": float(rate)}
+    for norm in ("", "-norm")
+    for rate in ("3e-4", "1e-3")
+}
+PEERS = ("ppo", "ppo-norm", *PPO_16, "a2c", "trpo")
 OURS = ("grpo-paper", "grpo", "dapo")
 # Shares of the budget: early ones, because ours end when PPO has taken a fifth of its steps
 EVALUATED_AT = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -104,17 +110,26 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
         cls: Any = getattr(sb3_grpo, name.upper())
         kwargs = {**(PAPER if algo == "grpo-paper" else {}), **changes}
     else:
-        env = make_vec_env(task.make, 1, seed=seed)
-        if algo == "ppo-norm":
+        env = make_vec_env(task.make, 16 if algo in PPO_16 else 1, seed=seed)
+        if "norm" in algo:
             env = VecNormalize(env)
             eval_env = VecNormalize(eval_env, training=False, norm_reward=False)
         cls = getattr(stable_baselines3, name.upper(), None) or getattr(sb3_contrib, name.upper())
-        kwargs = {}
+        kwargs = PPO_16.get(algo, {})
     model = cls("MlpPolicy", env, seed=seed, device="cpu", **kwargs)
     evaluate = Evaluate(eval_env, [share * task.timesteps for share in EVALUATED_AT])
     model.learn(task.timesteps, callback=evaluate)
     evaluate.note(N_FINAL_EPISODES)
     return {"steps": evaluate.steps, "seconds": evaluate.seconds, "returns": evaluate.returns}
+
+
+def normalizes(algo: str, task: Task) -> bool:
+    """
+    :param algo: One of PPO's variants with ``VecNormalize``
+    :param task: A task
+    :return: Whether it is used there: with one copy where the RL Zoo does, with 16 where GRPO and DAPO normalise observations
+    """
+    return task.is_continuous if algo in PPO_16 else task.normalize
 
 
 def random_return(task: Task) -> float:
@@ -214,7 +229,7 @@ def main() -> None:
         for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
     ]
     # Without normalisation this is PPO
-    jobs = [job for job in jobs if job["algo"] != "ppo-norm" or tasks[job["task"]].normalize]
+    jobs = [job for job in jobs if "norm" not in job["algo"] or normalizes(job["algo"], tasks[job["task"]])]
     jobs = [job for job in jobs if key(job) not in done]
     RESULTS.parent.mkdir(exist_ok=True)
     lock = Lock()
