@@ -14,7 +14,6 @@ from benchmarks.tables import markdown, steps_text
 from benchmarks.unseen.report import design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
-from benchmarks.unseen.tables import LABELS
 from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.findings import interval_text, number
@@ -101,7 +100,7 @@ def default_lines() -> list[Line]:
     for name in unseen_lists():
         runs = select(rows(), name, design_of(PAGES / f"unseen_{name}.md"))
         for task in LISTS[name]:
-            found = {LABELS[algo]: of_one[task.env_id] for algo, of_one in runs.of.items() if of_one[task.env_id]}
+            found = {algo.upper(): of_one[task.env_id] for algo, of_one in runs.of.items() if of_one[task.env_id]}
             found = {algorithm: of_one for algorithm, of_one in found.items() if algorithm in ALGORITHMS}
             texts = {algorithm: interval_text(iqm_interval([final_returns(of_one)])) for algorithm, of_one in found.items()}
             # Where runs are missing

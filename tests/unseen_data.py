@@ -4,7 +4,7 @@ from benchmarks.unseen import run
 from benchmarks.unseen.tasks import Task
 
 PLAIN = Task("Plain-v0", 1000, 0.0, 100.0, "made up")
-NORMAL = Task("Normal-v0", 1000, -10.0, 10.0, "made up", normalize=True)
+CONTINUOUS = Task("Continuous-v0", 1000, -10.0, 10.0, "MuJoCo")
 
 
 def rows_of(algo, task, finals, seconds=(10.0, 20.0), first=0.0, design=None, **more):

@@ -32,9 +32,11 @@ RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
 # PPO with our copies, rollouts and minibatches (ours grow to 8,192 steps per update), with its own learning rate and with ours
 PPO_16 = {
     f"ppo-16{norm}-{rate}": {"n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": float(rate)}
-    for norm in ("", "-norm")
     for rate in ("3e-4", "1e-3")
+    for norm in ("", "-norm")
 }
+# PPO with ``VecNormalize``, by what it is without
+NORMALIZED = {"ppo": "ppo-norm"} | {name: name.replace("16", "16-norm") for name in PPO_16 if "norm" not in name}
 PEERS = ("ppo", "ppo-norm", *PPO_16, "a2c", "trpo")
 OURS = ("grpo-paper", "grpo", "dapo")
 # Shares of the budget: early ones, because ours end when PPO has taken a fifth of its steps
@@ -85,13 +87,13 @@ class Evaluate(BaseCallback):
         self.spent += time.process_time() - now
 
 
-def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+def make_model(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> Any:
     """
     :param task: What to learn
     :param algo: One of ``PEERS`` or ``OURS``
     :param seed: Random seed
     :param changes: Arguments that a design changes
-    :return: The row
+    :return: The algorithm with its environment copies
     """
     import sb3_contrib
     import stable_baselines3
@@ -103,33 +105,39 @@ def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str
 
     th.set_num_threads(1)
     gym.logger.min_level = gym.logger.ERROR
-    name = algo.partition("-")[0]
-    eval_env: VecEnv = make_vec_env(task.make, 10, seed=EVALUATION_SEED + seed)
+    name = algo.partition("-")[0].upper()
     if algo in OURS:
         env: VecEnv = sb3_grpo.make_group_env(task.make, 16, seed=seed)
-        cls: Any = getattr(sb3_grpo, name.upper())
+        cls: Any = getattr(sb3_grpo, name)
         kwargs = {**(PAPER if algo == "grpo-paper" else {}), **changes}
     else:
         env = make_vec_env(task.make, 16 if algo in PPO_16 else 1, seed=seed)
-        if "norm" in algo:
+        if algo in NORMALIZED.values():
             env = VecNormalize(env)
-            eval_env = VecNormalize(eval_env, training=False, norm_reward=False)
-        cls = getattr(stable_baselines3, name.upper(), None) or getattr(sb3_contrib, name.upper())
+        cls = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
         kwargs = PPO_16.get(algo, {})
-    model = cls("MlpPolicy", env, seed=seed, device="cpu", **kwargs)
+    return cls("MlpPolicy", env, seed=seed, device="cpu", **kwargs)
+
+
+def learn(task: Task, algo: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param task: What to learn
+    :param algo: One of ``PEERS`` or ``OURS``
+    :param seed: Random seed
+    :param changes: Arguments that a design changes
+    :return: The row
+    """
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    eval_env: VecEnv = make_vec_env(task.make, 10, seed=EVALUATION_SEED + seed)
+    if algo in NORMALIZED.values():
+        eval_env = VecNormalize(eval_env, training=False, norm_reward=False)
+    model = make_model(task, algo, seed, changes)
     evaluate = Evaluate(eval_env, [share * task.timesteps for share in EVALUATED_AT])
     model.learn(task.timesteps, callback=evaluate)
     evaluate.note(N_FINAL_EPISODES)
     return {"steps": evaluate.steps, "seconds": evaluate.seconds, "returns": evaluate.returns}
-
-
-def normalizes(algo: str, task: Task) -> bool:
-    """
-    :param algo: One of PPO's variants with ``VecNormalize``
-    :param task: A task
-    :return: Whether it is used there: with one copy where the RL Zoo does, with 16 where GRPO and DAPO normalise observations
-    """
-    return task.is_continuous if algo in PPO_16 else task.normalize
 
 
 def random_return(task: Task) -> float:
@@ -229,7 +237,7 @@ def main() -> None:
         for seed, env_id, algo in product(range(args.seeds or SEEDS[args.list]), tasks, args.algos)
     ]
     # Without normalisation this is PPO
-    jobs = [job for job in jobs if "norm" not in job["algo"] or normalizes(job["algo"], tasks[job["task"]])]
+    jobs = [job for job in jobs if job["algo"] not in NORMALIZED.values() or tasks[job["task"]].is_continuous]
     jobs = [job for job in jobs if key(job) not in done]
     RESULTS.parent.mkdir(exist_ok=True)
     lock = Lock()

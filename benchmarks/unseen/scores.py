@@ -5,13 +5,15 @@ Scores of the runs on a list of tasks, and what may be said about them. This fix
   clipped to ``CLIP``: a single run that walks over the cliff in every step would otherwise be at -8.7. The probability of
   improvement only asks which of two runs is higher, and uses unclipped scores.
 - Tasks are combined if every algorithm shown has a run there. If a run is missing, the page says so.
+- A run's seconds are its steps at the speed of the algorithm on the task (``clock.py``), measured for all algorithms in turn;
+  lists without such a measurement have the seconds that the runs themselves took.
 - Equal seconds, for two algorithms on a task: the time is what the faster of the two needs, median over its runs. Its runs
   count with their final score, those of the other with their last evaluation by then, or as a random policy if there is none
   yet. From one evaluation to the next, steps double (the oldest rows: a fifth of a run), so this discards up to half of what
   the slower one has done by then, and all of it if the other ends before its first evaluation. So it is also read at its next
   evaluation, which adds as much: what it had learned by then lies between the two, unless it forgets. A verdict is given only
   if it holds both ways.
-- ``ppo-norm`` has PPO's runs where it is PPO.
+- PPO with ``VecNormalize`` has PPO's runs where GRPO and DAPO do not normalise observations: where actions are discrete.
 - "above" and "below": the interval of the probability of improvement excludes 0.5. "level": it does not, and the interval of
   the difference of the IQMs lies within ``MARGIN``, fixed before any run on the test list. Otherwise "undecided".
 """
@@ -21,7 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.unseen.run import OURS, PEERS, key
+from benchmarks.unseen.clock import rates
+from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, key
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
 
@@ -94,13 +97,17 @@ def select(found: Sequence[Row], name: str, design: str) -> Runs:
     tasks = {task.env_id: task for task in LISTS[name]}
     of: dict[str, dict[str, list[Row]]] = {algo: {env_id: [] for env_id in tasks} for algo in (*PEERS, *OURS)}
     once = {key(row): row for row in found if row["task"] in tasks and row["seed"] < SEEDS[name]}
+    speeds = rates(name)
     for row in sorted(once.values(), key=lambda row: row["seed"]):
         wanted = paper if row["algo"] == "grpo-paper" else design
         if row["list"] == name and row["design"] in ("", wanted):
-            of[row["algo"]][row["task"]].append(row)
+            rate = speeds.get((row["task"], row["algo"]))
+            own = {} if rate is None else {"seconds": [steps / rate for steps in row["steps"]]}
+            of[row["algo"]][row["task"]].append(row | own)
     of = {algo: runs for algo, runs in of.items() if any(runs.values())}
-    if "ppo-norm" in of and "ppo" in of:
-        of["ppo-norm"] |= {env_id: of["ppo"][env_id] for env_id, task in tasks.items() if not task.normalize}
+    for plain, normalized in NORMALIZED.items():
+        if plain in of and normalized in of:
+            of[normalized] |= {env_id: of[plain][env_id] for env_id, task in tasks.items() if not task.is_continuous}
     return Runs(name, design, paper, of, common_tasks(of, name))
 
 
@@ -136,20 +143,6 @@ def scores(runs: Runs, algo: str) -> Scores:
     :return: Final scores of its runs, on the tasks that are combined
     """
     return [normalise(final_returns(runs.of[algo][task.env_id]), task.low, task.high) for task in runs.common]
-
-
-def with_alike(runs: Runs) -> Runs | None:
-    """
-    :param runs: The runs shown
-    :return: The same with ``ppo-alike``, PPO with observations normalised where ours are: ``ppo-norm`` where actions are
-        continuous, ``ppo`` elsewhere. ``None`` as long as runs of these are missing
-    """
-    if "ppo-norm" not in runs.of or "ppo" not in runs.of:
-        return None
-    alike = {task.env_id: runs.of["ppo-norm" if task.is_continuous else "ppo"][task.env_id] for task in LISTS[runs.list]}
-    if any(len(of_task) < SEEDS[runs.list] for of_task in alike.values()):
-        return None
-    return runs._replace(of={**runs.of, "ppo-alike": alike})
 
 
 def median_seconds(runs: Sequence[Row]) -> float:
@@ -200,20 +193,6 @@ def scores_at_equal_seconds(runs: Runs, first: str, second: str, read: Read = la
             values = final_returns(of_one) if ended else np.array([read(run, min(needs), task.low) for run in of_one])
             part.append(normalise(values, task.low, task.high))
     return both
-
-
-def too_early(runs: Runs, first: str, second: str) -> int:
-    """
-    :param runs: The runs shown
-    :param first: An algorithm
-    :param second: Another
-    :return: On how many tasks the faster one ends before any run of the other has been evaluated
-    """
-    n_tasks = 0
-    for task in runs.common:
-        faster, slower = sorted((runs.of[algo][task.env_id] for algo in (first, second)), key=median_seconds)
-        n_tasks += any(run["seconds"][0] > median_seconds(faster) for run in slower)
-    return n_tasks
 
 
 def clipped(samples: Scores) -> Scores:

@@ -14,14 +14,11 @@ from benchmarks.unseen.scores import (
     clipped,
     designs,
     final_returns,
-    first_after,
     gap_interval,
-    last_by,
+    median_seconds,
     say,
     scores,
-    scores_at_equal_seconds,
     select,
-    too_early,
 )
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare.findings import interval_text, number
@@ -29,73 +26,59 @@ from sb3_grpo.compare.statistics import Interval, iqm_interval, normalise
 
 LESS_THAN_HALF = "†"
 LABELS = {
-    "ppo": "PPO",
-    "ppo-norm": "PPO-norm",
+    "ppo": "PPO, one copy",
+    "ppo-norm": "PPO, one copy, normalised",
+    "ppo-16-3e-4": "PPO, 16 copies",
+    "ppo-16-norm-3e-4": "PPO, 16 copies, normalised",
+    "ppo-16-1e-3": "PPO, 16 copies, 1e-3",
+    "ppo-16-norm-1e-3": "PPO, 16 copies, 1e-3, normalised",
     "a2c": "A2C",
     "trpo": "TRPO",
     "grpo-paper": "GRPO-paper",
     "grpo": "GRPO",
     "dapo": "DAPO",
 }
+PAIRS = ["against", *(f"{algo}, equal {unit}" for algo in ("GRPO", "DAPO") for unit in ("steps", "seconds"))]
 
 
-def table_at_equal_steps(runs: Runs) -> str:
+def table_of_scores(runs: Runs) -> str:
     """
     :param runs: The runs shown
     :return: A row for each algorithm
     """
     lines = []
     for algo in runs.of:
-        of_one, cells = scores(runs, algo), ["", "", ""]
-        if "ppo" in runs.of and algo != "ppo":
-            pair = against(of_one, scores(runs, "ppo"))
-            cells = [score_text(pair.difference), score_text(pair.improvement), pair.word]
-        middle, gap = iqm_interval(clipped(of_one)), gap_interval(of_one)
-        lines.append([LABELS[algo], counted(runs, algo), score_text(middle), score_text(gap), *cells])
-    columns = ["", "runs", "IQM", "optimality gap", "difference to PPO's IQM", "probability of improvement", "against PPO"]
-    return markdown(columns, lines)
+        of_one = scores(runs, algo)
+        seconds = sum(median_seconds(runs.of[algo][task.env_id]) for task in runs.common)
+        cells = [score_text(iqm_interval(clipped(of_one))), score_text(gap_interval(of_one))]
+        lines.append([LABELS[algo], counted(runs, algo), *cells, number(seconds)])
+    return markdown(["", "runs", "IQM", "optimality gap", "CPU seconds for all tasks"], lines)
 
 
-def tables_at_equal_seconds(runs: Runs) -> tuple[str, str]:
+def pair_cells(runs: Runs, algo: str, peer: str) -> list[str]:
     """
-    :param runs: The runs shown, including PPO's
-    :return: A row for each other algorithm: with the last evaluation of the slower one, and with its next one
+    :param runs: The runs shown
+    :param algo: One of ours
+    :param peer: Another algorithm
+    :return: The probability that a run of ours ends higher, and what it says, at equal steps and at equal seconds
     """
-    tables: tuple[list[list[str]], list[list[str]]] = ([], [])
-    for algo in runs.of:
-        if algo == "ppo":
-            continue
-        pairs = at_equal_seconds(runs, algo)
-        for lines, pair, read in zip(tables, pairs, (last_by, first_after), strict=True):
-            of_both = scores_at_equal_seconds(runs, algo, "ppo", read)
-            middles = [score_text(iqm_interval(clipped(each))) for each in of_both]
-            gap = score_text(gap_interval(of_both[0]))
-            lines.append([LABELS[algo], *middles, gap, score_text(pair.difference), score_text(pair.improvement)])
-        tables[0][-1] += [say(pairs), f"{too_early(runs, algo, 'ppo')} of {len(runs.common)}"]
-    columns = ["", "IQM", "PPO's IQM", "optimality gap", "difference", "probability of improvement"]
-    return markdown([*columns, "against PPO", "tasks not evaluated by then"], tables[0]), markdown(columns, tables[1])
+    at_steps, at_seconds = against(scores(runs, algo), scores(runs, peer)), at_equal_seconds(runs, algo, peer)
+    pairs = [(at_steps, at_steps.word), (at_seconds[-1], say(at_seconds))]
+    return [f"{score_text(pair.improvement)}, {word}" for pair, word in pairs]
 
 
-def tables_against_alike(runs: Runs) -> tuple[str, str]:
+def rows_of_pairs(runs: Runs) -> list[list[str]]:
     """
-    :param runs: The runs shown, including those of ``ppo-alike``
-    :return: Rows for each of ours, over all tasks and over those with continuous actions: at equal steps, and at equal seconds
+    :param runs: The runs shown
+    :return: A row for each algorithm that GRPO and DAPO are compared with, with the columns ``PAIRS``
     """
-    steps, seconds = [], []
-    continuous = runs._replace(common=[task for task in runs.common if task.is_continuous])
-    parts = {"all": runs, "continuous actions": continuous} if continuous.common else {"all": runs}
-    for algo in (algo for algo in OURS if algo in runs.of):
-        for where, part in parts.items():
-            head = [LABELS[algo], f"{where}, {len(part.common)}"]
-            first, second = scores(part, algo), scores(part, "ppo-alike")
-            pair = against(first, second)
-            middles = [score_text(iqm_interval(clipped(each))) for each in (first, second)]
-            steps.append([*head, *middles, score_text(pair.difference), score_text(pair.improvement), pair.word])
-            pairs = at_equal_seconds(part, algo, "ppo-alike")
-            seconds.append([*head, *(score_text(each.improvement) for each in pairs), say(pairs)])
-    columns = ["", "tasks", "IQM", "PPO's IQM", "difference", "probability of improvement", "against PPO"]
-    at_seconds = ["", "tasks", "probability of improvement", "with the slower one's next evaluation", "against PPO"]
-    return markdown(columns, steps), markdown(at_seconds, seconds)
+    found = []
+    for peer in (algo for algo in runs.of if algo not in ("grpo", "dapo")):
+        fewest = min(len(of_task) for of_task in runs.of[peer].values())
+        name = LABELS[peer] + ("" if fewest == SEEDS[runs.list] else f", {fewest} of {SEEDS[runs.list]} seeds")
+        cells = [pair_cells(runs, algo, peer) if algo in runs.of else ["", ""] for algo in ("grpo", "dapo")]
+        found.append([name, *cells[0], *cells[1]])
+    return found
 
 
 def score_text(interval: Interval) -> str:
@@ -119,16 +102,28 @@ def behind(runs: Runs, algo: str) -> list[Task]:
     """
     :param runs: The runs shown
     :param algo: One of their algorithms
-    :return: Tasks on which it gains less than half of PPO's gain over a random policy, where that gain is not close to zero
+    :return: Tasks on which it gains less than half of the best PPO's gain over a random policy, where that gain is not
+        close to zero
     """
     tasks = []
     for task in LISTS[runs.list]:
-        of_both = [runs.of.get(name, {}).get(task.env_id) for name in (algo, "ppo")]
-        if all(of_both):
-            gain, gain_of_ppo = (normalise(final_returns(each).mean(), task.low, task.high) for each in of_both)
-            if gain_of_ppo >= MARGIN and gain < gain_of_ppo / 2:
-                tasks.append(task)
+        gains = {
+            name: normalise(final_returns(of_one[task.env_id]).mean(), task.low, task.high)
+            for name, of_one in runs.of.items()
+            if of_one[task.env_id] and (name == algo or name in variants_of_ppo(runs))
+        }
+        best = max((gain for name, gain in gains.items() if name != algo), default=0.0)
+        if algo in gains and best >= MARGIN and gains[algo] < best / 2:
+            tasks.append(task)
     return tasks
+
+
+def variants_of_ppo(runs: Runs) -> list[str]:
+    """
+    :param runs: The runs shown
+    :return: Those of PPO
+    """
+    return [algo for algo in runs.of if algo.startswith("ppo")]
 
 
 def by_task(runs: Runs, cell: Callable[[list[Row]], str], marks: bool = False, labels: Mapping[str, str] = LABELS) -> str:

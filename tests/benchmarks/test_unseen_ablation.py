@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("rliable")
 
-from unseen_data import NORMAL, PLAIN, cells_of, rows_of
+from unseen_data import CONTINUOUS, PLAIN, cells_of, rows_of
 
 from benchmarks import pages
 from benchmarks.unseen import ablation
@@ -14,7 +14,7 @@ from sb3_grpo.compare import statistics
 
 @pytest.fixture(autouse=True)
 def two_tasks(monkeypatch):
-    monkeypatch.setitem(LISTS, "test", (PLAIN, NORMAL))
+    monkeypatch.setitem(LISTS, "test", (PLAIN, CONTINUOUS))
     monkeypatch.setitem(SEEDS, "test", 3)
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
@@ -43,13 +43,13 @@ def complete():
         *without("whole_groups", PLAIN, [60, 61, 62]),
         *without("return_to_go", PLAIN, [20, 21, 22]),
     ]
-    return found + [row | {"task": NORMAL.env_id, "returns": [0, row["returns"][-1] / 5 - 10]} for row in found]
+    return found + [row | {"task": CONTINUOUS.env_id, "returns": [0, row["returns"][-1] / 5 - 10]} for row in found]
 
 
 def test_the_defaults_against_what_is_left_without_a_part():
     runs = ablation.variants(complete(), "A", "test")
     assert list(runs.of) == ["grpo", "unrelated", "whole_groups", "return_to_go", "grpo-paper"]
-    assert runs.common == [PLAIN, NORMAL]
+    assert runs.common == [PLAIN, CONTINUOUS]
     table = ablation.table(runs)
     defaults, unrelated, left = (cells_of(table, row) for row in ("defaults", "unrelated starts", "no regression"))
     assert defaults["IQM"].startswith("0.80 (") and (defaults["defaults are"], defaults["changes"]) == ("", "")
@@ -76,9 +76,9 @@ def test_what_is_missing_is_said():
     text = ablation.page(ablation.variants(found, "A", "test"))
     for part in ("defaults 3 of 6", "no regression 2 of 6", "unrelated starts 0 of 6", "GRPO-paper 0 of 6"):
         assert f"{part} runs" in text
-    assert "The aggregates cover 1 of 2 tasks, without Normal-v0." in text
+    assert "The aggregates cover 1 of 2 tasks, without Continuous-v0." in text
     assert "Of GRPO and GRPO without the regression there are too few seeds to say" in text
-    for some in (found[:3], found[3:], [*found[:3], *without("unrelated", NORMAL, [1, 2, 3])]):
+    for some in (found[:3], found[3:], [*found[:3], *without("unrelated", CONTINUOUS, [1, 2, 3])]):
         assert "Nothing is compared yet" in ablation.page(ablation.variants(some, "A", "test"))
 
 

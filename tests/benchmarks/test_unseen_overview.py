@@ -33,8 +33,8 @@ def test_each_peer_has_a_row_and_says_which_runs_are_missing(monkeypatch, tmp_pa
     ]
     monkeypatch.setattr(overview, "rows", lambda: found)
     _, _, ppo, trpo = ([cell.strip() for cell in line.strip("|").split("|")] for line in overview.table().splitlines())
-    assert ppo[:2] == ["a list", "PPO"]
-    assert [cell.split()[0] for cell in ppo[2:]] == ["1.00", "0.00", "1.00", "0.00"]
+    assert ppo[:2] == ["a list", "PPO, one copy"]
+    assert [cell.split()[0] for cell in ppo[2:]] == ["1.00", "1.00", "0.00", "0.00"]
     assert trpo[:2] == ["", "TRPO, 2 of 3 seeds"]
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("rliable")
 
 from rliable import metrics
-from unseen_data import NORMAL, PLAIN, cells_of, rows_of
+from unseen_data import CONTINUOUS, PLAIN, cells_of, rows_of
 
 from benchmarks import pages
 from benchmarks.unseen import report, run, scores, tables
@@ -19,7 +19,7 @@ from sb3_grpo.compare.statistics import Interval
 
 @pytest.fixture(autouse=True)
 def two_tasks(monkeypatch):
-    monkeypatch.setitem(LISTS, "test", (PLAIN, NORMAL))
+    monkeypatch.setitem(LISTS, "test", (PLAIN, CONTINUOUS))
     monkeypatch.setitem(SEEDS, "test", 3)
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
@@ -35,24 +35,27 @@ def estimate(cell):
 def test_aggregates_are_those_worked_out_by_hand():
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
-        *rows_of("ppo", NORMAL, [0, 0, 10]),  # 0.5, 0.5, 1
+        *rows_of("ppo", CONTINUOUS, [0, 0, 10]),  # 0.5, 0.5, 1
         *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
-        *rows_of("grpo", NORMAL, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
+        *rows_of("grpo", CONTINUOUS, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
     ]
-    table = tables.table_at_equal_steps(scores.select(found, "test", "A"))
+    runs = scores.select(found, "test", "A")
+    table = tables.table_of_scores(runs)
     ppo, grpo = cells_of(table, "PPO"), cells_of(table, "GRPO")
     # Without the lowest and the highest of six
     assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
     assert estimate(grpo["IQM"]) == pytest.approx(np.mean([0.0, 0.2, 0.25, 0.6]), abs=0.006)
-    assert estimate(grpo["difference to PPO's IQM"]) == pytest.approx(0.2625 - 0.375, abs=0.006)
+    pair = scores.against(scores.scores(runs, "grpo"), scores.scores(runs, "ppo"))
+    assert pair.difference.value == pytest.approx(0.2625 - 0.375, abs=0.006)
     # What is above 1 makes up for nothing
     by_rliable = metrics.aggregate_optimality_gap(np.array([[0.2, 0.25, 1.1], [0.0, -0.5, 0.6]]).T)
     assert by_rliable == pytest.approx(1 - 1.55 / 6)
     assert estimate(grpo["optimality gap"]) == pytest.approx(by_rliable, abs=0.006)
     # Plain: 20 beats 10 and equals 20, 25 beats two, 900 all; Normal: only 2 beats two zeros
     improvement = ((1 + 0.5 + 2 + 3) / 9 + 2 / 9) / 2
-    assert estimate(grpo["probability of improvement"]) == pytest.approx(improvement, abs=0.006)
-    assert (ppo["runs"], ppo["against PPO"], ppo["probability of improvement"]) == ("6 of 6", "", "")
+    (row,) = tables.rows_of_pairs(runs)
+    assert row[0] == "PPO, one copy" and estimate(row[1]) == pytest.approx(improvement, abs=0.006) and row[3:] == ["", ""]
+    assert ppo["runs"] == "6 of 6" and ppo["CPU seconds for all tasks"] == "40"
 
 
 def test_the_probability_of_improvement_sees_what_is_clipped():
@@ -64,11 +67,11 @@ def test_the_probability_of_improvement_sees_what_is_clipped():
 def test_the_slower_one_is_read_when_the_faster_one_has_ended():
     found = [
         *rows_of("ppo", PLAIN, [90] * 3, seconds=(10, 50), first=40),
-        *rows_of("ppo", NORMAL, [10] * 3, seconds=(10, 50), first=0),
+        *rows_of("ppo", CONTINUOUS, [10] * 3, seconds=(10, 50), first=0),
         # Ends at 11, 12 and 13 seconds: all of its runs count with what they end with
         *(row | {"seconds": [5, 11 + row["seed"]]} for row in rows_of("grpo", PLAIN, [70] * 3, first=20)),
         # Here PPO is the faster one, and GRPO is read
-        *rows_of("grpo", NORMAL, [6] * 3, seconds=(45, 60), first=-8),
+        *rows_of("grpo", CONTINUOUS, [6] * 3, seconds=(45, 60), first=-8),
     ]
     runs = scores.select(found, "test", "A")
     grpo, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo")
@@ -79,12 +82,12 @@ def test_the_slower_one_is_read_when_the_faster_one_has_ended():
     np.testing.assert_allclose(ppo, [[0.9] * 3, [1.0] * 3])
 
 
-def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
+def test_without_an_evaluation_by_then_it_is_a_random_policy():
     found = [
         *rows_of("ppo", PLAIN, [90] * 3, seconds=(10, 50), first=40),
-        *rows_of("ppo", NORMAL, [10] * 3, seconds=(10, 50), first=0),
+        *rows_of("ppo", CONTINUOUS, [10] * 3, seconds=(10, 50), first=0),
         *rows_of("grpo", PLAIN, [70] * 3, seconds=(4, 9)),
-        *rows_of("grpo", NORMAL, [6] * 3, seconds=(4, 10)),
+        *rows_of("grpo", CONTINUOUS, [6] * 3, seconds=(4, 10)),
     ]
     runs = scores.select(found, "test", "A")
     _, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo")
@@ -92,8 +95,15 @@ def test_without_an_evaluation_by_then_it_is_a_random_policy_and_said():
     np.testing.assert_allclose(ppo, [[0.0] * 3, [0.5] * 3])
     _, ppo = scores.scores_at_equal_seconds(runs, "grpo", "ppo", scores.first_after)
     np.testing.assert_allclose(ppo, [[0.4] * 3, [0.5] * 3])
-    last, _ = tables.tables_at_equal_seconds(runs)
-    assert cells_of(last, "GRPO")["tasks not evaluated by then"] == "1 of 2"
+
+
+def test_seconds_are_steps_at_the_speed_that_was_measured_in_turn(monkeypatch):
+    found = [row for algo in ("ppo", "grpo") for row in rows_of(algo, PLAIN, [5] * 3, seconds=(10, 20))]
+    monkeypatch.setattr(scores, "rates", {"test": {("Plain-v0", "ppo"): 500.0}}.get)
+    runs = scores.select(found, "test", "A")
+    assert [row["seconds"] for row in runs.of["ppo"]["Plain-v0"]] == [[1.0, 2.0]] * 3
+    # Not measured: what the runs took
+    assert [row["seconds"] for row in runs.of["grpo"]["Plain-v0"]] == [[10, 20]] * 3
 
 
 def test_after_the_last_evaluation_it_is_the_end():
@@ -103,54 +113,59 @@ def test_after_the_last_evaluation_it_is_the_end():
     assert [scores.first_after(row, at, -1.0) for at in times] == [1.0, 1.0, 2.0, 2.0, 2.0]
 
 
-def test_ppo_norm_is_ppo_where_nothing_is_normalised():
-    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30]), *rows_of("ppo", NORMAL, [0, 0, 10])]
-    runs = scores.select([*ppo, *rows_of("ppo-norm", NORMAL, [8, 9, 10])], "test", "A")
-    assert scores.final_returns(runs.of["ppo-norm"]["Plain-v0"]).tolist() == [10, 20, 30]
-    assert scores.final_returns(runs.of["ppo-norm"]["Normal-v0"]).tolist() == [8, 9, 10]
-    assert tables.counted(runs, "ppo-norm") == "6 of 6"
+@pytest.mark.parametrize(("plain", "normalized"), run.NORMALIZED.items())
+def test_ppo_is_normalised_where_ours_are(plain, normalized):
+    """Ours normalise where actions are continuous. Elsewhere, PPO's runs count for both."""
+    found = [row for task, finals in ((PLAIN, [10, 20, 30]), (CONTINUOUS, [0, 0, 10])) for row in rows_of(plain, task, finals)]
+    runs = scores.select([*found, *rows_of(normalized, CONTINUOUS, [8, 9, 10])], "test", "A")
+    assert scores.final_returns(runs.of[normalized]["Plain-v0"]).tolist() == [10, 20, 30]
+    assert scores.final_returns(runs.of[normalized]["Continuous-v0"]).tolist() == [8, 9, 10]
+    assert tables.counted(runs, normalized) == "6 of 6"
     # No stand-in where it would differ
-    assert "ppo-norm" not in scores.select(ppo, "test", "A").of
+    assert normalized not in scores.select(found, "test", "A").of
 
 
-def test_ppo_is_also_normalised_where_ours_are():
-    """Ours normalise where actions are continuous, the RL Zoo elsewhere, too."""
-    continuous = NORMAL._replace(family="MuJoCo")
-    LISTS["test"] = (PLAIN, NORMAL._replace(env_id="Discrete-v0"), continuous)
-    found = [row for task in LISTS["test"] for row in rows_of("ppo", task, [1] * 3) + rows_of("grpo", task, [5] * 3)]
-    by_zoo = [row for task in LISTS["test"][1:] for row in rows_of("ppo-norm", task, [7] * 3)]
-    alike = scores.with_alike(scores.select([*found, *by_zoo], "test", "A"))
-    returns = {env_id: scores.final_returns(of_task)[0] for env_id, of_task in alike.of["ppo-alike"].items()}
-    assert returns == {"Plain-v0": 1, "Discrete-v0": 1, "Normal-v0": 7}
-    text = report.page([*found, *by_zoo], scores.select([*found, *by_zoo], "test", "A"))
-    assert "**Against PPO with observations normalised where ours are, at equal steps**\n\n- GRPO is above PPO" in text
-    rows = [line.split(" | ") for line in text.partition(f"## {report.ALIKE}")[2].splitlines() if line.startswith("| GRPO |")]
-    assert [(row[1], row[5].split()[0], row[6].strip(" |")) for row in rows[:2]] == [
-        ("all, 3", "0.67", "above"),
-        ("continuous actions, 1", "0.00", "below"),
+def test_ours_are_compared_with_the_ppo_that_is_hardest_to_beat():
+    found = [
+        row
+        for task in (PLAIN, CONTINUOUS)
+        for algo, last, seconds in (
+            ("ppo", 1, 20),
+            ("ppo-16-3e-4", 7, 40),
+            ("ppo-16-1e-3", 3, 4),
+            ("grpo", 5, 20),
+        )
+        for row in rows_of(algo, task, [last] * 3, seconds=(seconds / 2, seconds), first=0)
     ]
-    # Nothing is said before all runs are there
-    for some in (found, [*found, *by_zoo[:-1]]):
-        assert report.ALIKE not in report.page(some, scores.select(some, "test", "A"))
+    text = report.result(scores.select(found, "test", "A"))
+    # 16 copies end higher, but take twice as long; with our learning rate they have ended before ours have learned anything
+    steps, _, seconds = text.partition("**At equal seconds**")
+    assert "GRPO is below *PPO, 16 copies*: probability of improvement 0.00" in steps
+    assert "GRPO is above PPO" not in text and "PPO, 16 copies, 1e-3" in seconds
 
 
 def test_what_is_missing_is_said_and_left_out():
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
-        *rows_of("ppo", NORMAL, [0, 0, 10]),
-        *rows_of("ppo", NORMAL, [5] * 4)[3:],  # a seed that the list does not have
+        *rows_of("ppo", CONTINUOUS, [0, 0, 10]),
+        *rows_of("ppo", CONTINUOUS, [5] * 4)[3:],  # a seed that the list does not have
         *rows_of("grpo", PLAIN, [20, 25]),
     ]
     runs = scores.select(found, "test", "A")
     assert runs.common == [PLAIN]
     text = report.page(found, runs)
-    assert "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO 6 of 6" not in report.completeness(runs)
-    assert "The aggregates cover 1 of 2 tasks, without Normal-v0." in text
-    assert "over 1 of 2 tasks**\n\n- Of GRPO and PPO there are too few seeds to say: probability of improvement 0.58" in text
-    row = cells_of(tables.by_task(runs, tables.mean_text), "Normal-v0")
-    assert (row["PPO"], row["GRPO"]) == ("3.33", "")
+    assert (
+        "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO, one copy 6 of 6" not in report.completeness(runs)
+    )
+    assert "The aggregates cover 1 of 2 tasks, without Continuous-v0." in text
+    assert (
+        "over 1 of 2 tasks**\n\n- Of GRPO and *PPO, one copy* there are too few seeds to say: probability of improvement 0.58"
+        in text
+    )
+    row = cells_of(tables.by_task(runs, tables.mean_text), "Continuous-v0")
+    assert (row["PPO, one copy"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
-    for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", NORMAL, [5])]):
+    for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", CONTINUOUS, [5])]):
         text = report.page(some, scores.select(some, "test", "A"))
         assert "Nothing is compared yet" in text and "at equal seconds" not in text
 
@@ -181,17 +196,17 @@ def test_a_word_has_to_hold_with_the_next_evaluation_too():
 
 
 def test_the_sentence_is_made_from_the_numbers():
-    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", NORMAL, [0, 1, 2], seconds=(50, 90))]
-    ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", NORMAL, [7, 8, 9])]
+    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", CONTINUOUS, [0, 1, 2], seconds=(50, 90))]
+    ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", CONTINUOUS, [7, 8, 9])]
     runs = scores.select([*ppo, *ours], "test", "A")
     steps, _, seconds = report.result(runs).partition("**At equal seconds**\n\n- ")
-    assert "over 2 of 2 tasks**\n\n- GRPO is above PPO: probability of improvement 1.00 (1.00 to 1.00)" in steps
-    assert seconds.startswith("GRPO is above PPO")
+    assert "over 2 of 2 tasks**\n\n- GRPO is above *PPO, one copy*: probability of improvement 1.00 (1.00 to 1.00)" in steps
+    assert seconds.startswith("GRPO is above *PPO, one copy*")
     same = [row | {"algo": "dapo", "design": "A"} for row in ppo]
     text = report.result(scores.select([*ppo, *same], "test", "A"))
-    assert "Between DAPO and PPO it is undecided" in text
+    assert "Between DAPO and *PPO, one copy* it is undecided" in text
     equal = [*rows_of("ppo", PLAIN, [50, 51, 52]), *rows_of("dapo", PLAIN, [50, 51, 52])]
-    assert "DAPO and PPO are level" in report.result(scores.select(equal, "test", "A"))
+    assert "DAPO and *PPO, one copy* are level" in report.result(scores.select(equal, "test", "A"))
 
 
 def test_less_than_half_of_what_ppo_gains_is_marked():
@@ -201,14 +216,14 @@ def test_less_than_half_of_what_ppo_gains_is_marked():
         *rows_of("dapo", PLAIN, [40] * 3),
         *rows_of("a2c", PLAIN, [0] * 3),  # a peer
         # PPO gains 0.04 of the scale: nothing to be behind of
-        *rows_of("ppo", NORMAL, [-9.2] * 3),
-        *rows_of("grpo", NORMAL, [-10] * 3),
+        *rows_of("ppo", CONTINUOUS, [-9.2] * 3),
+        *rows_of("grpo", CONTINUOUS, [-10] * 3),
     ]
     runs = scores.select(found, "test", "A")
     table = tables.by_task(runs, tables.mean_text, marks=True)
     row = cells_of(table, "Plain-v0")
     assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
-    assert "†" not in cells_of(table, "Normal-v0")["GRPO"]
+    assert "†" not in cells_of(table, "Continuous-v0")["GRPO"]
     found = [row for row in found if row["task"] == "Plain-v0"]
     text = report.result(scores.select(found, "test", "A"))
     assert "Less than half" in text and text.endswith("- GRPO on Plain-v0.")
@@ -250,7 +265,7 @@ def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
     index.write_text("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nspeed\n```\n")
     pages.list_pages()
     assert "unseen" not in index.read_text()
-    found = [row for algo in ("ppo", "grpo") for task in (PLAIN, NORMAL) for row in rows_of(algo, task, [1, 2, 3])]
+    found = [row for algo in ("ppo", "grpo") for task in (PLAIN, CONTINUOUS) for row in rows_of(algo, task, [1, 2, 3])]
     report.write_page(found, "test", pages=tmp_path, images=tmp_path)
     pages.list_pages()
     assert index.read_text().startswith("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nclassroom\n")
