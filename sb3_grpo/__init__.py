@@ -1,4 +1,4 @@
-"""Critic-free GRPO and DAPO for Stable-Baselines3."""
+"""GRPO and DAPO for Stable-Baselines3: groups of episodes with one start, no critic network."""
 
 import os
 from pathlib import Path
