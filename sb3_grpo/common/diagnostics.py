@@ -66,9 +66,8 @@ def dead_groups_message(model: Any) -> str:
     """
     if model.n_steps is not None:
         return (
-            "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
-            "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
-            f"reward or a larger n_steps (now {model._n_rollout_steps()}) may help."
+            "no step differed from the others of its group, as where a task is solved. If it is not, more exploration "
+            f"(ent_coef), a denser reward or a larger n_steps (now {model._n_rollout_steps()}) may help."
         )
     low, high = model._outcome_range
     outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
