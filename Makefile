@@ -50,7 +50,7 @@ clean:
 	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
-	$(BIN)/python -m pip install -c constraints.txt -e .
+	$(BIN)/python -m pip install -c constraints.txt -e . "gymnasium[classic-control]"
 	@touch $@
 
 $(DEV_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import gymnasium as gym
+from gymnasium import spaces
 from rich.console import Console
 from rich.text import Text
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.groups.faults import EnvironmentFault
@@ -109,10 +111,22 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
         return gym.spec(name)
     except gym.error.Error as error:
         close = close_matches(name, gym.registry)
-        known = f"Similar names: {', '.join(close)}" if close else f"Known are: {', '.join(gym.registry)}"
-        if not module:
-            known += f"\nAn environment of another package needs the module that registers it: MODULE:{env_id}"
-        raise UsageError(f"{error}\n{known}") from error
+        hint = f"Similar names: {', '.join(close)}. " if close else ""
+        if module:
+            hint += f"{module} was imported, and does not register it"
+        else:
+            hint += f"If another package registers it, write MODULE:{env_id}; gymnasium.pprint_registry() lists the others"
+        raise UsageError(f"{error} {hint}") from error
+
+
+def policy_for(space: spaces.Space) -> str:
+    """
+    :param space: Observations
+    :return: Name of the policy that they need
+    """
+    if isinstance(space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
 
 
 def is_own_error(error: Exception) -> bool:

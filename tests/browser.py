@@ -37,6 +37,14 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri() + fragment)
 
+    def add_style(self, css: str) -> None:
+        """
+        :param css: Rules to be added to the page
+        """
+        self.page.evaluate(
+            "css => document.head.append(Object.assign(document.createElement('style'), {textContent: css}))", css
+        )
+
 
 def serious_findings(browser: "Browser", path: Path, **options: object) -> list[tuple[str, str]]:
     """

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from sb3_grpo import presets
 from sb3_grpo.cli.runs import add_save_freq, positive, say_table
-from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
+from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, missing_extra, say
 from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
@@ -101,18 +101,30 @@ def _check_extra() -> None:
             raise missing_extra("compare", "compare")
 
 
+def _refuse_options_of_runs(args: argparse.Namespace, command: str) -> None:
+    given = args.argv[1 : args.argv.index(command)]
+    if given:
+        raise UsageError(f"compare {command} runs nothing, so that {' '.join(given)} has no effect: leave it out")
+
+
 def _report(args: argparse.Namespace) -> int:
+    _refuse_options_of_runs(args, "report")
+    return _make_report(args.folder)
+
+
+def _make_report(folder: Path) -> int:
     _check_extra()
     from sb3_grpo.compare.reading import check_links
     from sb3_grpo.compare.report import make_report
 
-    check_links(args.folder)
-    with _no_room_is_said(args.folder):
-        say(Text("Report: ", "bold"), str(make_report(args.folder)))
+    check_links(folder)
+    with _no_room_is_said(folder):
+        say(Text("Report: ", "bold"), str(make_report(folder)))
     return OK
 
 
 def _pack(args: argparse.Namespace) -> int:
+    _refuse_options_of_runs(args, "pack")
     _check_extra()
     from sb3_grpo.compare.clips import pack_clips
     from sb3_grpo.compare.collect import collect
@@ -143,6 +155,10 @@ def _compare(args: argparse.Namespace) -> int:
     from sb3_grpo.compare.worker import prepare_runs
 
     experiment = _experiment(args)
+    if args.save_freq is not None and not any(variant.algo in ALGORITHMS for variant in experiment.variants):
+        raise UsageError(
+            f"--save-freq has no effect here: of all algorithms, only {' and '.join(ALGORITHMS)} write checkpoints"
+        )
     experiment.clips = not args.no_clip
     folder: Path = args.output or Path("comparisons") / experiment.name
     if args.ray is None:
@@ -201,7 +217,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     if n_failed:
         say(Text(f"{n_failed} runs failed. ", "bold red"), "Run the same command again to retry them.")
     if any(job.is_done(folder) for job in experiment.jobs()):
-        _report(argparse.Namespace(folder=folder))
+        _make_report(folder)
     return FAILED if n_failed else OK
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -306,7 +307,8 @@ def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict
     interrupted, error = False, None
     start = time.perf_counter()
     try:
-        model.learn(args.timesteps, callback=[curve, progress, checkpoint])
+        with _warnings_as_notes():
+            model.learn(args.timesteps, callback=[curve, progress, checkpoint])
     except KeyboardInterrupt:
         interrupted = True
     except Exception as raised:
@@ -316,6 +318,18 @@ def learn(model: GRPO, args: argparse.Namespace, curve: BaseCallback, also: dict
         if hasattr(progress, "pbar"):
             progress.pbar.close()
     return Outcome(interrupted, seconds, model.num_timesteps, error)
+
+
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Print warnings without the line of code that they come from, which is not the user's."""
+
+    def say_note(message: Warning | str, *where: Any) -> None:
+        say(Text("Note: ", "bold yellow"), str(message), stderr=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say_note
+        yield
 
 
 @contextmanager

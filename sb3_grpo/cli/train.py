@@ -39,7 +39,7 @@ from sb3_grpo.cli.runs import (
 )
 from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
 from sb3_grpo.clips.recording import leave_clip
-from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra
+from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 
@@ -135,9 +135,7 @@ def _choose_policy(space: spaces.Space) -> str:
             "train is not for environments of text, which take other policies and settings: use python -m sb3_grpo text, "
             'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
         )
-    if isinstance(space, spaces.Dict):
-        return "MultiInputPolicy"
-    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+    return policy_for(space)
 
 
 def _limit_threads(space: spaces.Space, device: str) -> None:

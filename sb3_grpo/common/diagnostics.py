@@ -65,11 +65,8 @@ def dead_groups_message(model: Any) -> str:
     :return: Why an update had nothing to learn from
     """
     if model.n_steps is not None:
-        return (
-            "no step differed from the others of its group (train/n_live_steps is 0). If it stays so, the task is solved, "
-            "success is never met, or updates are too short for an episode to end: more exploration (ent_coef), a denser "
-            f"reward or a larger n_steps (now {model._n_rollout_steps()}) may help."
-        )
+        wanted = "more exploration (ent_coef), a denser reward or a larger n_steps"
+        return f"no step differed from the others of its group. The task is solved, or needs {wanted}."
     low, high = model._outcome_range
     outcome = f"outcome ({low:g})" if low == high else f"outcome (from {low:g} in one to {high:g} in another)"
     warm_start = "a warm start on worked examples (model.policy.pretrain([(prompt, answer), ...]) before learn), "

@@ -243,7 +243,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             policy = make(use_sde=self.use_sde, **policy_kwargs)
         except IMPOSSIBLE as error:
-            if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError):
+            # SB3's assertions say themselves what is wrong
+            says_it = isinstance(error, AssertionError) and str(error)
+            if not self.policy_kwargs or says_it or isinstance(error, th.OutOfMemoryError):
                 raise
             said = f"{type(error).__name__}: {error}"
             raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} are impossible. {said}") from error

@@ -34,8 +34,8 @@ class Progress(NamedTuple):
 
 class Recorder(BaseCallback):
     """
-    Evaluates at the steps at which all runs are evaluated, and measures the training time without evaluations and
-    checkpoints.
+    Evaluates at the steps at which all runs are evaluated, ends the training at its budget, even in the middle of a rollout,
+    and measures the training time without evaluations and checkpoints.
 
     :param evaluator: evaluates the model
     :param timesteps: budget of the run
@@ -111,7 +111,8 @@ class Recorder(BaseCallback):
         if now - self._last_report > _PROGRESS_INTERVAL:
             self._last_report = now
             self._report(self._progress())
-        return True
+        # An update now would learn from more steps than the budget. If there has been none, there is one nevertheless
+        return self.num_timesteps <= self.targets[-1] or self._at_rollout.steps == 0
 
     def _progress(self) -> Progress:
         return Progress(self.model.num_timesteps, self.seconds, time.perf_counter() - self._begin)

@@ -589,7 +589,7 @@ class GRPO(OnGroupAlgorithm):
         self.logger.record("train/n_live_steps", 0)
         if not self._warned_skip:
             self._warned_skip = True
-            warn_user(f"No update at {self.num_timesteps} steps: {reason} Later ones are skipped without a warning.")
+            warn_user(f"No update at {self.num_timesteps} steps: {reason}")
 
     def set_parameters(
         self,

@@ -31,6 +31,17 @@ from sb3_grpo.zoo.plots import plot
 from sb3_grpo.zoo.runs import latest_finished_run
 
 PROGRAM = "sb3_grpo.zoo"
+_SEARCH = ("-optimize", "--optimize-hyperparameters")
+# Options of train that the RL Zoo ignores without one of the others
+_NEEDS = {
+    **dict.fromkeys(("--n-trials", "--max-total-trials", "--n-jobs", "--n-startup-trials", "--n-evaluations"), _SEARCH),
+    **dict.fromkeys(("--sampler", "--pruner", "--no-optim-plots", "--optimization-log-path"), _SEARCH),
+    **dict.fromkeys(("--storage", "--study-name"), (*_SEARCH, "--trial-id")),
+    **dict.fromkeys(("--wandb-project-name", "--wandb-entity", "--wandb-group", "-tags", "--wandb-tags"), ("--track",)),
+}
+# Options of train that it ignores in a search
+_NOT_IN_A_SEARCH = ("--eval-freq", "--save-freq", "--save-replay-buffer", "--log-interval", "-tb", "--tensorboard-log")
+_NOT_IN_A_SEARCH += ("-P", "--progress", "--no-clip")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(Text("Error: ", "bold red"), f"Unknown command {name!r}. {usage}", stderr=True)
         return USAGE_ERROR
     try:
-        arguments = _name_models(arguments) if name == "train" else arguments
+        if name == "train":
+            _check_options(arguments)
+            arguments = _name_models(arguments)
         # The RL Zoo does not have this option
         no_clip = name == "train" and "--no-clip" in arguments
         arguments = [argument for argument in arguments if not (no_clip and argument == "--no-clip")]
@@ -71,6 +84,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return OK
 
 
+def _check_options(arguments: list[str]) -> None:
+    """
+    :param arguments: the arguments of ``train``
+    :raises UsageError: if an option would have no effect
+    """
+    written = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
+
+    def is_given(option: str) -> bool:
+        # Like argparse, which takes --optimize for --optimize-hyperparameters
+        return any(each == option or (len(each) > 5 and option.startswith(each)) for each in written)
+
+    for option, needed in _NEEDS.items():
+        if is_given(option) and not any(map(is_given, needed)):
+            raise UsageError(f"{option} has no effect without {' or '.join(needed)}: leave it out, or give both")
+    for option in _NOT_IN_A_SEARCH:
+        if is_given(option) and any(map(is_given, _SEARCH)):
+            raise UsageError(f"{option} has no effect in a search ({_SEARCH[1]}): leave it out")
+
+
 def _mistake(error: Exception, arguments: list[str]) -> str | None:
     """
     :param error: an exception from the RL Zoo
@@ -87,6 +119,15 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
         return f"The agent was trained on another environment than --env, or with other wrappers. {said}"
     if isinstance(error, TypeError) and "was raised from the environment creator" in said:
         return f"--env-kwargs, or env_kwargs of the entry: {said}"
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--algo", default="ppo")
+    parser.add_argument("--env")
+    options, _ = parser.parse_known_args(arguments)
+    if isinstance(error, KeyError) and options.env in error.args:
+        return (
+            f"There is no environment {options.env}. If another package registers it, name its module: "
+            f"--env MODULE:{options.env}, or --gym-packages MODULE"
+        )
     if isinstance(error, gym.error.DependencyNotInstalled):
         return said
     if isinstance(error, ImportError) and re.search("install W&B|tensorboard is not installed", said):
@@ -108,9 +149,7 @@ def _mistake(error: Exception, arguments: list[str]) -> str | None:
     if isinstance(error, AssertionError | ValueError) and re.match(r"The .* folder was not found|No model found for", said):
         return f"{said}. Agents are in the folder that -f names, as train has left them there"
     unexpected = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--algo", default="ppo")
-    algorithm = ALGOS.get(parser.parse_known_args(arguments)[0].algo)
+    algorithm = ALGOS.get(options.algo)
     lineage = algorithm.__mro__ if algorithm is not None else ()
     if isinstance(error, TypeError) and unexpected and algorithm and unexpected[1] in [cls.__name__ for cls in lineage]:
         # The class with the full signature: DAPO passes the parameters without a default of its own on to GRPO

@@ -25,7 +25,7 @@ from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.common.arguments import ARGUMENTS, KEYWORDS
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
-from sb3_grpo.console import UsageError, say
+from sb3_grpo.console import UsageError, policy_for, say
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.utils.entries import read_entry
 from sb3_grpo.utils.parameters import Number, Whole
@@ -130,6 +130,8 @@ class GroupExperimentManager(ExperimentManager):
     - an entry may have a ``preset``; its other hyperparameters override it;
     - ``clip_range_high`` can also be a schedule, written ``lin_0.28``;
     - environment copies in other processes get a ``StartQueue`` if the algorithm needs it;
+    - the policy of the entry ``default`` suits the observations: ``MultiInputPolicy`` for dictionaries, ``CnnPolicy`` for
+      images;
     - evaluations and trials end at ``n_timesteps``;
     - Atari games do not skip frames twice;
     - ``env_kwargs`` of a configuration file also apply to evaluation;
@@ -184,6 +186,7 @@ class GroupExperimentManager(ExperimentManager):
                 f"-i {self.trained_agent}: a run goes on with the hyperparameters that it began with. Leave out "
                 f"-params {' '.join(ignored)}"
             )
+        self._has_own_entry = True
         self._interrupted = False
         self._reasons: Counter[str] = Counter()
         # With several jobs, each has its own thread
@@ -249,6 +252,7 @@ class GroupExperimentManager(ExperimentManager):
         except UnicodeDecodeError as error:
             raise UsageError(f"--conf-file {self.config}: {error}") from error
         names = (self.env_name.gym_id, "atari", "default")
+        self._has_own_entry = isinstance(entries, dict) and names[0] in entries
         if not isinstance(entries, dict) or not all(isinstance(entries[name], dict) for name in names if name in entries):
             raise UsageError(f"--conf-file {self.config}: hyperparameters are written ENVIRONMENT: {{name: value}}")
 
@@ -300,6 +304,16 @@ class GroupExperimentManager(ExperimentManager):
         if issubclass(ALGOS[self.algo], OnGroupAlgorithm):
             env_wrapper = functools.partial(_with_start_queue, env_wrapper=env_wrapper)
         return hyperparams, env_wrapper, callbacks, vec_env_wrapper
+
+    def _preprocess_action_noise(
+        self, hyperparams: dict[str, Any], saved_hyperparams: dict[str, Any], env: VecEnv
+    ) -> dict[str, Any]:
+        # The first place where the observations are known
+        policy = str(hyperparams.get("policy"))
+        if policy.startswith("Mlp") and not self._has_own_entry and "policy" not in (self.custom_hyperparams or {}):
+            kind = policy_for(env.observation_space).removesuffix("Policy")
+            hyperparams["policy"] = saved_hyperparams["policy"] = policy.replace("Mlp", kind, 1)
+        return super()._preprocess_action_noise(hyperparams, saved_hyperparams, env)
 
     def _load_pretrained_agent(self, hyperparams: dict[str, Any], env: VecEnv) -> BaseAlgorithm:
         if self._checkpoint is None:

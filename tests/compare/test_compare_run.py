@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
@@ -60,7 +63,7 @@ pytestmark = pytest.mark.usefixtures("keep_threads")
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than the runs, and is there in ``finished``."""
-    monkeypatch.setattr(cli_compare, "_report", lambda args: 0)
+    monkeypatch.setattr(cli_compare, "_make_report", lambda folder: 0)
 
 
 def write_config(folder: Path, **changes: Any) -> str:
@@ -482,9 +485,10 @@ def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparam
     training.train(settings, tmp_path, lambda progress: None)
     assert len(read(tmp_path / "evaluations.csv")) == 12
     with build(settings) as built:
-        alone = built.model.learn(1000)
+        # No policy has learned from more steps than the budget: what is left of it is not enough for another rollout
+        alone = built.model.learn(1000, callback=lambda *_: built.model.num_timesteps <= 1000)
         evaluated = type(alone).load(tmp_path / "model.zip")
-        assert evaluated.num_timesteps == alone.num_timesteps
+        assert evaluated.num_timesteps == alone.num_timesteps <= 1000 + alone.n_envs
         for one, other in zip(alone.policy.parameters(), evaluated.policy.parameters(), strict=True):
             assert th.equal(one, other)
 
@@ -653,6 +657,36 @@ def test_impossible_and_unequal_variants_are_noticed_before_anything_runs(
     cli_compare._check(make_experiment(TINY | {"variants": ["ppo", small]}, "test"))
     printed = capfd.readouterr()
     assert "the networks on CartPole-v1 differ" in printed.out and "ppo: 64-64 Tanh; small: 8 Tanh" in printed.out
+
+
+class Room(gym.Env):
+    """Observations of any space."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space):
+        self.observation_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "policy"),
+    [(spaces.Dict(door=spaces.Discrete(2)), "MultiInput"), (spaces.Box(0, 255, (36, 36, 3), np.uint8), "Cnn")],
+)
+def test_the_policy_suits_the_observations(space: spaces.Space, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EnvSpec("Room-v0", entry_point=lambda: Room(space), max_episode_steps=10)  # type: ignore[arg-type]
+    monkeypatch.setitem(gym.registry, "Room-v0", spec)
+    experiment = make_experiment(TINY | {"envs": ["Room-v0"], "variants": ["ppo", "dapo"]}, "test")
+    cli_compare._check(experiment)
+    chosen = experiment.hyperparams["Room-v0"]
+    assert {name: values["policy"] for name, values in chosen.items()} == dict.fromkeys(("ppo", "dapo"), f"{policy}Policy")
 
 
 def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
@@ -858,6 +892,11 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
         ([], "--env is missing"),
         (["--preset", "clas"], "--preset clas: comparisons that are ready are class, homework, lunch"),
         (["--preset", "gspo"], "write {algo: grpo, preset: gspo} in a file for --config"),
+        (["--seeds", "3", "report", "folder"], "compare report runs nothing, so that --seeds 3 has no effect: leave it out"),
+        (
+            ["--env", "CartPole-v1", "--algo", "ppo", "--save-freq", "9"],
+            "--save-freq has no effect here: of all algorithms, only dapo and grpo",
+        ),
         (["--preset", "class", "--timesteps", "5"], "--timesteps and --preset exclude each other: copy"),
         (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
         (["--config", "no.yml"], "Cannot read no.yml"),

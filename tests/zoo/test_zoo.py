@@ -1,4 +1,5 @@
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,14 @@ def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pyte
     assert "Mean reward" in printed
     assert main([*arguments, "--load-best", "--exp-id", "1"]) == 0
     assert "CartPole-v1_1/best_model.zip" in capsys.readouterr().out
+
+
+def test_enjoy_in_an_environment_that_nobody_registers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("logs/dapo/SwingUp-v0_1")
+    run.mkdir(parents=True)
+    shutil.copy(trained / "dapo" / "CartPole-v1_1" / "CartPole-v1.zip", run / "SwingUp-v0.zip")
+    assert main(["enjoy", "--algo", "dapo", "--env", "SwingUp-v0", "-f", "logs", "--no-render"]) == USAGE_ERROR
+    assert "--env MODULE:SwingUp-v0, or --gym-packages MODULE" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_video_is_recorded(trained: Path, tmp_path: Path) -> None:
@@ -351,6 +360,14 @@ def test_atari_without_its_extra(
             "--storage nowhere/x.log: [Errno 2]",
         ),
         ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "--storage nowhere: Could not parse"),
+        (
+            "train",
+            ["--study-name", "x"],
+            "--study-name has no effect without -optimize or --optimize-hyperparameters or --trial-id",
+        ),
+        ("train", ["--n-trials=5"], "--n-trials has no effect without -optimize"),
+        ("train", ["-tags", "x"], "-tags has no effect without --track: leave it out, or give both"),
+        ("train", ["--optimize", "--save-freq", "10"], "--save-freq has no effect in a search"),
         ("train", ["--optimize", "--n-evaluations", "0"], "--n-evaluations 0: the score of a trial needs one"),
         ("enjoy", [], "There is no such trained agent in the folder"),
         ("enjoy", [], "TRUST_REMOTE_CODE"),

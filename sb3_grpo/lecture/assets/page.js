@@ -43,14 +43,28 @@ function show(chapter, part) {
   shown = at < 0 ? 0 : at;
   document.querySelectorAll(".shown").forEach((each) => each.classList.remove("shown"));
   slides[shown].forEach((each) => each && each.classList.add("shown"));
+  fit();
   scrollTo(0, 0);
 }
+// Whatever the fonts and the screen: a slide that is too tall becomes smaller. One that would be too small to read scrolls
+const SMALLEST = 0.7;
+function fit() {
+  const main = document.querySelector("main"), { documentElement: root } = document;
+  let zoom = 1;
+  main.style.zoom = zoom;
+  if (!presenting()) return;
+  while (root.scrollHeight > root.clientHeight && zoom > SMALLEST) main.style.zoom = zoom -= 0.02;
+  if (root.scrollHeight > root.clientHeight) main.style.zoom = 1;
+}
+addEventListener("resize", fit);
 function present(on) {
   // What is at the top of the window now
   const place = slides.find(([chapter, part]) => (part || chapter).getBoundingClientRect().bottom > innerHeight / 4) || slides[0];
   document.body.classList.toggle("presenting", on);
   document.getElementById("present").setAttribute("aria-pressed", on);
-  if (on) show(...place); else slides[shown].filter(Boolean).at(-1).scrollIntoView();
+  if (on) { show(...place); return; }
+  fit();
+  slides[shown].filter(Boolean).at(-1).scrollIntoView();
 }
 document.getElementById("present").addEventListener("click", () => present(!presenting()));
 document.getElementById("theme").addEventListener("click", () => {
