@@ -273,7 +273,7 @@ def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: 
     args.output = make_output(args, f"addition-{args.digits}")
     announce(model, what, "TokenPolicy")
     start = time.perf_counter()
-    loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)[-1]
+    loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH).losses[-1]
     warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
     before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
     begin_config(
