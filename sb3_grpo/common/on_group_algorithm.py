@@ -538,10 +538,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
             n_stale = sum(episode.n_stale for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
-        successes = [[episode.is_success for episode in group.episodes] for group in groups]
-        if not any(None in members for members in successes):
-            self.logger.record("group/success_rate", float(np.mean(successes)))
-            self.logger.record("group/pass_at_group_size", float(np.mean(np.any(successes, axis=1))))
+        if all(episode.is_success is not None for episode in episodes):
+            successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
+            self.logger.record("group/success_rate", float(successes.mean()))
+            self.logger.record("group/pass_at_group_size", float(successes.any(axis=1).mean()))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
         if isinstance(self.start_sampler, VisitedStates):

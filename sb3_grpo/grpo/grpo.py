@@ -531,7 +531,7 @@ class GRPO(OnGroupAlgorithm):
             entropy_loss = -entropy
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
-        stats = {}
+        stats: dict[str, th.Tensor] = {}
         # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as in PPO for language models
         if self.reference is not None and self.kl_estimator != "k1_in_reward":
             step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
