@@ -146,7 +146,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     losses = []
     if setting.get("n_examples"):
         examples = training.worked_examples(setting["n_examples"], seed=seed)
-        losses = policy.pretrain(examples, n_epochs=setting["n_epochs"], batch_size=WARM_START_BATCH)
+        losses = policy.pretrain(examples, n_epochs=setting["n_epochs"], batch_size=WARM_START_BATCH).losses
     warm_start_seconds = time.perf_counter() - begin
 
     class Curve(BaseCallback):

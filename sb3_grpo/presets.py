@@ -7,6 +7,8 @@ rates, the number of prompts per update (``n_groups``), lengths of answers. Mini
 (``batch_size``), so their number is left to you, too. Sampling has no temperature here. "Control" marks settings that do not
 carry over to control.
 
+``TEXT`` is our own: where to begin with texts and a small ``TokenPolicy``.
+
 References: [DeepSeekMath] arXiv:2402.03300, [Dr. GRPO] arXiv:2503.20783, [RLOO] arXiv:2402.14740, [GSPO] arXiv:2507.18071,
 [DAPO] arXiv:2503.14476, [ProRL] arXiv:2505.24864.
 """
@@ -138,6 +140,19 @@ PRORL: dict[str, Any] = {
     "kl_coef": 1e-3,  # sec. 3 does not give a value of beta; this one is ours
     "kl_estimator": "k3_plain",
     "ref_update_interval": 250,  # sec. 3: hard resets when progress stalls, also of the optimizer; the number is ours
+}
+
+# For texts, tried on three tasks (docs/text.md). A higher learning rate undoes a warm start on the harder one
+TEXT: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "ent_coef": 0.02,
+    "group_size": 32,
+    "n_groups": 16,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "gamma": 1.0,
+    "advantage": "outcome",
+    "advantage_scale": "group",
 }
 
 PRESETS: dict[str, dict[str, Any]] = {

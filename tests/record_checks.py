@@ -91,7 +91,11 @@ def check_optimizer_steps(record: dict[str, Any], tolerance: float) -> None:
         low, high = settings["clip_low"], settings["clip_high"]
         below, above = cut_off(log_ratio.exp(), advantages, low, high)
         assert (each["below"], each["above"]) == (part[below].tolist(), part[above].tolist())
-        assert each["policy_loss"] == near(clipped_surrogate(log_ratio, advantages, low, high).mean(), tolerance)
+        losses = clipped_surrogate(log_ratio, advantages, low, high)
+        if "weight" in steps:
+            n_in_epoch = sum(other["epoch"] == each["epoch"] for other in record["optimizer_steps"])
+            losses = losses * th.tensor(steps["weight"], dtype=th.float64)[part] * n_in_epoch * len(part)
+        assert each["policy_loss"] == near(losses.mean(), tolerance)
         assert each["approx_kl"] == near(kl_estimate(old[part], before[part], "k3").mean(), tolerance)
         before = th.tensor(each["log_prob"], dtype=th.float64)
     # Each epoch is a pass on all steps

@@ -59,6 +59,15 @@ def test_a_preset_learns_a_control_task(name: str) -> None:
     assert (model.n_steps is None) == whole and (model.n_groups is None) != whole
 
 
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+def test_settings_for_texts(algo: type[GRPO]) -> None:
+    model = algo("TokenPolicy", VerifierTextVecEnv(64), **presets.TEXT, policy_kwargs=TINY_TEXT, seed=0, device="cpu")
+    model.policy.pretrain([("1+2=", "3"), ("4+8=", "12")], n_epochs=60, learning_rate=1e-2)
+    model.learn(1000)
+    assert model.policy.generate(["1+2=", "4+8="]) == ["3", "12"], "the warm start is kept"
+    assert model._n_updates > 0
+
+
 @pytest.mark.parametrize("name", [name for name in presets.PRESETS if name != "vpg"])
 def test_a_preset_learns_a_task_of_text(name: str) -> None:
     env = VerifierTextVecEnv(8, seed=0, task=[("a", "b"), ("b", "a")], max_answer_tokens=2)

@@ -22,7 +22,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.cli.settings import known_settings
-from sb3_grpo.common.callbacks import ClampedProgressBarCallback
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback, mean_return
 from sb3_grpo.console import (
     ALGORITHMS,
     INTERRUPTED,
@@ -152,6 +152,7 @@ class ProgressLines(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._begin = self._last = time.perf_counter()
+        self._mean_return = ""
 
     def _on_step(self) -> bool:
         now = time.perf_counter()
@@ -159,8 +160,12 @@ class ProgressLines(BaseCallback):
             self._last = now
             total = self.model._total_timesteps
             rest = ", completing the last groups" if self.num_timesteps >= total else ""
-            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{rest}")
+            say(f"{self.num_timesteps:,} of {total:,} steps after {now - self._begin:.0f} s{self._mean_return}{rest}")
         return True
+
+    def _on_rollout_end(self) -> None:
+        if said := mean_return(self.model):
+            self._mean_return = f", {said}"
 
 
 @contextmanager

@@ -1,12 +1,22 @@
 """Callbacks: a progress bar for rollouts of whole episodes."""
 
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import ProgressBarCallback
+
+
+def mean_return(model: BaseAlgorithm) -> str:
+    """
+    :param model: The algorithm, at the end of a rollout
+    :return: The mean return of its groups (``group/return_mean``) in words, empty if it is not known
+    """
+    mean = model.logger.name_to_value.get("group/return_mean")
+    return "" if mean is None else f"mean return {mean:.3g}"
 
 
 class ClampedProgressBarCallback(ProgressBarCallback):
     """
     SB3's progress bar, adapted to rollouts of whole episodes, which may exceed ``total_timesteps``, and to the steps made by
-    start samplers.
+    start samplers. It shows the mean return of the latest update, if there is one.
     """
 
     def _on_training_start(self) -> None:
@@ -16,6 +26,10 @@ class ClampedProgressBarCallback(ProgressBarCallback):
     def _on_step(self) -> bool:
         self.pbar.update(min(self.num_timesteps - self._n_before, self.pbar.total) - self.pbar.n)
         return True
+
+    def _on_rollout_end(self) -> None:
+        if said := mean_return(self.model):
+            self.pbar.set_description(said)
 
     def _on_training_end(self) -> None:
         # The RL Zoo calls it in any case, even if an error occurred before the training began

@@ -41,6 +41,7 @@ from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
 from sb3_grpo.utils.parameters import short_repr
 from sb3_grpo.utils.user_warnings import warn_user
+from sb3_grpo.utils.vec_envs import copied
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
 
@@ -406,10 +407,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
             if self.use_sde and self.sde_sample_freq > 0 and n_steps % self.sde_sample_freq == 0:
                 self.policy.reset_noise(env.num_envs)
 
-            obs: Any = self._last_obs
+            # A copy: the environments may reuse their arrays
+            obs = copied(self._last_obs)
             with th.inference_mode():
                 actions, dist_inputs = sample_actions(obs)
-            # Before the environments may overwrite the arrays
             rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups)
             new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
@@ -532,12 +533,17 @@ class OnGroupAlgorithm(SavedAlgorithm):
         episodes = [episode for group in groups for episode in group.episodes]
         raw_outcomes = outcomes(groups)
         self._outcome_range = (raw_outcomes.min().item(), raw_outcomes.max().item())
+        self.logger.record("group/return_mean", raw_outcomes.mean().item())
         self.logger.record("group/return_std", raw_outcomes.std(dim=1).mean().item())
         self.logger.record("group/dead_fraction", 1.0 - float(np.mean(self.collector.queue.live(groups))))
         if self.n_steps is None:
             n_stale = sum(episode.n_stale for episode in episodes)
             self.logger.record("group/stale_fraction", n_stale / sum(episode.length for episode in episodes))
         self.logger.record("group/overlong_fraction", float(np.mean([episode.truncated for episode in episodes])))
+        if all(episode.is_success is not None for episode in episodes):
+            successes = np.array([episode.is_success for episode in episodes]).reshape(len(groups), -1)
+            self.logger.record("group/success_rate", float(successes.mean()))
+            self.logger.record("group/pass_at_group_size", float(successes.any(axis=1).mean()))
         if self.unrelated_starts:
             self.logger.record("group/unrelated_starts", 1)
         if isinstance(self.start_sampler, VisitedStates):
@@ -575,6 +581,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
             raise
         self.resumption = None
         self.collector.clear()
+        n_more = self.num_timesteps - self._total_timesteps
+        if n_more > 0 and self.verbose >= 1:
+            print(f"learn() took {n_more:,} steps more than asked for, because it completes the rollout that it has begun.")
         return self
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:

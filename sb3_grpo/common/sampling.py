@@ -113,8 +113,7 @@ def fast_sampler(
         else:
             actions = policy._get_action_dist_from_latent(th.as_tensor(latent)).sample()
         actions = actions if isinstance(actions, np.ndarray) else actions.detach().cpu().numpy()
-        # Without layers, the latent code is the array of observations itself, which the environment may overwrite
-        kept = th.from_numpy(dist_inputs) if isinstance(dist_inputs, np.ndarray) else dist_inputs.clone()
+        kept = th.from_numpy(dist_inputs) if isinstance(dist_inputs, np.ndarray) else dist_inputs
         return actions.reshape(actions_shape), kept
 
     return sample
@@ -126,7 +125,7 @@ def _numpy_layer(layer: Callable[[Any], th.Tensor]) -> Callable[[np.ndarray], np
     :return: The same function of NumPy arrays, ``None`` if there is none
     """
     if layer is th.Tensor.float:
-        return lambda x: np.array(x, np.float32)  # a copy: without layers, it is the latent code
+        return lambda x: np.asarray(x, np.float32)
     if type(layer) is nn.Linear and layer.bias is not None:
         # Views, so they follow changes of the parameters
         weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()

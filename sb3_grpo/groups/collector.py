@@ -1,5 +1,6 @@
 """Collects groups: which episode each environment copy plays, and how far it is."""
 
+import copy
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from sb3_grpo.utils.vec_envs import ask_all, innermost, observation_of, offers, 
 MAX_EPISODE_LENGTH = 100_000
 
 # What a checkpoint stores of it, besides its parts
-_STATE = ("episodes", "in_groups", "time", "outcome", "_n_steps", "_n_update_steps", "_staggers")
+_STATE = ("episodes", "in_groups", "time", "outcome", "_n_update_steps", "_staggers")
 
 
 class GroupCollector:
@@ -48,7 +49,6 @@ class GroupCollector:
         self.in_groups = np.zeros(env.num_envs, dtype=bool)
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
-        self._n_steps = 0  # of the current rollout
         self._n_update_steps = settings.n_steps or 0  # of each copy
         self._float_keys = _float_keys(env.observation_space)
         self._staggers = settings.n_steps is not None and self._can_stagger()
@@ -116,7 +116,6 @@ class GroupCollector:
                 episode.n_stale = episode.length
             else:
                 episode.n_before, episode.first_row = episode.length, 0
-        self._n_steps = 0
         self._n_update_steps = n_steps or 0
         self.queue.begin_rollout(n_steps)
         self.dispatcher.fill()
@@ -158,9 +157,26 @@ class GroupCollector:
         :raises EnvironmentFault: see :class:`GuardedEnv`
         """
         # A copy: an environment may change the array that it is given
-        result = self.guarded.step(actions.copy(), self.time)
+        observations, rewards, dones, infos = self.guarded.step(actions.copy(), self.time)
         self._reset_infos = [*self._copies.reset_infos]
-        return result
+        dones = np.asarray(dones, dtype=bool)
+        return observations, rewards, dones, self._named(dones, infos)
+
+    def _named(self, dones: np.ndarray, infos: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """
+        :param dones: (n_envs,) whether an episode has just ended
+        :param infos: Infos of all copies
+        :return: The infos. Where an episode of a group has ended, with the numbers of its group and of the member, as in
+            ``reset_infos``
+        """
+        named = [*infos]
+        for idx in dones.nonzero()[0].tolist():
+            # Copies, which the environment does not change later
+            named[idx] = {key: copy.copy(value) if key == "episode" else value for key, value in infos[idx].items()}
+            episode = self.episodes[idx]
+            if episode is not None:
+                named[idx] |= {"group": episode.group.number, "group_member": episode.member}
+        return named
 
     def fault_of(self, error: BaseException) -> EnvironmentFault | None:
         """See :meth:`GuardedEnv.fault_of`."""
@@ -177,8 +193,8 @@ class GroupCollector:
         :raises ValueError: if an episode is too long, or a reward is not finite
         """
         self.time += 1
-        self._n_steps += 1
-        if self._n_steps > MAX_EPISODE_LENGTH and self.settings.n_steps is None and self.time.max() > MAX_EPISODE_LENGTH:
+        # An update of whole groups waits for all of their episodes
+        if self.settings.n_steps is None and self.time.max(where=self.in_groups, initial=0) > MAX_EPISODE_LENGTH:
             raise ValueError(
                 f"An episode has not ended after {MAX_EPISODE_LENGTH} steps. It has to end some time: "
                 "wrap the environment in gymnasium.wrappers.TimeLimit(env, max_episode_steps=...)."

@@ -26,6 +26,7 @@ class Episode:
     :param n_stale: Number of steps in the buffer that an earlier policy has chosen
     :param outcome: Undiscounted sum of the environment's own rewards
     :param truncated: Whether it was truncated by a time limit
+    :param is_success: Whether it was a success, ``None`` if the environment does not say so
     :param is_cut: Whether it was cut short to desynchronize the copies: its outcome is not that of a whole episode
     :param next_observation: Next observation of the policy if the episode goes on, or could have; otherwise ``None``
     :param text: The last observation that the policy has seen, for policies that read texts
@@ -41,6 +42,7 @@ class Episode:
     n_stale: int = 0
     outcome: float = 0.0
     truncated: bool = False
+    is_success: bool | None = None
     is_cut: bool = False
     next_observation: Any = field(default=None, repr=False)
     text: Any = field(default=None, repr=False)

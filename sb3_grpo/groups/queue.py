@@ -1,5 +1,6 @@
 """The queue of groups: draws them, hands out their episodes, and says when an update has enough of them."""
 
+import copy
 from collections import deque
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -179,6 +180,7 @@ class GroupQueue:
         group.n_ended += 1
         episode.is_cut = "group_cut" in info
         episode.truncated = not episode.is_cut and bool(info.get("TimeLimit.truncated", False))
+        episode.is_success = None if info.get("is_success") is None else bool(info["is_success"])
         self._n_ended_steps += episode.length
         if self.settings.sampler is not None and not episode.is_cut:
             self.settings.sampler.after_episode(group, episode, info)
@@ -186,7 +188,8 @@ class GroupQueue:
             return
         # A truncated episode could have gone on. Not every VecEnv gives the terminal observation: see SB3's PPO
         could_go_on = episode.truncated or episode.is_cut
-        episode.next_observation = info.get("terminal_observation") if could_go_on else None
+        # A copy: the environment may reuse its array
+        episode.next_observation = copy.deepcopy(info.get("terminal_observation")) if could_go_on else None
         if group.can_be_judged:
             if self.live([group])[0]:
                 self._n_live += 1

@@ -377,7 +377,7 @@ class GRPO(OnGroupAlgorithm):
             return
         stats = [each | in_reward for each in stats]
         self._log_update(stats, clip_low, clip_high)
-        self.logger.record("train/n_live_steps", len(kept))
+        self.logger.record("train/n_live_steps", int(th.count_nonzero(weights * advantages)))
         self._update_reference()
 
     def _train_epoch(
@@ -531,21 +531,23 @@ class GRPO(OnGroupAlgorithm):
             entropy_loss = -entropy
         step_loss = policy_loss + self.ent_coef * entropy_loss
 
-        stats = {}
+        stats: dict[str, th.Tensor] = {}
         # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as in PPO for language models
         if self.reference is not None and self.kl_estimator != "k1_in_reward":
             step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
-            stats["kl_ref"] = kl_ref.mean()
+            stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
         loss = (weights * step_loss).sum()
 
         with th.no_grad():
             ratio = log_ratio.exp()
             below, above = clip_fractions(ratio, advantages, clip_low, clip_high, weights)
             stats |= {
+                # The parts of the loss are weighted like the loss, the other statistics are means over the steps
                 "loss": loss,
-                "policy_gradient_loss": policy_loss.mean(),
-                "entropy_loss": entropy_loss.mean(),
+                "policy_gradient_loss": (weights * policy_loss).sum(),
+                "entropy_loss": (weights * entropy_loss).sum(),
+                "entropy": -entropy_loss.mean(),
                 "approx_kl": kl_estimate(old_log_prob, log_prob, "k3").mean(),
                 "clip_fraction_low": below,
                 "clip_fraction_high": above,
@@ -568,8 +570,6 @@ class GRPO(OnGroupAlgorithm):
         :param clip_high: The upper clip range used
         """
         means = {key: value.item() for key, value in _summary(stats).items()}
-        if "entropy_loss" in means:
-            means["entropy"] = -means["entropy_loss"]
         if "clip_fraction_low" in means:
             means["clip_fraction"] = means["clip_fraction_low"] + means["clip_fraction_high"]
         for key, value in means.items():

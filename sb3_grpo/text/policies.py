@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
@@ -21,6 +21,7 @@ from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, t
 from sb3_grpo.text.transformer import CausalTransformer
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.user_warnings import warn_user
 
 # Parameters of SB3's policies for other kinds of networks
 NOT_FOR_TEXT = (
@@ -31,6 +32,18 @@ NOT_FOR_TEXT = (
     "features_extractor_kwargs",
     "normalize_observations",
 )
+
+
+class Pretraining(NamedTuple):
+    """
+    What a warm start has reached.
+
+    :param losses: For each epoch, the mean loss per token, in nats, averaged over the minibatches
+    :param accuracy: Share of the worked examples that the policy answers right afterwards, with its most likely tokens
+    """
+
+    losses: list[float]
+    accuracy: float
 
 
 class TokenPolicyMixin(ActorCriticPolicy):
@@ -236,16 +249,16 @@ class TokenPolicyMixin(ActorCriticPolicy):
         n_epochs: int = 3,
         batch_size: int = 64,
         learning_rate: float = 1e-3,
-    ) -> list[float]:
+    ) -> Pretraining:
         """
         Warm start by next-token prediction on worked examples, as reinforcement learning needs some right answers to begin
-        with.
+        with. Warns if the policy then answers none of the prompts right.
 
         :param texts: Worked examples. For a pair (prompt, answer), only the answer is learned; for a single text, all of it
         :param n_epochs: Number of passes over the examples
         :param batch_size: Number of examples per gradient step
         :param learning_rate: Learning rate of a separate optimizer, whose state is discarded afterwards
-        :return: For each epoch, the mean loss per token, in nats, averaged over the minibatches
+        :return: The losses, and the share of the examples that the policy now answers right
         :raises ValueError: if the loss or the weights are not finite at the end of an epoch. The policy is then restored
         """
         examples: list[Any] = [] if isinstance(texts, str | tuple) else list(texts)
@@ -270,7 +283,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
             for _ in range(n_epochs):
                 total = th.zeros((), device=self.device)
                 for rows in th.randperm(len(padded)).split(batch_size):
-                    loss = self._prediction_loss(padded[rows], learned[rows])
+                    loss = F.cross_entropy(*self._predictions(padded[rows], learned[rows]))
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
@@ -285,13 +298,35 @@ class TokenPolicyMixin(ActorCriticPolicy):
         finally:
             optimizer.zero_grad()
             self.set_training_mode(False)
-        return losses
+        accuracy = self._share_right(padded, learned, batch_size)
+        if accuracy == 0.0 and not all(isinstance(example, str) for example in examples):
+            warn_user(
+                f"pretrain() ended with a loss of {losses[-1]:.3g} nats per token, and the policy answers none of the "
+                f"{len(examples)} examples right: answers that are always wrong teach nothing afterwards. More n_epochs (now "
+                f"{n_epochs}) or a larger learning_rate (now {learning_rate:g}) may help."
+            )
+        return Pretraining(losses, accuracy)
 
-    def _prediction_loss(self, texts: th.Tensor, learned: th.Tensor) -> th.Tensor:
+    @th.no_grad()
+    def _share_right(self, texts: th.Tensor, learned: th.Tensor, batch_size: int) -> float:
         """
         :param texts: (n, t) token ids padded on the right, on the host
         :param learned: (n, t) mask of the tokens to predict, on the host
-        :return: Mean negative log probability of these tokens
+        :param batch_size: Number of texts to read at a time
+        :return: Share of the texts whose tokens to predict all are the most likely ones, so that ``generate`` writes them
+        """
+        n_wrong = 0
+        for rows in th.arange(len(texts)).split(batch_size):
+            logits, targets = self._predictions(texts[rows], learned[rows])
+            text = th.repeat_interleave(learned[rows].sum(1))
+            n_wrong += len(text[(logits.argmax(1) != targets).cpu()].unique())
+        return 1.0 - n_wrong / len(texts)
+
+    def _predictions(self, texts: th.Tensor, learned: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param texts: (n, t) token ids padded on the right, on the host
+        :param learned: (n, t) mask of the tokens to predict, on the host
+        :return: (k, vocab_size) logits of the tokens to predict, and (k,) these tokens
         """
         # A single long example must not make all minibatches that long
         longest = int((texts != PAD).sum(1).max())
@@ -302,7 +337,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         # The vocabulary can be large: compute logits only for the tokens to predict
         hidden = self.read(tokens, places).flatten(0, 1)[read]
-        return F.cross_entropy(self.action_net(hidden), targets)
+        return self.action_net(hidden), targets
 
     def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
         """

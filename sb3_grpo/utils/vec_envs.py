@@ -79,6 +79,16 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
     return observations if extracted is None or not isinstance(observations, dict) else observations[extracted]
 
 
+def copied(observations: Any) -> Any:
+    """
+    :param observations: (n_envs, \\*obs_shape) or a dict of such arrays
+    :return: A copy, which later steps do not overwrite
+    """
+    if isinstance(observations, dict):
+        return {key: values.copy() for key, values in observations.items()}
+    return observations.copy()
+
+
 def observation_of(observations: Any, idx: int) -> Any:
     """
     :param observations: (n_envs, \\*obs_shape) or a dict of such arrays

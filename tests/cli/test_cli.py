@@ -272,8 +272,10 @@ def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[
 
 def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(ProgressLines, "INTERVAL", 0.0)
-    train_and_read()
-    assert re.search(r"^600 of 1,500 steps after \d+ s$", capsys.readouterr().out, re.MULTILINE)
+    train_and_read("--set", "n_steps=64")
+    printed = capsys.readouterr().out
+    assert re.search(r"^120 of 1,500 steps after \d+ s$", printed, re.MULTILINE)
+    assert re.search(r"^600 of 1,500 steps after \d+ s, mean return \d", printed, re.MULTILINE)
 
 
 def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,75 @@ def test_progress_bar_ends_at_its_total(total: int, monkeypatch: pytest.MonkeyPa
     assert shown == [(total, total)]
 
 
+class Logged(BaseCallback):
+    """Notes what is logged, and how each episode of an update ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[dict[str, Any]] = []
+        self.ended: dict[int, list[tuple[float, Any]]] = {}
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            if "group" in info:
+                self.ended.setdefault(info["group"], []).append((info["episode"]["r"], info.get("is_success")))
+        return True
+
+    def _on_rollout_end(self) -> None:
+        complete = np.array([each for each in self.ended.values() if len(each) == self.model.group_size])  # type: ignore[attr-defined]
+        self.logged.append({**self.logger.name_to_value, "complete": complete})
+
+
+class Succeeds(ToyEnv):
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        self.n_right = result[1] + (self.n_right if self.t > 1 else 0.0)
+        return (*result, {"is_success": self.n_right >= 3})
+
+
+@pytest.mark.parametrize("algo", [GRPO, DAPO])
+@pytest.mark.parametrize("env_class", [ToyEnv, Succeeds])
+@pytest.mark.parametrize("sizes", [{"n_groups": 3}, {"n_groups": None, "n_steps": 30}])
+def test_returns_and_successes_of_an_update(algo: type[GRPO], env_class: Any, sizes: dict[str, Any]) -> None:
+    seen = Logged()
+    make_model(4, algo, make_group_env(env_class, 4), group_size=4, **sizes).learn(300, callback=seen)
+    first = seen.logged[0]
+    complete = first["complete"]  # (groups, members, return and success)
+    assert len(complete) >= 1
+    assert first["group/return_mean"] == pytest.approx(complete[..., 0].astype(float).mean())
+    assert ("group/success_rate" in first) == ("group/pass_at_group_size" in first) == (env_class is Succeeds)
+    if env_class is Succeeds:
+        successes = complete[..., 1].astype(bool)
+        assert first["group/success_rate"] == pytest.approx(successes.mean())
+        assert first["group/pass_at_group_size"] == pytest.approx(successes.any(axis=1).mean())
+        assert 0.0 < successes.mean() < 1.0
+
+
+@pytest.mark.parametrize(("verbose", "total"), [(0, 30), (1, 30), (1, 48)])
+def test_learn_says_that_it_took_more_steps(verbose: int, total: int, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model(2, env=make_group_env(ToyEnv, 2), verbose=verbose)
+    for _ in range(2):
+        capsys.readouterr()
+        before = model.num_timesteps
+        model.learn(total, reset_num_timesteps=False)
+        n_more = model.num_timesteps - before - total
+        said = f"learn() took {n_more} steps more than asked for" in capsys.readouterr().out
+        assert said == (verbose == 1 and n_more > 0) and (n_more > 0) == (total == 30)
+
+
+def test_progress_bar_shows_the_mean_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def look(self: Any) -> None:
+        shown.append(self.pbar.desc)
+        self.pbar.close()
+
+    monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
+    seen = Logged()
+    make_model(4).learn(100, callback=seen, progress_bar=True)
+    assert shown == [f"mean return {seen.logged[-1]['group/return_mean']:.3g}: "]
+
+
 class Scouts(RandomSeeds):
     """They take steps of their own."""
 

@@ -490,6 +490,30 @@ def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None
     assert loss(64) == pytest.approx(loss(100_000), rel=1e-4)
 
 
+@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3", "k3_plain"])
+@pytest.mark.parametrize("loss_average", ["episode", "step", 100.0])
+def test_the_logged_parts_add_up_to_the_loss(loss_average: Any, kl_estimator: str) -> None:
+    model = make_model(
+        loss_average=loss_average, kl_estimator=kl_estimator, kl_coef=0.5, ent_coef=0.3, n_epochs=3, batch_size=16
+    ).learn(200)
+    logged = model.logger.name_to_value
+    parts = logged["train/policy_gradient_loss"] + 0.3 * logged["train/entropy_loss"] + 0.5 * logged["train/kl_loss"]
+    assert logged["train/loss"] == pytest.approx(parts, abs=1e-6)
+    assert 0.4 < logged["train/entropy"] < 0.7, "that of a step, whatever its weight in the loss"
+
+
+def test_live_steps_are_those_with_an_advantage() -> None:
+    """Of the copies, one is cut off by a time limit, and another always gets the same return."""
+    env = make_group_env(functools.partial(ToyEnv, length=4), 3)
+    env.envs[0].unwrapped.time_limit = True
+    model = make_model(env=env, overlong_filter=True, advantage="outcome", n_groups=6)
+    model.learn(1)
+    advantages = model.batch.pad(model._advantages(model.batch))[..., 0]
+    live = (advantages != 0) & ~model.batch.truncated
+    assert 0 < live.sum() < (~model.batch.truncated).sum() < live.numel()
+    assert model.logger.name_to_value["train/n_live_steps"] == 4 * live.sum()
+
+
 def test_target_kl_stops_early() -> None:
     def n_epochs(target_kl: float | None) -> int:
         model = make_model(learning_rate=0.1, n_epochs=20, target_kl=target_kl)

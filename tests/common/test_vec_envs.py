@@ -21,10 +21,12 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
 )
-from toy_envs import TINY, NoisyEnv, SpacesEnv, ToyEnv, observations_of
+from toy_envs import TINY, TINY_TEXT, NoisyEnv, SpacesEnv, ToyEnv, observations_of
 
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 from sb3_grpo.groups.group import Group
+from sb3_grpo.groups.samplers import RandomSeeds, VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 
@@ -77,6 +79,52 @@ def test_make_vec_env_of_sb3() -> None:
     env = make_vec_env("CartPole-v1", 2, wrapper_class=StartQueue, vec_env_cls=SubprocVecEnv, vec_env_kwargs=FORK)
     GRPO("MlpPolicy", env, **SMALL).learn(100)
     env.close()
+
+
+class EndsNamed(BaseCallback):
+    """Compares the names in the info of an episode's last step with those that it began with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: dict[int, Any] = {}
+        self.ended: list[tuple[int, int]] = []
+
+    def _on_rollout_start(self) -> None:
+        if not self.begun:
+            self._note(range(self.model.n_envs))  # type: ignore[attr-defined]
+
+    def _note(self, indices: Any) -> None:
+        infos = self.training_env.unwrapped.reset_infos  # type: ignore[attr-defined]
+        self.begun |= {idx: (infos[idx].get("group"), infos[idx].get("group_member")) for idx in indices}
+
+    def _on_step(self) -> bool:
+        dones, infos = self.locals["dones"], self.locals["infos"]
+        assert not any("group" in infos[idx] for idx in np.flatnonzero(~dones))
+        for idx in np.flatnonzero(dones):
+            name = infos[idx].get("group"), infos[idx].get("group_member")
+            assert self.model.start_sampler is None or name == self.begun[idx]  # type: ignore[attr-defined]
+            self.ended.append(name)
+        self._note(np.flatnonzero(dones))
+        return True
+
+
+@pytest.mark.parametrize("kind", ["dummy", "processes", "unrelated", "texts"])
+def test_the_last_info_of_an_episode_names_its_group(kind: str) -> None:
+    kwargs: dict[str, Any] = {**SMALL, "unrelated_starts": kind == "unrelated"}
+    if kind == "texts":
+        kwargs |= {"policy_kwargs": TINY_TEXT}
+        env: VecEnv = VerifierTextVecEnv(3, seed=0, task=[("1+2=", "3"), ("2+2=", "4")])
+    else:
+        processes = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": FORK} if kind == "processes" else {}
+        env = make_group_env(functools.partial(ToyEnv, length=None), 3, **processes)  # type: ignore[arg-type]
+    sampler = None if kind == "unrelated" else RandomSeeds()
+    seen = EndsNamed()
+    GRPO("TokenPolicy" if kind == "texts" else "MlpPolicy", env, start_sampler=sampler, **kwargs).learn(150, callback=seen)
+    env.close()
+    by_group: dict[int, list[int]] = {}
+    for group, member in seen.ended:
+        by_group.setdefault(group, []).append(member)
+    assert sorted(by_group[0]) == sorted(by_group[1]) == [0, 1, 2]
 
 
 def test_processes_without_start_queues() -> None:
@@ -324,9 +372,10 @@ class BareVecEnv(VecEnv):
         return [False] * 4
 
 
+@pytest.mark.parametrize("wrap", [lambda env: env, VecMonitor])
 @pytest.mark.parametrize("sizes", [{"n_steps": 16}, {"n_groups": 2}])
-def test_a_vec_env_with_no_more_than_ppo_needs(sizes: dict[str, int]) -> None:
-    env = BareVecEnv()
+def test_a_vec_env_with_no_more_than_ppo_needs(sizes: dict[str, int], wrap: Any) -> None:
+    env = wrap(BareVecEnv())
     model = GRPO("MlpPolicy", env, unrelated_starts=True, seed=0, device="cpu", **sizes)  # type: ignore[arg-type]
     seen = []
     train = model.train
@@ -335,8 +384,114 @@ def test_a_vec_env_with_no_more_than_ppo_needs(sizes: dict[str, int]) -> None:
     assert model._n_updates > 0
     # It writes into the array of observations that it has returned
     assert {*th.cat(seen).tolist()} == {0.0, 1.0, 2.0, 3.0, 4.0}
+    if wrap is VecMonitor:
+        assert {info["l"] for info in model.ep_info_buffer} == {5}
+        assert {float(info["r"]) for info in model.ep_info_buffer} <= {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
     with pytest.raises(ValueError, match="BareVecEnv have no StartQueue"):
         GRPO("MlpPolicy", env, seed=0, **sizes).learn(10)  # type: ignore[arg-type]
+
+
+class Spoils(VecEnvWrapper):
+    """
+    Writes into all that it has returned as soon as it is stepped again, as environments that reuse their arrays and infos do.
+
+    :param is_on: Whether it does
+    """
+
+    def __init__(self, venv: VecEnv, is_on: bool = True):
+        super().__init__(venv)
+        self.is_on, self.given = is_on, None
+
+    def reset(self) -> Any:
+        self.given = self.venv.reset()
+        return self.given
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.venv.step_async(actions)
+        if self.is_on:
+            spoil(self.given)
+
+    def step_wait(self) -> Any:
+        self.given = self.venv.step_wait()
+        return self.given
+
+
+def spoil(part: Any) -> None:
+    if isinstance(part, np.ndarray):
+        part.fill(7)
+    elif isinstance(part, list | tuple):
+        for each in part:
+            spoil(each)
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            spoil(value)
+            if not isinstance(value, np.ndarray | dict):
+                part[key] = None
+
+
+BOX = spaces.Box(-1.0, 1.0, (2,))
+BOXES = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+IMAGE = spaces.Box(0, 255, (36, 36, 4), np.uint8)
+BARE = {"net_arch": [], "normalize_observations": False}
+
+
+def ends_early(answer: str, reference: str) -> float:
+    return 1.0 / (1.0 + len(answer))
+
+
+def limited() -> gym.Env:
+    return ToyEnv(length=5, time_limit=True)
+
+
+# The policy, the environment, what is around it, and arguments
+BORDERS: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
+    "steps": ("MlpPolicy", limited, None, {"n_steps": 16}),
+    "steps, in processes": ("MlpPolicy", limited, None, {"n_steps": 16, "vec_env_cls": SubprocVecEnv}),
+    "steps, in VecMonitor": ("MlpPolicy", limited, VecMonitor, {"n_steps": 16}),
+    "steps, in VecNormalize": ("MlpPolicy", limited, VecNormalize, {"n_steps": 16}),
+    "steps, in VecFrameStack": ("MlpPolicy", limited, lambda env: VecFrameStack(env, 2), {"n_steps": 16}),
+    "groups": ("MlpPolicy", ToyEnv, None, {"n_groups": 2}),
+    "a latent code that is the observation": (
+        "MlpPolicy",
+        lambda: SpacesEnv(BOX, BOX),
+        None,
+        {"n_steps": 16, "use_sde": True, "policy_kwargs": BARE},
+    ),
+    "a dict": ("MultiInputPolicy", lambda: SpacesEnv(BOXES, BOX, length=5, time_limit=True), None, {"n_steps": 16}),
+    "images": ("CnnPolicy", lambda: SpacesEnv(IMAGE, spaces.Discrete(2)), None, {"n_steps": 8, "policy_kwargs": {}}),
+    "visited states": ("MlpPolicy", "CartPole-v1", None, {"n_steps": 64, "start_sampler": lambda: VisitedStates(0.5)}),
+    "texts": (
+        "TokenPolicy",
+        None,
+        None,
+        {"n_groups": 4, "policy_kwargs": TINY_TEXT, "start_sampler": lambda: HardPrompts(2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_environments_may_reuse_all_that_they_return(name: str) -> None:
+    policy, make, outside, more = BORDERS[name]
+
+    def learned(is_on: bool) -> Any:
+        kwargs = {**SMALL, "n_groups": None, **more}
+        vec_env_cls = kwargs.pop("vec_env_cls", DummyVecEnv)
+        if make is None:
+            inner: VecEnv = VerifierTextVecEnv(4, seed=0, task=[("1+2=", "3"), ("2+2=", "4")], verifier=ends_early)
+        else:
+            processes = {"vec_env_kwargs": FORK} if vec_env_cls is SubprocVecEnv else {}
+            inner = make_group_env(make, 3, vec_env_cls=vec_env_cls, **processes)
+        env: VecEnv = Spoils(inner, is_on)
+        env = env if outside is None else outside(env)
+        if "start_sampler" in kwargs:
+            kwargs["start_sampler"] = kwargs["start_sampler"]()
+        model = GRPO(policy, env, **kwargs).learn(100)
+        model.learn(50, reset_num_timesteps=False)
+        env.close()
+        episodes = [(float(info["r"]), info["l"]) for info in model.ep_info_buffer]
+        return th.nn.utils.parameters_to_vector(model.policy.parameters()).tolist(), model.num_timesteps, episodes
+
+    assert learned(True) == learned(False)
 
 
 @pytest.mark.parametrize("action_space", [spaces.MultiBinary(3), spaces.MultiDiscrete([2, 2]), spaces.Box(-1.0, 1.0, (2,))])

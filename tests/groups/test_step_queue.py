@@ -268,6 +268,27 @@ def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         make_model(Endless, n_groups=1).learn(4 * 64)
 
 
+def test_steps_of_an_endless_episode_are_counted_over_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
+    envs = [ToyEnv(length=length) for length in (3, 3, 10**6)]
+    model = make_model(DummyVecEnv([functools.partial(lambda env: env, env) for env in envs]), n_groups=1, group_size=2)
+    with pytest.raises(ValueError, match="An episode has not ended after 50 steps"):
+        model.learn(1000)
+    assert model._n_updates > 0 and envs[2].t == 51, "it began before the first update"
+
+
+def test_episodes_outside_of_groups_need_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
+    model = make_model(Endless, n_steps=60, n_envs=2).learn(2 * 60)
+    groups = model.collector
+    groups.settings = groups.settings._replace(n_steps=None)
+    step = np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2, bool)
+    with pytest.raises(ValueError, match="An episode has not ended"):
+        groups.add_step(*step)
+    groups.in_groups[:] = False
+    groups.add_step(*step)
+
+
 def test_values_follow_episodes_over_updates() -> None:
     """Each update sees 8 of the 40 steps of an episode; only the last step pays."""
 

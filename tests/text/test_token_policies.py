@@ -128,8 +128,8 @@ def test_tokenizers_need_not_know_the_padding() -> None:
 
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
     policy = make_policy()
-    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
-    assert losses[-1] < 0.05 < losses[0]
+    losses, accuracy = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
+    assert losses[-1] < 0.05 < losses[0] and accuracy == 1.0
     assert policy.generate(["1+2=", "2+2=", "9+9="]) == ["3", "4", "18"]
     assert policy.optimizer.state == {}, "the optimizer of the training is as it was"
 
@@ -150,20 +150,37 @@ def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
         expected = -policy.get_distribution(TokenSteps(texts, text, last)).log_prob(texts[text, last + 1]).mean().item()
     n_rows = []
     policy.action_net.register_forward_hook(lambda _, inputs, output: n_rows.append(len(inputs[0].flatten(0, -2))))
-    (loss,) = policy.pretrain(examples, n_epochs=1)
-    assert n_rows == [len(steps)]
+    (loss,) = policy.pretrain(examples, n_epochs=1).losses
+    assert n_rows == [len(steps)] * 2, "once to learn, once to see what was reached"
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> None:
     policy = make_policy()
     examples = [("1+2=", "3"), ("9+9=", "18"), "12", "123456789"]
-    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0)[0] for example in examples]
+    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0).losses for example in examples]
     n_read = []
     policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
-    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0)
-    assert sorted(n_read) == [2, 5, 6, 9], "but for the end, after which nothing is predicted"
+    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0).losses
+    assert sorted(n_read[:4]) == [2, 5, 6, 9], "but for the end, after which nothing is predicted"
     assert loss == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("n_epochs", [4, 12, 40])
+def test_pretrain_says_how_many_answers_it_has_got_right(n_epochs: int) -> None:
+    th.manual_seed(0)
+    policy, pairs = make_policy(), [(f"{a}+{b}=", str(a + b)) for a in range(3) for b in range(5)]
+    reached = policy.pretrain(pairs, n_epochs=n_epochs, batch_size=4, learning_rate=1e-2)
+    answers = policy.generate([prompt for prompt, _ in pairs])
+    right = [answer == reference for answer, (_, reference) in zip(answers, pairs, strict=True)]
+    assert reached.accuracy == pytest.approx(np.mean(right)) and 0.0 < reached.accuracy
+    assert len(reached.losses) == n_epochs
+
+
+def test_pretrain_that_gets_no_answer_right_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"answers none of the 1 examples right.*More n_epochs \(now 1\)"):
+        reached = make_policy().pretrain([("1+2=", "345")], n_epochs=1, learning_rate=1e-6)
+    assert reached.accuracy == 0.0
 
 
 def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
