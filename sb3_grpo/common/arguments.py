@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import KINDS, SCALES
 from sb3_grpo.common.kl import KL_ESTIMATORS
@@ -65,6 +66,7 @@ ARGUMENTS: dict[str, Kind] = {
     "max_grad_norm": Number(positive=True, limit=True),
     "target_kl": Number(positive=True, limit=True, none="no limit"),
     # Groups
+    "n_envs": Whole(none="16 copies"),
     "group_size": Whole(2, why="an episode is compared with the others of its group, and a group of one gives no signal"),
     "n_steps": Whole(none="whole groups"),
     "n_groups": Whole(none="n_steps of each copy"),
@@ -127,10 +129,11 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
         )
 
 
-def check_env(env: Any) -> None:
+def check_env(env: Any, n_envs: int | None = None) -> None:
     """
     :param env: ``env`` given by the user
-    :raises ValueError: if it is not an environment
+    :param n_envs: Number of copies given by the user, or ``None``
+    :raises ValueError: if ``env`` is not an environment, or has a different number of copies
     """
     if isinstance(env, type):
         raise ValueError(
@@ -146,6 +149,12 @@ def check_env(env: Any) -> None:
         raise ValueError(
             f"env must be the id of a registered environment, an environment or a VecEnv, got {short_repr(env)} "
             f"({type(env).__name__})."
+        )
+    n_there = env.num_envs if isinstance(env, VecEnv) else 1
+    if n_envs is not None and not isinstance(env, str) and n_envs != n_there:
+        raise ValueError(
+            f"n_envs={n_envs} only applies when env is an id, and this environment has n_envs={n_there}: leave n_envs out, and "
+            f"make as many copies as you want with make_group_env(..., n_envs={n_envs})."
         )
 
 

@@ -57,9 +57,9 @@ TOTAL_TIMESTEPS = 100_000
 DEFAULT_N_ENVS = 16
 
 
-def _make_copies(env_id: str, seed: int | None) -> VecEnv:
+def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
     try:
-        return make_env_of(env_id, DEFAULT_N_ENVS, seed)
+        return make_env_of(env_id, n_envs, seed)
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:
@@ -92,6 +92,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule,
+        n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
@@ -114,8 +115,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         _init_setup_model: bool = True,
     ):
         check_policy(policy, self.policy_aliases)
+        n_envs = ARGUMENTS["n_envs"].check("n_envs", n_envs)
         if _init_setup_model:
-            check_env(env)
+            check_env(env, n_envs)
         as_in_sb3 = check_arguments(
             {
                 "learning_rate": learning_rate,
@@ -135,7 +137,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         # Used by resume() to create the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
-            env = _make_copies(env, as_in_sb3["seed"])
+            env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
         super().__init__(
             policy,
             env,

@@ -63,7 +63,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
         **{"target_kl": 0.1, "kl_coef": 0.2, "kl_estimator": "k2", "ref_update_interval": 7, "max_sampling_rounds": 9},
         **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9)},
         **{"start_sampler": own_sampler, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": TINY, "verbose": 1},
-        **{"seed": 3, "policy_loss": lambda steps: -steps.advantages},
+        **{"seed": 3, "policy_loss": lambda steps: -steps.advantages, "n_envs": 2},
     }
     model = algorithm("MlpPolicy", "Pendulum-v1", clip_range=0.3, clip_range_high=0.4, device="cpu", **other)
     assert {name: getattr(model, name) for name in other} == other
@@ -74,7 +74,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
 
 def test_every_argument_has_a_kind() -> None:
     special = {"policy", "env", "_init_setup_model"}
-    assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler"} - special == {*ARGUMENTS}
+    assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler", "n_envs"} - special == {*ARGUMENTS}
 
 
 @FEW
@@ -83,7 +83,7 @@ def test_one_argument_is_anything(name: str, value: Any, algorithm: type[GRPO], 
     if name == "tensorboard_log" and isinstance(value, str | Path):
         value = tmp_path_factory.getbasetemp() / "logs" if value else value
     # Of these there is one for each copy, and each step
-    hypothesis.assume(not (name in ("n_steps", "n_groups", "group_size") and type(value) is int and value > 64))
+    hypothesis.assume(not (name in ("n_envs", "n_steps", "n_groups", "group_size") and type(value) is int and value > 64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outcome = try_case(Case("one", (name,), algorithm, "CartPole-v1", {name: value}))
@@ -182,6 +182,15 @@ def test_presets_warn_of_nothing(preset: dict[str, Any]) -> None:
 def test_environments(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO("MlpPolicy", env)
+
+
+def test_copies_are_for_ids() -> None:
+    for env, n_there in ((ToyEnv(), 1), (DummyVecEnv([ToyEnv, ToyEnv]), 2)):
+        with pytest.raises(ValueError, match=f"n_envs=3 only applies .* n_envs={n_there}: .* make_group_env.*n_envs=3"):
+            GRPO("MlpPolicy", env, n_envs=3)
+        assert GRPO("MlpPolicy", env, n_envs=n_there).n_envs == n_there
+    with pytest.raises(ValueError, match="n_envs must be between 1 and 65536"):
+        GRPO("MlpPolicy", "CartPole-v1", n_envs=10**9)
 
 
 def test_environments_of_a_model_that_is_there(tmp_path: Path) -> None:
