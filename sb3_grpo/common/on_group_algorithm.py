@@ -39,7 +39,8 @@ from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.parameters import Number, short_repr
+from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
 from sb3_grpo.utils.user_warnings import warn_user
 
 SelfOnGroupAlgorithm = TypeVar("SelfOnGroupAlgorithm", bound="OnGroupAlgorithm")
@@ -138,6 +139,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
             env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
+        if env is not None:
+            check_spaces(env.observation_space, env.action_space)
         super().__init__(
             policy,
             env,
@@ -145,7 +148,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             gae_lambda=1.0,
             vf_coef=0.0,
             _init_setup_model=False,
-            supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+            supported_action_spaces=SUPPORTED,
             **as_in_sb3,
         )
         # Chosen in addition to policy_kwargs. Saved, because a model has to be loaded with what was chosen at its creation
@@ -214,6 +217,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._setup_model()
         if self.default_policy_kwargs and not self.policy.observation_norm.keys:
             self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
+        net_arch = self.policy_kwargs.get("net_arch")
+        if isinstance(net_arch, dict) and any(layers for key, layers in net_arch.items() if key != "pi"):
+            warn_user(
+                f"Only the layers pi of net_arch={net_arch} are used: there is no critic. Write net_arch=dict(pi=[...])."
+            )
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:
                 warn_user(problem)
@@ -245,7 +253,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             policy = make(use_sde=self.use_sde, **policy_kwargs)
         except IMPOSSIBLE as error:
-            if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError):
+            if not self.policy_kwargs or isinstance(error, th.OutOfMemoryError | SpaceError):
                 raise
             said = f"{type(error).__name__}: {error}"
             raise ValueError(f"policy_kwargs={short_repr(self.policy_kwargs)} are impossible. {said}") from error
@@ -555,6 +563,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     ) -> SelfOnGroupAlgorithm:
         if total_timesteps is None:
             total_timesteps = TOTAL_TIMESTEPS if self.resumption is None else self.resumption.total_timesteps
+        total_timesteps = Number(low=0, limit=True).check("total_timesteps", total_timesteps)
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__
@@ -582,12 +591,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :param actions: Actions as sampled by the policy
         :return: Actions within the bounds of the action space
         """
-        if not isinstance(self.action_space, spaces.Box):
-            return actions
-        if self.policy.squash_output:
-            return self.policy.unscale_action(actions)
-        # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
-        return np.clip(actions, self.action_space.low, self.action_space.high)
+        if isinstance(self.action_space, spaces.Box):
+            if self.policy.squash_output:
+                actions = self.policy.unscale_action(actions)
+            else:
+                # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
+                actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        return self.policy.cast_actions(actions)
 
     def _add_step(
         self,

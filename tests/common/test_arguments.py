@@ -152,6 +152,27 @@ def test_what_would_do(wrong: dict[str, Any], message: str) -> None:
         GRPO("MlpPolicy", ToyEnv(), **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("10000", r"must be a number, got '10000' \(str\): write total_timesteps=10000"),
+        (-5, "must not be negative, got -5"),
+        (math.nan, "must be a number, got nan"),
+        (True, "must be a number, got True"),
+    ],
+)
+def test_numbers_of_steps(wrong: Any, message: str) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY)
+    with pytest.raises(ValueError, match=f"total_timesteps {message}"):
+        model.learn(wrong)
+    assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
+
+
+def test_layers_of_a_critic_are_not_made() -> None:
+    with pytest.warns(UserWarning, match=r"Only the layers pi of net_arch=.* no critic. Write net_arch=dict\(pi=\[...\]\)"):
+        GRPO("MlpPolicy", ToyEnv(), policy_kwargs={"net_arch": {"pi": [4], "vf": [4]}})
+
+
 def test_parameters_of_the_policy_are_finite() -> None:
     with pytest.raises(ValueError, match=r"policy_kwargs=.*log_std_init.*not finite"):
         GRPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"log_std_init": math.inf})
@@ -170,6 +191,8 @@ def test_presets_warn_of_nothing(preset: dict[str, Any]) -> None:
         (None, "env must be the id of a registered environment"),
         (5, r"env must be .* got 5 \(int\)"),
         (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
+        *((each, r"got .*: write make_group_env\(function, n_envs=") for each in (len, [ToyEnv], (ToyEnv(),), DummyVecEnv)),
+        (gym.Env(), "got .*: it has no observation_space"),
         (
             gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"),
             r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
