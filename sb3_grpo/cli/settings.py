@@ -14,7 +14,7 @@ from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extr
 from sb3_grpo.utils.entries import parse_value
 
 # Constructor parameters that have their own option or cannot be written as a Python literal
-_NOT_SETTABLE = ("policy", "env", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
+_NOT_SETTABLE = ("policy", "env", "n_envs", "seed", "device", "verbose", "start_sampler", "_init_setup_model")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo.common.advantages import KINDS, SCALES
 from sb3_grpo.common.kl import KL_ESTIMATORS
@@ -65,6 +64,7 @@ ARGUMENTS: dict[str, Kind] = {
     "max_grad_norm": Number(positive=True, limit=True),
     "target_kl": Number(positive=True, limit=True, none="no limit"),
     # Groups
+    "n_envs": Whole(none="16 copies"),
     "group_size": Whole(2, why="an episode is compared with the others of its group, and a group of one gives no signal"),
     "n_steps": Whole(none="whole groups"),
     "n_groups": Whole(none="n_steps of each copy"),
@@ -127,12 +127,13 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
         )
 
 
-def check_env(env: Any) -> None:
+def check_env(env: Any, n_envs: int | None = None) -> None:
     """
     :param env: ``env`` given by the user
-    :raises ValueError: if it is not an environment
+    :param n_envs: Number of copies given by the user, or ``None``
+    :raises ValueError: if ``env`` is not an environment, or has a different number of copies
     """
-    if isinstance(env, type):
+    if isinstance(env, type) and not issubclass(env, VecEnv):
         raise ValueError(
             f"env must be an environment, got the class {env.__name__}: write {env.__name__}() for one copy, or "
             f"make_group_env({env.__name__}, n_envs=16)."
@@ -142,10 +143,23 @@ def check_env(env: Any) -> None:
             f"env must be an environment or a VecEnv of Stable-Baselines3, got {type(env).__name__}, a vector environment of "
             f'Gymnasium: write make_group_env("{env.spec.id if env.spec else "..."}", n_envs={env.num_envs}).'
         )
-    if not isinstance(env, str) and not hasattr(env, "step"):
+    parts = ("reset", "step", "observation_space", "action_space")
+    missing = [] if isinstance(env, str) else [name for name in parts if not hasattr(env, name)]
+    if missing or isinstance(env, type):
+        how = (
+            "write make_group_env(function, n_envs=16) with a function that makes one copy"
+            if callable(env) or isinstance(env, list | tuple)
+            else f"it has no {missing[0]}"
+        )
         raise ValueError(
             f"env must be the id of a registered environment, an environment or a VecEnv, got {short_repr(env)} "
-            f"({type(env).__name__})."
+            f"({type(env).__name__}): {how}."
+        )
+    n_there = env.num_envs if isinstance(env, VecEnv) else 1
+    if n_envs is not None and not isinstance(env, str) and n_envs != n_there:
+        raise ValueError(
+            f"n_envs={n_envs} only applies when env is an id, and this environment has n_envs={n_there}: leave n_envs out, "
+            f"and make as many copies as you want with make_group_env(..., n_envs={n_envs})."
         )
 
 
@@ -211,13 +225,5 @@ def check_together(model: Any) -> None:
         )
     if model.tensorboard_log is not None and importlib.util.find_spec("tensorboard") is None:
         raise ValueError(f'tensorboard_log="{model.tensorboard_log}" needs TensorBoard: pip install "sb3-grpo[tensorboard]".')
-    observed = model.observation_space
-    observed = observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed]
-    for kind, space in (("actions", model.action_space), *(("observations", each) for each in observed)):
-        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-            raise ValueError(
-                f"The {kind} are {space}, and Stable-Baselines3 counts from 0, whatever start says: let the environment, "
-                f"or a wrapper, have {kind} that start at 0."
-            )
     if isinstance(model.start_sampler, StartSampler) and model.start_sampler.captures_states:
         refuse_frame_stack(model.env)

@@ -81,13 +81,19 @@ def policy_losses(policy_loss: str | PolicyLoss, steps: LossInputs) -> th.Tensor
     :param policy_loss: "clip": :func:`clipped_surrogate`; or a function
     :param steps: M steps
     :return: (M,) loss of each step, to be minimised
-    :raises ValueError: if the function does not return finite values of this shape
+    :raises ValueError: if the function does not return finite values of this shape, with a gradient
     """
     if isinstance(policy_loss, str):
         return POLICY_LOSSES[policy_loss](steps)
     wanted = "(M,), an entry for each step"
     returns = f"{name_of(policy_loss)}, given as policy_loss,"
-    return check_tensor(returns, policy_loss(steps), steps.advantages.shape, wanted)
+    losses = check_tensor(returns, policy_loss(steps), steps.advantages.shape, wanted)
+    if steps.log_prob.requires_grad and not losses.requires_grad:
+        raise ValueError(
+            f"{returns} returned a tensor without a gradient, from which nothing is learned: compute it from steps.log_ratio "
+            "or steps.log_prob, without detach(), NumPy or torch.no_grad()."
+        )
+    return losses
 
 
 def cut_off(ratio: th.Tensor, advantages: th.Tensor, clip_low: float, clip_high: float) -> tuple[th.Tensor, th.Tensor]:

@@ -39,7 +39,8 @@ from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.parameters import Number, short_repr
+from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import copied
 
@@ -58,9 +59,9 @@ TOTAL_TIMESTEPS = 100_000
 DEFAULT_N_ENVS = 16
 
 
-def _make_copies(env_id: str, seed: int | None) -> VecEnv:
+def _make_copies(env_id: str, n_envs: int, seed: int | None) -> VecEnv:
     try:
-        return make_env_of(env_id, DEFAULT_N_ENVS, seed)
+        return make_env_of(env_id, n_envs, seed)
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:
@@ -93,6 +94,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
         learning_rate: float | Schedule,
+        n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
@@ -115,8 +117,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         _init_setup_model: bool = True,
     ):
         check_policy(policy, self.policy_aliases)
+        n_envs = ARGUMENTS["n_envs"].check("n_envs", n_envs)
         if _init_setup_model:
-            check_env(env)
+            check_env(env, n_envs)
         as_in_sb3 = check_arguments(
             {
                 "learning_rate": learning_rate,
@@ -136,7 +139,9 @@ class OnGroupAlgorithm(SavedAlgorithm):
         # Used by resume() to create the environments again
         self.env_id = env if isinstance(env, str) else None
         if isinstance(env, str):
-            env = _make_copies(env, as_in_sb3["seed"])
+            env = _make_copies(env, n_envs or DEFAULT_N_ENVS, as_in_sb3["seed"])
+        if env is not None:
+            check_spaces(env.observation_space, env.action_space)
         super().__init__(
             policy,
             env,
@@ -144,7 +149,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             gae_lambda=1.0,
             vf_coef=0.0,
             _init_setup_model=False,
-            supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
+            supported_action_spaces=SUPPORTED,
             **as_in_sb3,
         )
         # Chosen in addition to policy_kwargs. Saved, because a model has to be loaded with what was chosen at its creation
@@ -213,6 +218,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self._setup_model()
         if self.default_policy_kwargs and not self.policy.observation_norm.keys:
             self.default_policy_kwargs = {}  # only images or discrete observations: nothing was normalised
+        net_arch = self.policy_kwargs.get("net_arch")
+        if isinstance(net_arch, dict) and any(layers for key, layers in net_arch.items() if key != "pi"):
+            warn_user(
+                f"Only the layers pi of net_arch={net_arch} are used: there is no critic. Write net_arch=dict(pi=[...])."
+            )
         for problem in (None if self.env is None else why_not_learnable(self.env), self.policy.why_not_for_images()):
             if problem is not None:
                 warn_user(problem)
@@ -244,8 +254,8 @@ class OnGroupAlgorithm(SavedAlgorithm):
         try:
             policy = make(use_sde=self.use_sde, **policy_kwargs)
         except IMPOSSIBLE as error:
-            # SB3's assertions say themselves what is wrong
-            says_it = isinstance(error, AssertionError) and str(error)
+            # SB3's assertions and errors of spaces say themselves what is wrong
+            says_it = isinstance(error, SpaceError) or (isinstance(error, AssertionError) and str(error))
             if not self.policy_kwargs or says_it or isinstance(error, th.OutOfMemoryError):
                 raise
             said = f"{type(error).__name__}: {error}"
@@ -561,6 +571,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     ) -> SelfOnGroupAlgorithm:
         if total_timesteps is None:
             total_timesteps = TOTAL_TIMESTEPS if self.resumption is None else self.resumption.total_timesteps
+        total_timesteps = Number(low=0, limit=True).check("total_timesteps", total_timesteps)
         has_resumed_episodes = self.resumption is not None and self._last_obs is not None
         try:
             name = tb_log_name or type(self).__name__
@@ -591,12 +602,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         :param actions: Actions as sampled by the policy
         :return: Actions within the bounds of the action space
         """
-        if not isinstance(self.action_space, spaces.Box):
-            return actions
-        if self.policy.squash_output:
-            return self.policy.unscale_action(actions)
-        # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
-        return np.clip(actions, self.action_space.low, self.action_space.high)
+        if isinstance(self.action_space, spaces.Box):
+            if self.policy.squash_output:
+                actions = self.policy.unscale_action(actions)
+            else:
+                # Avoid out of bound error as we are sampling from an unbounded Gaussian distribution
+                actions = np.clip(actions, self.action_space.low, self.action_space.high)
+        return self.policy.cast_actions(actions)
 
     def _add_step(
         self,

@@ -3,6 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,8 +29,9 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.common.sampling import fast_sampler
+from sb3_grpo.common.sampling import fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
+from sb3_grpo.utils.spaces import check_extractor, parts_of
 
 
 class Adam(th.optim.Adam):
@@ -75,10 +77,11 @@ def _channels_last(obs: PyTorchObs) -> PyTorchObs:
 class ActorPolicy(ActorCriticPolicy):
     """
     Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
-    It has no critic parameters and computes no values: in their place, ``forward`` and ``evaluate_actions`` return ``None``.
+    It has no critic parameters and computes no values: in their place, ``forward`` returns NaN and ``evaluate_actions``
+    ``None``.
 
     The arguments are those of :class:`ActorCriticPolicy`. For compatibility with configurations written for PPO,
-    ``net_arch=dict(pi=[...], vf=[...])`` and ``share_features_extractor`` are accepted:
+    ``net_arch=dict(pi=[...], vf=[...])`` (with a warning) and ``share_features_extractor`` are accepted:
     the ``vf`` layers are not created, and there is only one features extractor, for the actor.
 
     :param observation_space: Observation space
@@ -145,7 +148,8 @@ class ActorPolicy(ActorCriticPolicy):
         :return: the features extractor
         """
         images = self._image_keys()
-        parts = {key: part for key, part in self._observation_parts().items() if key not in images}
+        check_extractor(self.features_extractor_class, self.observation_space, images)
+        parts = {key: part for key, part in parts_of(self.observation_space).items() if key not in images}
         self.observation_norm = ObservationNorm(parts if self.normalize_observations else {})
         return super().make_features_extractor()
 
@@ -263,27 +267,20 @@ class ActorPolicy(ActorCriticPolicy):
             others = [entry.float().flatten(1) for key, entry in entries.items() if key not in images]  # type: ignore[union-attr]
         return StateFeatures(th.cat([pictures[0][:, :0], *others], dim=1), th.cat(pictures, dim=1))
 
-    def _observation_parts(self) -> dict[str, spaces.Space]:
-        """
-        :return: The spaces of a Dict by key, or the observation space with the key ``""``
-        """
-        space = self.observation_space
-        return dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
-
     def _image_keys(self) -> list[str]:
         """
         :return: The keys of the images in a Dict, ``""`` if the observation itself is an image
         """
         # As in SB3: only if the extractor is made for images, any array with three axes is an already normalised image
         scaled = not self.normalize_images and issubclass(self.features_extractor_class, (NatureCNN, CombinedExtractor))
-        return [key for key, part in self._observation_parts().items() if is_image_space(part, normalized_image=scaled)]
+        return [key for key, part in parts_of(self.observation_space).items() if is_image_space(part, normalized_image=scaled)]
 
     def why_not_for_images(self) -> str | None:
         """
         :return: Why this policy is unsuitable for the images in the observation, and what to write instead; ``None`` if it
             is suitable
         """
-        parts = self._observation_parts()
+        parts = parts_of(self.observation_space)
         sizes = [int(np.prod(parts[key].shape)) for key in self._image_keys()]  # type: ignore[arg-type]
         if type(self.pi_features_extractor) is not FlattenExtractor or not sizes or max(sizes) <= MAX_PIXELS:
             return None
@@ -298,18 +295,21 @@ class ActorPolicy(ActorCriticPolicy):
         """
         return []
 
-    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, None, th.Tensor]:  # type: ignore[override]
+    def forward(self, obs: PyTorchObs, deterministic: bool = False) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
         """
         Choose actions.
 
         :param obs: Observation
         :param deterministic: Whether to sample or use deterministic actions
-        :return: action, ``None`` instead of the value, and log probability of the action
+        :return: action, NaN instead of the value (which an exporter takes, unlike ``None``), and log probability of the action
         """
-        distribution = self.get_distribution(obs)
-        actions = distribution.get_actions(deterministic=deterministic)
-        log_prob = distribution.log_prob(actions)
-        return actions.reshape((-1, *self.action_space.shape)), None, log_prob  # type: ignore[misc]
+        # An exporter cannot follow checks that depend on values
+        with unchecked_distributions() if th.compiler.is_compiling() else nullcontext():
+            distribution = self.get_distribution(obs)
+            actions = distribution.get_actions(deterministic=deterministic)
+            log_prob = distribution.log_prob(actions)
+        values = th.full_like(log_prob, th.nan)[:, None]
+        return actions.reshape((-1, *self.action_space.shape)), values, log_prob  # type: ignore[misc]
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
@@ -353,6 +353,28 @@ class ActorPolicy(ActorCriticPolicy):
             type(self).get_distribution is not ActorPolicy.get_distribution
             or type(self)._get_action_dist_from_latent is not ActorCriticPolicy._get_action_dist_from_latent
         )
+
+    def predict(self, *args: Any, **kwargs: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """
+        Get the policy action from an observation, see :meth:`BasePolicy.predict`.
+
+        :param args: its arguments
+        :param kwargs: its keyword arguments
+        :return: the model's action and the next hidden state
+        """
+        actions, state = super().predict(*args, **kwargs)
+        return self.cast_actions(actions), state
+
+    def cast_actions(self, actions: np.ndarray) -> np.ndarray:
+        """
+        :param actions: Actions within the bounds of the action space
+        :return: The same as the numbers of the action space: those of a ``Box`` of integers are rounded
+        """
+        space = self.action_space
+        if not isinstance(space, spaces.Box | spaces.MultiDiscrete):
+            return actions
+        whole = isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating)
+        return (np.rint(actions) if whole else actions).astype(space.dtype, copy=False)
 
     def reset_noise(self, n_envs: int = 1) -> None:
         """

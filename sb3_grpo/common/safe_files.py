@@ -108,7 +108,10 @@ def opened(path: ModelFile) -> Iterator[zipfile.ZipFile]:
     :return: the zip file, for a ``with`` block that reads it
     :raises ValueError: if anything goes wrong in the block
     """
-    file = open_path(path, "r", verbose=0, suffix="zip")
+    try:
+        file = open_path(path, "r", verbose=0, suffix="zip")
+    except IsADirectoryError as error:
+        raise ValueError(f"{path} is a folder: load(file) takes a model, and resume(folder) the last checkpoint.") from error
     position = file.tell()
     try:
         with zipfile.ZipFile(file) as archive:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 import torch as th
+from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -19,6 +20,8 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.checkpoint.training import Resumption, Stateful, describe_env, load_training
+from sb3_grpo.common.export import onnx_bytes
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.safe_files import ModelFile, opened, read_safe_model, write_safe_model
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.utils.files import replace_file, save_location
@@ -30,6 +33,10 @@ SelfSavedAlgorithm = TypeVar("SelfSavedAlgorithm", bound="SavedAlgorithm")
 
 # Errors raised by the parts of a model when their arguments do not fit
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+# To tell which algorithm of Stable-Baselines3 has saved a file: by its policy, and by an attribute
+_ALIASES = {alias: name for name, alias in PPO.policy_aliases.items()}
+_KEYS = {"clip_range_vf": "PPO", "cg_max_steps": "TRPO"}
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
@@ -73,6 +80,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 write(file)
         else:
             write(path)
+
+    def export_onnx(self, path: str | pathlib.Path) -> None:
+        """
+        Export the deterministic actions of ``predict`` as an ONNX file, with the normalisation of observations inside. The
+        file takes a batch of observations, by their keys or as ``observation``, and returns ``action``.
+
+        :param path: Path of the file
+        """
+        exported = onnx_bytes(self)
+        with replace_file(save_location(path, "onnx")) as file:
+            file.write(exported)
 
     @classmethod
     def load(  # type: ignore[override]
@@ -120,6 +138,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             file.seek(0)
         elif trusted:
             given = {**_missing_plugins(path, cls.plugin_parameters), **given}
+            if "policy_class" not in given:
+                _check_algorithm(path, cls.__name__)
         else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
@@ -258,6 +278,31 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         assert self.resumption is not None
         set_process_state(self.resumption.random_states)
         self.resumption = None
+
+
+def _check_algorithm(path: ModelFile, name: str) -> None:
+    """
+    :param path: Path to a file in the format of Stable-Baselines3, or the open file
+    :param name: Name of the algorithm that is to be loaded
+    :raises ValueError: if another one has saved it
+    """
+    with opened(path) as archive:
+        data = json.loads(archive.read("data"))
+    try:
+        policy = pickle.loads(base64.b64decode(data["policy_class"][":serialized:"]))
+    except Exception:  # Stable-Baselines3 says what is missing
+        return
+    if not isinstance(policy, type) or issubclass(policy, ActorPolicy):
+        return
+    by, advice = f"an algorithm with the policy {policy.__name__}", ""
+    if policy in _ALIASES:
+        by = next((algorithm for key, algorithm in _KEYS.items() if key in data), "A2C")
+        advice = (
+            f' To go on with its actor: model = {name}("{_ALIASES[policy]}", env, policy_kwargs=dict('
+            f"normalize_observations=False)), with the net_arch of {by} if it was given one, and then "
+            f"model.policy.load_state_dict({by}.load(path).policy.state_dict(), strict=False)."
+        )
+    raise ValueError(f"{path} was saved by {by}, not by GRPO or DAPO: load it with the class that has saved it.{advice}")
 
 
 def _missing_plugins(path: ModelFile, parameters: Iterable[str]) -> dict[str, MissingPlugIn]:

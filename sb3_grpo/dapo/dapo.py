@@ -41,6 +41,7 @@ class DAPO(GRPO):
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param learning_rate: The learning rate, it can be a function of the current progress remaining (from 1 to 0)
+    :param n_envs: Number of environment copies to make if ``env`` is an id, 16 by default
     :param group_size: Number of episodes that share a start
     :param n_steps: The number of steps to run for each environment copy per update
     :param n_groups: Number of whole groups per update, instead of ``n_steps``
@@ -88,6 +89,7 @@ class DAPO(GRPO):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-3,
         *,
+        n_envs: int | None = None,
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
@@ -130,6 +132,7 @@ class DAPO(GRPO):
             policy,
             env,
             learning_rate=learning_rate,
+            n_envs=n_envs,
             group_size=group_size,
             n_steps=n_steps,
             n_groups=n_groups,

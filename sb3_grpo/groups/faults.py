@@ -1,6 +1,7 @@
 """Steps of environments that may fail: limits their time, and names the copy that failed."""
 
 import math
+import re
 import signal
 import threading
 import time
@@ -20,6 +21,10 @@ PROCESS_TIMEOUT = 600.0
 # The longest alarm that every system accepts, in seconds
 MAX_ALARM = 1e8
 
+GYMNASIUM_SAYS = (
+    "In Gymnasium, step(action) returns (observation, reward, terminated, truncated, info), and reset(*, seed=None, "
+    "options=None) returns (observation, info)."
+)
 WHAT_IS_LEFT = (
     "The processes of all copies were ended; the last update is kept, and the model can be saved. To go on, give it new "
     "environments by set_env(...)."
@@ -135,7 +140,9 @@ class GuardedEnv:
         if not isinstance(self._copies, DummyVecEnv) or failed not in self._copies.envs:
             return None
         idx = self._copies.envs.index(failed)
-        return EnvironmentFault(f"{self.where(idx, times[idx])}: {type(error).__name__}: {error}")
+        is_old = re.search(r"to unpack \(expected [25]\b|unexpected keyword argument '(seed|options)'", str(error))
+        advice = f". {GYMNASIUM_SAYS}" if is_old else ""
+        return EnvironmentFault(f"{self.where(idx, times[idx])}: {type(error).__name__}: {error}{advice}")
 
     def _end_processes(self, failed: dict[int, str], times: np.ndarray) -> EnvironmentFault:
         """

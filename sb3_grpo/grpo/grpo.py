@@ -61,7 +61,7 @@ class GRPO(OnGroupAlgorithm):
     **The update**
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
-    :param env: The environment to learn from (if registered in Gym, can be str: 16 copies are made with
+    :param env: The environment to learn from (if registered in Gym, can be str: copies are made with
         :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
         of the current progress remaining (from 1 to 0)
@@ -76,6 +76,7 @@ class GRPO(OnGroupAlgorithm):
 
     **Groups**
 
+    :param n_envs: Number of environment copies to make if ``env`` is an id, 16 by default
     :param group_size: Number of episodes that share a start (G in the papers)
     :param n_steps: The number of steps to run for each environment copy per update, as in PPO: episodes that have not ended
         continue under the next policy. Requires settings that judge each step on its own, as the defaults do. Copies whose
@@ -189,6 +190,7 @@ class GRPO(OnGroupAlgorithm):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-3,
         *,
+        n_envs: int | None = None,
         group_size: int = 4,
         n_steps: int | None = None,
         n_groups: int | None = None,
@@ -231,6 +233,7 @@ class GRPO(OnGroupAlgorithm):
             policy,
             env,
             learning_rate=learning_rate,
+            n_envs=n_envs,
             group_size=group_size,
             n_steps=n_steps,
             n_groups=n_groups,

@@ -54,7 +54,11 @@ def clean_reset(env: gym.Env, seed: int | None, options: dict[str, Any] | None) 
     :return: the result of ``reset``, on which earlier episodes in the same simulator have no influence
     """
     base_state(env.unwrapped).before_reset(env.unwrapped)
-    observation, info = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
+    result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        # An observation of two numbers would be taken for the pair
+        raise TypeError(f"reset() must return (observation, info), as in Gymnasium, and returned {type(result).__name__}.")
+    observation, info = result
     # Some return None, which is no obstacle for SB3's algorithms
     return observation, info or {}
 

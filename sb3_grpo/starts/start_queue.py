@@ -39,6 +39,7 @@ from sb3_grpo.starts.starts import (
 )
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.random_states import process_state, set_process_state, set_space_states, space_states
+from sb3_grpo.utils.spaces import check_spaces
 from sb3_grpo.utils.vec_envs import innermost, offers
 
 # More copies than any machine can step
@@ -523,18 +524,25 @@ def make_group_env(
         # Given an id, make_vec_env sets render_mode="rgb_array": LunarLander then simulates its exhaust fumes
         # and is 3 to 6 times slower
         env_id = functools.partial(gym.make, importable_id(env_id))
-    env: Any = make_vec_env(
-        env_id,
-        n_envs=n_envs,
-        seed=seed,
-        start_index=start_index,
-        monitor_dir=monitor_dir,
-        wrapper_class=functools.partial(_wrap, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs or {}),
-        env_kwargs=env_kwargs,
-        vec_env_cls=vec_env_cls,
-        vec_env_kwargs=vec_env_kwargs,
-        monitor_kwargs=monitor_kwargs,
-    )
+    wrap = functools.partial(_wrap, wrapper_class=wrapper_class, wrapper_kwargs=wrapper_kwargs or {})
+    try:
+        env: Any = make_vec_env(
+            env_id,
+            n_envs=n_envs,
+            seed=seed,
+            start_index=start_index,
+            monitor_dir=monitor_dir,
+            wrapper_class=wrap,
+            env_kwargs=env_kwargs,
+            vec_env_cls=vec_env_cls,
+            vec_env_kwargs=vec_env_kwargs,
+            monitor_kwargs=monitor_kwargs,
+        )
+    except (AssertionError, NotImplementedError, TypeError):
+        # A DummyVecEnv has no arrays for some observations
+        one = wrap(env_id(**(env_kwargs or {})))
+        check_spaces(one.observation_space, one.action_space)
+        raise
     env.step_timeout = limit.check("step_timeout", step_timeout)
     return env
 

@@ -63,7 +63,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
         **{"target_kl": 0.1, "kl_coef": 0.2, "kl_estimator": "k2", "ref_update_interval": 7, "max_sampling_rounds": 9},
         **{"dynamic_sampling": algorithm is GRPO, "overlong_filter": True, "overlong_range": (3, 9)},
         **{"start_sampler": own_sampler, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": TINY, "verbose": 1},
-        **{"seed": 3, "policy_loss": lambda steps: -steps.advantages},
+        **{"seed": 3, "policy_loss": lambda steps: -steps.advantages, "n_envs": 2},
     }
     model = algorithm("MlpPolicy", "Pendulum-v1", clip_range=0.3, clip_range_high=0.4, device="cpu", **other)
     assert {name: getattr(model, name) for name in other} == other
@@ -74,7 +74,7 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
 
 def test_every_argument_has_a_kind() -> None:
     special = {"policy", "env", "_init_setup_model"}
-    assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler"} - special == {*ARGUMENTS}
+    assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler", "n_envs"} - special == {*ARGUMENTS}
 
 
 @FEW
@@ -83,7 +83,7 @@ def test_one_argument_is_anything(name: str, value: Any, algorithm: type[GRPO], 
     if name == "tensorboard_log" and isinstance(value, str | Path):
         value = tmp_path_factory.getbasetemp() / "logs" if value else value
     # Of these there is one for each copy, and each step
-    hypothesis.assume(not (name in ("n_steps", "n_groups", "group_size") and type(value) is int and value > 64))
+    hypothesis.assume(not (name in ("n_envs", "n_steps", "n_groups", "group_size") and type(value) is int and value > 64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outcome = try_case(Case("one", (name,), algorithm, "CartPole-v1", {name: value}))
@@ -152,6 +152,27 @@ def test_what_would_do(wrong: dict[str, Any], message: str) -> None:
         GRPO("MlpPolicy", ToyEnv(), **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("10000", r"must be a number, got '10000' \(str\): write total_timesteps=10000"),
+        (-5, "must not be negative, got -5"),
+        (math.nan, "must be a number, got nan"),
+        (True, "must be a number, got True"),
+    ],
+)
+def test_numbers_of_steps(wrong: Any, message: str) -> None:
+    model = GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY)
+    with pytest.raises(ValueError, match=f"total_timesteps {message}"):
+        model.learn(wrong)
+    assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
+
+
+def test_layers_of_a_critic_are_not_made() -> None:
+    with pytest.warns(UserWarning, match=r"Only the layers pi of net_arch=.* no critic. Write net_arch=dict\(pi=\[...\]\)"):
+        GRPO("MlpPolicy", ToyEnv(), policy_kwargs={"net_arch": {"pi": [4], "vf": [4]}})
+
+
 def test_parameters_of_the_policy_are_finite() -> None:
     with pytest.raises(ValueError, match=r"policy_kwargs=.*log_std_init.*not finite"):
         GRPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"log_std_init": math.inf})
@@ -170,6 +191,8 @@ def test_presets_warn_of_nothing(preset: dict[str, Any]) -> None:
         (None, "env must be the id of a registered environment"),
         (5, r"env must be .* got 5 \(int\)"),
         (ToyEnv, r"env must be an environment, got the class ToyEnv: write ToyEnv\(\)"),
+        *((each, r"got .*: write make_group_env\(function, n_envs=") for each in (len, [ToyEnv], (ToyEnv(),), DummyVecEnv)),
+        (gym.Env(), "got .*: it has no observation_space"),
         (
             gym.make_vec("CartPole-v1", 4, vectorization_mode="sync"),
             r'got SyncVectorEnv, a vector environment of Gymnasium: write make_group_env\("CartPole-v1", n_envs=4\)',
@@ -182,6 +205,15 @@ def test_presets_warn_of_nothing(preset: dict[str, Any]) -> None:
 def test_environments(env: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO("MlpPolicy", env)
+
+
+def test_copies_are_for_ids() -> None:
+    for env, n_there in ((ToyEnv(), 1), (DummyVecEnv([ToyEnv, ToyEnv]), 2)):
+        with pytest.raises(ValueError, match=f"n_envs=3 only applies .* n_envs={n_there}: .* make_group_env.*n_envs=3"):
+            GRPO("MlpPolicy", env, n_envs=3)
+        assert GRPO("MlpPolicy", env, n_envs=n_there).n_envs == n_there
+    with pytest.raises(ValueError, match="n_envs must be between 1 and 65536"):
+        GRPO("MlpPolicy", "CartPole-v1", n_envs=10**9)
 
 
 def test_environments_of_a_model_that_is_there(tmp_path: Path) -> None:

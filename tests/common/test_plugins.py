@@ -111,6 +111,10 @@ def nan_advantages(rewards: th.Tensor, mask: th.Tensor, **settings: Any) -> th.T
         ({"advantage": lambda rewards, mask, **kw: mask}, r"floating point tensor, got torch.bool"),
         ({"policy_loss": lambda steps: own_clip(steps).mean()}, r"given as policy_loss, .*\(M,\).* Got \(\)\."),
         ({"policy_loss": lambda steps: th.nan * own_clip(steps)}, r"given as policy_loss, .*not finite"),
+        (
+            {"policy_loss": lambda steps: own_clip(steps).detach()},
+            r"given as policy_loss, .*without a gradient.*steps.log_ratio",
+        ),
         ({"loss_average": lambda *args, **kw: th.ones(1)}, r"given as loss_average, .*weight of each step.*Got \(1,\)"),
         ({"kl_coef": 1.0, "kl_estimator": lambda new, ref: (new - ref).sum()}, r"given as kl_estimator, .*Got \(\)"),
     ],

@@ -2,15 +2,17 @@ import functools
 import importlib.util
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3 import PPO
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import TINY, SpacesEnv, ToyEnv
 
@@ -248,6 +250,40 @@ def test_default_update_of_a_loaded_model_with_other_copies(tmp_path: Path) -> N
     for name, each, expected in (("default", model, 256), ("given", given, 1024)):
         each.save(tmp_path / name)
         assert GRPO.load(tmp_path / name, env=make_env(8)).n_steps == expected
+
+
+@pytest.mark.parametrize(("other", "env_id"), [(PPO, "CartPole-v1"), (PPO, "Pendulum-v1"), (A2C, "CartPole-v1")])
+def test_files_of_other_algorithms(other: Any, env_id: str, tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    model = other("MlpPolicy", env_id, seed=1, device="cpu")
+    model.save(path)
+    name = other.__name__
+    advice = r'model = (GRPO\("MlpPolicy".*\)\)), with .* and then (model\.policy\.load_state_dict\(.*, strict=False\))\.$'
+    with pytest.raises(ValueError, match=f"was saved by {name}, .*{advice}") as error:
+        GRPO.load(path)
+    known = {"GRPO": GRPO, name: other, "path": path, "env": make_group_env(env_id, 2)}
+    make, load = re.search(advice, str(error.value)).groups()  # type: ignore[union-attr]
+    known["model"] = eval(make, known)
+    eval(load, known)
+    observations = np.random.default_rng(0).normal(size=(50, *model.observation_space.shape)).astype(np.float32)
+    actions, expected = (each.predict(observations, deterministic=True)[0] for each in (known["model"], model))
+    np.testing.assert_array_equal(actions, expected)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    DQN("MlpPolicy", "CartPole-v1", buffer_size=10).save(tmp_path / "dqn")
+    th.save({"a": th.zeros(1)}, tmp_path / "tensor.pth")
+    VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")])).save(str(tmp_path / "normalize.pkl"))
+    (tmp_path / "empty.zip").touch()
+    (tmp_path / "folder").mkdir()
+    messages = {
+        "dqn": "was saved by an algorithm with the policy DQNPolicy",
+        **dict.fromkeys(("tensor.pth", "normalize.pkl", "empty.zip"), "is not what save has written"),
+        "folder": r"is a folder: .* resume\(folder\)",
+    }
+    for name, message in messages.items():
+        with pytest.raises(ValueError, match=f"{name} {message}"):
+            GRPO.load(tmp_path / name)
 
 
 def test_dapo_and_grpo_load_each_other(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sb3_grpo.common.sampling import NOISE_STEPS
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
 from sb3_grpo.grpo import GRPO
+from sb3_grpo.starts.start_queue import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 3, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -45,6 +46,12 @@ ACTION_SPACES = {
     "box": spaces.Box(-2.0, 1.0, (2,), np.float32),
     "box_matrix": spaces.Box(-1.0, 1.0, (2, 2), np.float32),
     "box_float64": spaces.Box(-1.0, 1.0, (2,), np.float64),
+    "box_scalar": spaces.Box(-1.0, 1.0, (), np.float32),
+    # Not what the policy computes: the environment gets its own type
+    "box_float16": spaces.Box(-1.0, 1.0, (2,), np.float16),
+    "box_int": spaces.Box(-3, 3, (2,), np.int64),
+    "box_bool": spaces.Box(0, 1, (2,), np.bool_),
+    "multi_discrete_int32": spaces.MultiDiscrete([2, 3], dtype=np.int32),
 }
 
 
@@ -120,11 +127,79 @@ def test_images_are_transposed() -> None:
     assert model.batch.observations.dtype == th.uint8, "images are not stored as floats"
 
 
-def test_unsupported_action_space() -> None:
-    with pytest.raises(AssertionError, match="only supports"):
-        GRPO("MlpPolicy", SpacesEnv(VECTOR, spaces.Text(3)))
-    with pytest.raises(ValueError, match="MultiInputPolicy"):
-        GRPO("MlpPolicy", SpacesEnv(OBSERVATION_SPACES["dict"], spaces.Discrete(2)))
+MATRIX = spaces.MultiDiscrete([[2, 3], [4, 5]])
+# In the place of these, Gymnasium's wrapper gives a vector
+FLATTENED = {
+    "Text": spaces.Text(3),
+    "OneOf": spaces.OneOf([VECTOR, spaces.Discrete(2)]),
+    "Tuple": spaces.Tuple([VECTOR, spaces.Discrete(2)]),
+    "Dict.*'b'": spaces.Dict({"a": spaces.Dict({"b": VECTOR})}),
+    "MultiDiscrete": MATRIX,
+}
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        *((space, f"observations.* {name}.*FlattenObservation") for name, space in FLATTENED.items()),
+        (spaces.Sequence(VECTOR), "observations are Sequence.* pad them"),
+        (spaces.Dict({"a": spaces.Graph(VECTOR, None)}), r"entry 'a' are Graph.* pad them"),
+        (spaces.Dict({}), "without an entry"),
+        (spaces.Box(-1.0, 1.0, ()), r"no axis: write shape=\(1,\)"),
+        (spaces.Box(-1.0, 1.0, (0,)), "are empty"),
+        (spaces.Box(0.0, 1.0, (3,), np.longdouble), "no numbers of the type .* dtype=np.float32"),
+        (spaces.Dict({"a.b": VECTOR}), "'a.b'.* another key"),
+        (spaces.Dict({"": VECTOR}), "''.* another key"),
+        (spaces.Dict({"keys": VECTOR}), "'keys'.* another key"),
+        (spaces.Dict({"image": spaces.Box(0, 255, (40, 35, 3), np.uint8)}), "'image' have 40 x 35 pixels, .* 36 x 36"),
+    ],
+)
+def test_observations_that_cannot_be_used(observation: spaces.Space, message: str) -> None:
+    policy = policy_for(observation)
+    for make in (
+        lambda: SpacesEnv(observation, spaces.Discrete(2)),
+        lambda: make_group_env(lambda: SpacesEnv(observation, spaces.Discrete(2)), 2),
+    ):
+        with pytest.raises(ValueError, match=f"(?s){message}") as error:
+            GRPO(policy, make(), policy_kwargs={"net_arch": [8]}, **SMALL)
+        assert "impossible" not in str(error.value), "it is not a matter of policy_kwargs"
+
+
+@pytest.mark.parametrize("space", FLATTENED.values(), ids=FLATTENED)
+def test_observations_are_flattened_as_advised(space: spaces.Space) -> None:
+    env = gym.wrappers.FlattenObservation(SpacesEnv(space, spaces.Discrete(2), length=5))
+    GRPO("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, **SMALL).learn(20)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (spaces.Text(3), "are Text.*one of Box, Discrete, MultiDiscrete, MultiBinary"),
+        (spaces.Dict({"a": VECTOR}), "are Dict.*one of Box, Discrete"),
+        (MATRIX, r"write MultiDiscrete\(nvec=\[2, 3, 4, 5\]\)"),
+        (spaces.MultiBinary([2, 3]), r"write MultiBinary\(6\)"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "need finite bounds"),
+    ],
+)
+def test_actions_that_cannot_be_used(action: spaces.Space, message: str) -> None:
+    with pytest.raises(ValueError, match=f"(?s)The actions .*{message}"):
+        make_model(VECTOR, action)
+
+
+@pytest.mark.parametrize(
+    ("policy", "observation", "message"),
+    [
+        ("MlpPolicy", OBSERVATION_SPACES["dict"], "MultiInputPolicy"),
+        (ActorPolicy, OBSERVATION_SPACES["dict"], 'write "MultiInputPolicy"'),
+        ("MultiInputPolicy", VECTOR, r'these are Box.*: write "MlpPolicy"'),
+        ("MultiInputPolicy", IMAGE, r'these are Box.*: write "CnnPolicy"'),
+        ("CnnPolicy", VECTOR, 'CnnPolicy is for images.*write "MlpPolicy"'),
+        ("CnnPolicy", spaces.Box(0, 255, (7, 7, 3), np.uint8), "7 x 7 pixels, and NatureCNN needs at least 36 x 36"),
+    ],
+)
+def test_policies_for_other_observations(policy: Any, observation: spaces.Space, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GRPO(policy, SpacesEnv(observation, spaces.Discrete(2)), **SMALL)
 
 
 @pytest.mark.parametrize("action", ["box", "box_matrix"])

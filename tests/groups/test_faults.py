@@ -66,6 +66,36 @@ def test_a_reward_that_is_not_a_number(reward: Any, said: str) -> None:
         GRPO("MlpPolicy", make_group_env(Rewarding, n_envs=2, seed=0), **SMALL).learn(32)
 
 
+class OldReset(ToyEnv):
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(2, np.float32)  # not an observation and its info
+
+
+class OldStep(ToyEnv):
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class OldSeed(ToyEnv):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (OldReset, r"reset\(\) must return \(observation, info\)"),
+        (OldStep, r"step\(action\) returns \(observation, reward, terminated, truncated, info\)"),
+        (OldSeed, r"reset\(\*, seed=None, options=None\)"),
+    ],
+)
+def test_the_interface_of_gym(env: type[ToyEnv], said: str) -> None:
+    for made in (env(), make_group_env(env, n_envs=2)):
+        with pytest.raises(EnvironmentFault, match=rf"copy 0 \({env.__name__}\).*{said}"):
+            GRPO("MlpPolicy", made, **SMALL).learn(32)
+
+
 def test_a_copy_without_a_start_queue_raises_its_own_error() -> None:
     class Raises(ToyEnv):
         def step(self, action: Any) -> Any:

@@ -21,6 +21,7 @@ WHOLE = [name for name, kinds in KINDS.items() if int in kinds and name != "verb
 REAL = [name for name, kinds in KINDS.items() if float in kinds and str not in kinds]
 # So that each is possible, and does something
 RICH: dict[str, Any] = {
+    "n_envs": 1,
     "group_size": 2,
     "n_groups": 2,
     "n_epochs": 1,
