@@ -32,6 +32,12 @@ ACCEPTED = (
     "Some reasoning, 1 + 1 = 2.\n#### {}",
     "x = {}",
     "First this, then that.\nSo the answer is {}.",
+    "**Answer: {}**",
+    "**Final Answer:** {}",
+    "**Answer:** **{}**",
+    "*Answer*: `{}`",
+    r"\text{{{}}}",
+    r"$\boxed{{\mathbf{{{}}}}}$",
 )
 # Around a right answer: no longer an answer. {1} is a wrong one
 TAKEN_BACK = (
@@ -145,6 +151,15 @@ HARD = (
 )
 
 
+def _power(rng: random.Random, exponent: int) -> str:
+    """
+    :param rng: to draw from
+    :param exponent: a number
+    :return: one way to write 2 to the power of minus this number
+    """
+    return rng.choice(("2^{-%d}", r"\frac{1}{2^{%d}}", r"1/2^{%d}")) % exponent
+
+
 def _written(rng: random.Random, value: Fraction) -> str:
     """
     :param rng: to draw from
@@ -177,7 +192,8 @@ def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
         wrong = right + Fraction(rng.choice((-1, 1)) * rng.randint(1, 9), rng.choice((1, 2, 3)))
         reference = str(right)
         written, other = _written(rng, right), _written(rng, wrong)
-        kind = rng.choices(("accepted", "wrong", "taken back", "noise", "hard"), (15, 15, 50, 15, 5))[0]
+        kinds = ("accepted", "wrong", "taken back", "noise", "hard", "tiny")
+        kind = rng.choices(kinds, (15, 15, 45, 15, 5, 5))[0]
         if kind == "accepted":
             yield rng.choice(ACCEPTED).format(written), reference, 1.0
         elif kind == "wrong":
@@ -199,8 +215,11 @@ def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
             length = rng.randint(1, 30)
             text = "".join(rng.choice(NOISE) for _ in range(length))
             yield f"{text[: length // 2]}{rng.choice((written, other))}{text[length // 2 :]}?", reference, 0.0
+        elif kind == "hard":
+            yield rng.choice(HARD), rng.choice((reference, r"\frac{1}{2^{99}}")), 0.0
         else:
-            yield rng.choice(HARD), reference, 0.0
+            exponent, written_exponent = rng.choice(((99, 99), (99, 98), (350, 350), (350, 351)))
+            yield _power(rng, written_exponent), _power(rng, exponent), float(written_exponent == exponent)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
 from enum import StrEnum
 from pathlib import Path
@@ -143,44 +144,15 @@ def test_verifiers_that_cannot_be_sent_to_a_process() -> None:
         VerifierRunner(module.verifier, trusted=False, on_error="zero").score([Check("", "", "")])
 
 
-SLOW_MATH_VERIFY = """
-import time
-from dataclasses import dataclass
-
-time.sleep(2)
-
-
-@dataclass(frozen=True)
-class Normalization:
-    units: bool = True
-
-
-@dataclass(frozen=True)
-class LatexExtractionConfig:
-    normalization_config: Normalization = Normalization()
-
-
-class ExprExtractionConfig:
-    pass
-
-
-def parse(text, *_, **__):
-    return [text]
-
-
-def verify(gold, target, **_):
-    return True
-"""
-
-
-def test_importing_math_verify_takes_no_time_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "math_verify.py").write_text(SLOW_MATH_VERIFY)
+def test_importing_what_reads_formulas_takes_no_time_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("latex2sympy2_extended")
+    (tmp_path / package.__name__).mkdir()
+    slow = f"import time\n\ntime.sleep(2)\n__path__ = {list(package.__path__)!r}\n"
+    (tmp_path / package.__name__ / "__init__.py").write_text(slow)
+    verify = make_math_verifier()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    del sys.modules["math_verify"]
-    runner = VerifierRunner(make_math_verifier(), trusted=False, time_limit=1.5)
-    assert runner.score([Check("0.5", "1/2", "")])[0].value == 1
-    runner.close()
+    with closing(VerifierRunner(verify, trusted=False, time_limit=1.5)) as runner:
+        assert runner.score([Check("0.5", "1/2", "")])[0].value == 1
 
 
 class OnlyHere:
