@@ -187,7 +187,7 @@ def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_p
             cached = policy.action_net(reader(observations)).log_softmax(-1)
             uncached = policy.get_distribution(th.as_tensor(observations, device=DEVICE)).distribution.logits
             th.testing.assert_close(cached, uncached, rtol=0, atol=tolerance)
-    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=2)
+    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=2).losses
     assert np.isfinite(losses).all()
     assert len(policy.generate(["1+2=", "7"], max_new_tokens=3)) == 2
 
