@@ -117,12 +117,12 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
     """
     :param policy: ``policy`` given by the user
     :param known: Policy classes by name
-    :raises ValueError: if it is neither one of these names nor a critic-free policy class
+    :raises ValueError: if it is neither one of these names nor a policy class without a critic
     """
     chosen = known.get(policy) if isinstance(policy, str) else policy
     if not isinstance(chosen, type) or not issubclass(chosen, ActorPolicy):
         raise ValueError(
-            f"policy={short_repr(policy)} is not a critic-free policy: use one of the names {', '.join(known)}, or a subclass "
+            f"policy={short_repr(policy)} is not a policy without a critic network: use one of the names {', '.join(known)}, or a subclass "
             "of sb3_grpo.common.policies.ActorPolicy."
         )
 

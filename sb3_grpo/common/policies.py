@@ -1,4 +1,4 @@
-"""Critic-free policies: SB3's actor-critic policies without the critic."""
+"""SB3's actor-critic policies without the critic network."""
 
 import copy
 import inspect
@@ -76,7 +76,7 @@ def _channels_last(obs: PyTorchObs) -> PyTorchObs:
 
 class ActorPolicy(ActorCriticPolicy):
     """
-    Policy class for critic-free algorithms (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
+    Policy class for algorithms without a critic network (GRPO, DAPO): :class:`ActorCriticPolicy` without the value function.
     It has no critic parameters and computes no values: in their place, ``forward`` returns NaN and ``evaluate_actions``
     ``None``.
 
@@ -433,7 +433,7 @@ class ActorPolicy(ActorCriticPolicy):
 
 class ActorCnnPolicy(ActorPolicy):
     """
-    CNN policy class for critic-free algorithms.
+    CNN policy class for algorithms without a critic network.
 
     :param args: See :class:`ActorPolicy`
     :param features_extractor_class: Features extractor to use.
@@ -446,7 +446,7 @@ class ActorCnnPolicy(ActorPolicy):
 
 class ActorMultiInputPolicy(ActorPolicy):
     """
-    Policy class for critic-free algorithms with Dict observations.
+    Policy class for algorithms without a critic network, with Dict observations.
 
     :param args: See :class:`ActorPolicy`
     :param features_extractor_class: Uses the CombinedExtractor

@@ -53,10 +53,10 @@ class GRPO(OnGroupAlgorithm):
 
     Paper: https://arxiv.org/abs/2402.03300 (DeepSeekMath)
 
-    PPO's clipped objective without a critic: the ``group_size`` episodes of a group start in exactly the same state,
-    and whatever does better than the group mean is reinforced (by default after a regression on the states has removed
-    the part of the returns that it explains). The defaults were chosen for control tasks. The paper's settings are available
-    as a preset: ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
+    PPO's clipped objective without a critic network: the ``group_size`` episodes of a group start in exactly the same state,
+    and whatever does better than the group mean is reinforced. By default, chosen for control tasks, a linear critic that is
+    fitted in closed form judges each step, and an update takes ``n_steps`` steps of each copy. The paper's algorithm has no
+    critic at all and updates of whole groups: ``GRPO(policy, env, **sb3_grpo.presets.GRPO_PAPER)``.
 
     **The update**
 

@@ -80,7 +80,7 @@ def test_policy_aliases() -> None:
     for algo in (GRPO, DAPO):
         assert algo.policy_aliases == aliases
     assert isinstance(GRPO(MlpPolicy, ToyEnv(), device="cpu").policy, ActorPolicy)
-    with pytest.raises(ValueError, match="not a critic-free policy"):
+    with pytest.raises(ValueError, match="not a policy without a critic network"):
         GRPO("MlpLstmPolicy", ToyEnv())
 
 
