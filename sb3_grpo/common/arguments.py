@@ -122,8 +122,8 @@ def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:
     chosen = known.get(policy) if isinstance(policy, str) else policy
     if not isinstance(chosen, type) or not issubclass(chosen, ActorPolicy):
         raise ValueError(
-            f"policy={short_repr(policy)} is not a policy without a critic network: use one of the names {', '.join(known)}, or a subclass "
-            "of sb3_grpo.common.policies.ActorPolicy."
+            f"policy={short_repr(policy)} is not a policy without a critic network: use one of the names {', '.join(known)}, "
+            "or a subclass of sb3_grpo.common.policies.ActorPolicy."
         )
 
 
