@@ -333,7 +333,7 @@ def _warnings_as_notes() -> Iterator[None]:
         say(Text("Note: ", "bold yellow"), str(message), stderr=True)
 
     with warnings.catch_warnings():
-        warnings.showwarning = say_note
+        warnings.showwarning = say_note  # type: ignore[assignment]
         yield
 
 

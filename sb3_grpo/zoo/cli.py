@@ -40,8 +40,10 @@ _NEEDS = {
     **dict.fromkeys(("--wandb-project-name", "--wandb-entity", "--wandb-group", "-tags", "--wandb-tags"), ("--track",)),
 }
 # Options of train that it ignores in a search
-_NOT_IN_A_SEARCH = ("--eval-freq", "--save-freq", "--save-replay-buffer", "--log-interval", "-tb", "--tensorboard-log")
-_NOT_IN_A_SEARCH += ("-P", "--progress", "--no-clip")
+_NOT_IN_A_SEARCH = (
+    *("--eval-freq", "--save-freq", "--save-replay-buffer", "--log-interval", "--no-clip"),
+    *("-tb", "--tensorboard-log", "-P", "--progress"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

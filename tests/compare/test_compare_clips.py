@@ -23,7 +23,7 @@ from sb3_grpo.compare.collect import collect
 from sb3_grpo.compare.packed import pack
 from sb3_grpo.compare.reading import Name
 from sb3_grpo.compare.report import make_report
-from tests.browser import Opened, serious_findings
+from tests.browser import Opened, serious_findings, until
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 TEXTS, MUTE = "sb3_grpo.envs:VerifierText-v0", "Mute-v0"
@@ -78,7 +78,7 @@ def report(folder: Path, any_name: None) -> Path:
 
 def sources(page: Any) -> list[str]:
     """What each picture shows, once it has been loaded."""
-    page.wait_for_timeout(200)
+    until(page, "[...document.querySelectorAll('.clip img')].every((each) => each.complete && each.currentSrc)")
     return page.locator(".clip img").evaluate_all("all => all.map((each) => each.currentSrc)")
 
 
@@ -219,8 +219,8 @@ def test_pictures_move_and_stop(opened: Any) -> None:
     assert page.locator(".clip").bounding_box()["y"] > 800
     moving = sources(page)
     first = page.locator(".clip .panels").screenshot()
-    page.wait_for_timeout(1000)
-    assert page.locator(".clip .panels").screenshot() != first
+    while page.locator(".clip .panels").screenshot() == first:
+        page.wait_for_timeout(50)
     page.get_by_role("button", name="Stop: CartPole-v1: what the agents do").click()
     still = sources(page)
     assert all(before != after for before, after in zip(moving, still, strict=True))

@@ -93,7 +93,7 @@ def test_a_strange_address_does_no_harm(browser: Any, lecture: Path) -> None:
 
 def test_link_to_four_groups_shows_them(opened: Any) -> None:
     opened.locator("#dapo a[href^='#group?']").click()
-    opened.locator("#group .says", has_text="draws 2 anew").wait_for(timeout=5_000)
+    opened.locator("#group .says", has_text="draws 2 anew").wait_for()
 
 
 def test_exercises_accept_what_is_worked_out_by_hand(opened: Any) -> None:
