@@ -65,6 +65,11 @@ _TAKEN_BACK = re.compile(
     r"(?i)(?:\b(?:not|never|nor|neither|either|or|maybe|perhaps|possibly|except|unless|than|about|around|approximately|roughly|"
     r"almost|wrong|incorrect|false)|n't|[<>~≈±]|\\(?:ne|le|ge|approx|pm|sim|lnot|neg)|[-+*/^!_])\W*$"
 )
+# In a product, under a root or in a bracket, a box is only a part of the answer
+_PART_OF = re.compile(
+    r"(?:\d\}?\ *|\)\}?|(?<![A-Za-z\\])[A-Za-z]|(?<!\\)\(\s*|"
+    r"\\(?:sqrt|frac|log|ln|exp|a?sin|a?cos|a?tan|div|times|cdot|bar|hat|overline)\s*)$"
+)
 # Possessive: with backtracking, a box and a page of blanks would exceed the time limit of an answer
 _AFTER_BOX = re.compile(r"[\s$.*_`]*+(?:\\[)\]])?[\s$.*_`]*+")
 
@@ -120,7 +125,8 @@ def _boxed(text: str) -> str | None:
     contents, end = [], 0
     while match := _BOX.search(text, end):
         end = _group_end(text, match.end())
-        if not end or _TAKEN_BACK.search(text[max(0, match.start() - 60) : match.start()].rstrip("$ \\([*`")):
+        before = text[max(0, match.start() - 60) : match.start()]
+        if not end or _PART_OF.search(before) or _TAKEN_BACK.search(before.rstrip("$ \\([*`")):
             return None
         contents.append(text[match.end() : end - 1])
     return contents[0] if len(set(contents)) == 1 and _AFTER_BOX.fullmatch(text[end:]) else None

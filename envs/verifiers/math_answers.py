@@ -32,7 +32,7 @@ _FRACTION = re.compile(
     r"(?P<whole>\d+)?\s*\\frac\s*(?:\{\s*(?P<inner>-?\d+)\s*\}\s*\{\s*(?P<under>\d+)\s*\}|(?P<one>\d)\s*(?P<two>\d)))",
     re.ASCII,
 )
-_VARIABLE = re.compile(r"[A-Za-z](?:\([A-Za-z]\))?\s*=(?!=)\s*(?=[^=<>]*$)")
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z](?:\([A-Za-z]\))?)\s*=(?!=)\s*(?P<value>[^=<>]*)")
 _MONEY = re.compile(r"(?<![^-+])\\?\$\s*(?=[\d.])")
 _UNIT = re.compile(
     r"(?P<amount>.+?)(?:\s*\\text\s*\{\s*(?P<text>[^{}]*?)\s*\}|(?<=[\d}])\s+(?P<plain>[A-Za-z][A-Za-z ]{2,}))"
@@ -222,9 +222,17 @@ def _joined(text: str) -> str:
 
 
 def _without_variables(answer: str, reference: str) -> tuple[str, str]:
-    bare = _VARIABLE.sub("", answer, count=1), _VARIABLE.sub("", reference, count=1)
-    equations = "=" in answer and "=" in reference and value_of(bare[1], worked_out=False) is None
-    return (answer, reference) if equations else bare
+    """
+    :param answer: a final answer
+    :param reference: the right answer
+    :return: what both say of a variable, x = 5 as 5; nothing is left out if they name different ones, or are equations
+    """
+    named = [_VARIABLE.fullmatch(text) for text in (answer, reference)]
+    found, right = (match["value"] if match else text for match, text in zip(named, (answer, reference), strict=True))
+    if "=" in answer and "=" in reference:
+        same_name = all(named) and named[0]["name"] == named[1]["name"]  # type: ignore[index]
+        return (found, right) if same_name and value_of(right, worked_out=False) is not None else (answer, reference)
+    return found, right
 
 
 def may_equal(answer: str, reference: str) -> bool:

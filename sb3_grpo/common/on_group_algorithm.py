@@ -594,7 +594,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.collector.clear()
         n_more = self.num_timesteps - self._total_timesteps
         if n_more > 0 and self.verbose >= 1:
-            print(f"learn() took {n_more:,} steps more than asked for, because it completes the rollout that it has begun.")
+            print(f"learn() took {n_more:,.0f} steps more than asked for: rollouts are completed.")
         return self
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:

@@ -84,7 +84,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def export_onnx(self, path: str | pathlib.Path) -> None:
         """
         Export the deterministic actions of ``predict`` as an ONNX file, with the normalisation of observations inside. The
-        file takes a batch of observations, by their keys or as ``observation``, and returns ``action``.
+        file takes a batch of observations, by their keys or as ``observation``, and returns ``action``. Statistics of
+        ``VecNormalize`` are those of the model's environment: a model that was loaded needs ``env=VecNormalize.load(...)``.
 
         :param path: Path of the file
         """
@@ -161,6 +162,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param kwargs: Names of further arguments of ``load``
         :raises TypeError: if neither ``load`` nor the model has one of them: SB3 would set an attribute that nothing reads
         """
+        if "n_envs" in kwargs:
+            raise TypeError(f"{cls.__name__}.load has no argument n_envs: give env=make_group_env(..., n_envs=...).")
         known = {*inspect.signature(BaseAlgorithm.load).parameters, *vars(cls._without_parameters())} - {"kwargs"}
         for each in cls.__mro__:
             known |= {*inspect.signature(each).parameters, *inspect.get_annotations(each)} - {"args", "kwargs"}

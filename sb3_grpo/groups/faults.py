@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+import traceback
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any
@@ -140,7 +141,11 @@ class GuardedEnv:
         if not isinstance(self._copies, DummyVecEnv) or failed not in self._copies.envs:
             return None
         idx = self._copies.envs.index(failed)
-        is_old = re.search(r"to unpack \(expected [25]\b|unexpected keyword argument '(seed|options)'", str(error))
+        # Not raised within the environment itself
+        *_, innermost = traceback.extract_tb(error.__traceback__)
+        is_outside = any(package in innermost.filename for package in ("gymnasium", "stable_baselines3", "sb3_grpo"))
+        says_old = re.search(r"to unpack \(expected [25]\b|unexpected keyword argument '(seed|options)'", str(error))
+        is_old = says_old and is_outside
         advice = f". {GYMNASIUM_SAYS}" if is_old else ""
         return EnvironmentFault(f"{self.where(idx, times[idx])}: {type(error).__name__}: {error}{advice}")
 

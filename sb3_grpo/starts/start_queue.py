@@ -1,5 +1,6 @@
 """The wrapper that makes episodes begin from queued starts, and its use in a ``VecEnv``."""
 
+import contextlib
 import copy
 import functools
 import os
@@ -540,8 +541,12 @@ def make_group_env(
         )
     except (AssertionError, NotImplementedError, TypeError):
         # A DummyVecEnv has no arrays for some observations
-        one = wrap(env_id(**(env_kwargs or {})))
-        check_spaces(one.observation_space, one.action_space)
+        made = None
+        with contextlib.suppress(Exception):
+            made = wrap(env_id(**(env_kwargs or {})))
+        if made is not None:
+            made.close()
+            check_spaces(made.observation_space, made.action_space)
         raise
     env.step_timeout = limit.check("step_timeout", step_timeout)
     return env

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -34,7 +35,8 @@ NOT_FOR_TEXT = (
 )
 
 
-class Pretraining(NamedTuple):
+@dataclass(frozen=True)
+class Pretraining:
     """
     What a warm start has reached.
 

@@ -95,7 +95,7 @@ def test_policies_are_exported_as_in_sb3(tmp_path: Path) -> None:
         (VECTOR, spaces.Box(-1, 2, (2,)), {"use_sde": True, "policy_kwargs": {"squash_output": True}}),
         (FAR, spaces.Box(-0.1, 0.2, (2, 2)), {}),  # clipped; normalised by the policy
         (IMAGE, spaces.Box(-3, 3, (2,), np.int64), {"policy_kwargs": {"use_bfloat16": True}}),
-        (DICT, spaces.MultiDiscrete([2, 3]), {"normalized": True}),  # by VecNormalize
+        (DICT, spaces.MultiDiscrete([2, 3], dtype=np.int32), {"normalized": True}),  # by VecNormalize
     ],
     ids=["squashed", "clipped", "integers", "dict"],
 )

@@ -323,3 +323,9 @@ def test_vec_normalize_is_kept_apart(tmp_path: Path) -> None:
     loaded = GRPO.load(tmp_path / "model", env=again)
     assert loaded.get_vec_normalize_env() is again
     loaded.learn(40)
+
+
+def test_load_takes_copies_from_the_environment(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model")
+    with pytest.raises(TypeError, match=r"give env=make_group_env\(\.\.\., n_envs=\.\.\.\)"):
+        GRPO.load(tmp_path / "model", n_envs=3)

@@ -139,6 +139,12 @@ RIGHT = {
     r"9\pi\text{ cm}^2": (r"9\pi", r"9\pi \text{ cm}^2", r"9\pi\,\mathrm{cm}^{2}"),
     r"\$18": ("18", r"\$18", "$18", "18.00", r"\$18.00"),
     "60^\\circ": ("60°", r"60^{\circ}", r"60\degree", "60.0°"),
+    "18": (
+        r"\therefore \boxed{18}",
+        "It is 18.\n\\boxed{18}",
+        r"\text{Answer: }\boxed{18}",
+    ),
+    "x=5": ("5", "x = 5"),
     # Not read by sympy, and therefore compared as texts
     "101_2": ("101_2", "$101_2$"),
 }
@@ -379,6 +385,19 @@ WRONG = {
     r"5\text{ cm}": ("5 m", r"6\text{ cm}", "5 cm or 6 cm", r"5\text{ cm}^2", "cm"),
     r"9\pi\text{ cm}^2": (r"9\text{ cm}^2", r"8\pi", r"9\pi\text{ cm}^3"),
     r"\$18": ("81", "18%", r"\$19"),
+    "25": ("2x=5", "2x = 5", "x+2=5"),
+    "x=5": ("y=5", "2x=5", "x=50"),
+    "x+5": ("x+y=5",),
+    # A box around a part of an answer
+    "2": (
+        r"4\boxed{2}",
+        r"4 \boxed{2}",
+        r"\sqrt\boxed{2}",
+        r"3(\boxed{2}",
+        r"10 x\boxed{2}",
+        r"2^{3}\boxed{2}",
+        r"f(x)\boxed{2}",
+    ),
     "60^\\circ": ("60", "61°"),
     "101_2": ("101_3", "101", "5"),
     r"0.\overline{3}": (r"0.\overline{4}", "0"),
