@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+# For a busy machine: Playwright's own 30 seconds are not enough to start a browser beside other tests
+PATIENCE = 300.0
+
+
 @contextmanager
 def chromium() -> "Iterator[Browser]":
     """A browser, or a skipped test where there is none."""
@@ -20,7 +24,9 @@ def chromium() -> "Iterator[Browser]":
     if path is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = started.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=1000 * PATIENCE
+        )
         yield browser
         browser.close()
 
@@ -30,6 +36,7 @@ class Opened:
 
     def __init__(self, browser: "Browser", path: Path, fragment: str = "", **options: object):
         self.page = browser.new_page(**options)  # type: ignore[arg-type]
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
@@ -63,7 +70,7 @@ def serious_findings(browser: "Browser", path: Path, **options: object) -> list[
     return [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
 
 
-def until(page: "Page", expression: str, seconds: float = 30) -> None:
+def until(page: "Page", expression: str, seconds: float = PATIENCE) -> None:
     """
     Wait as ``wait_for_function`` does, which the page's policy forbids.
 
