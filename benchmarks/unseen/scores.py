@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.unseen.clock import rates
-from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, key
+from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, PPO_16, key
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
 
@@ -100,7 +100,8 @@ def select(found: Sequence[Row], name: str, design: str) -> Runs:
     speeds = rates(name)
     for row in sorted(once.values(), key=lambda row: row["seed"]):
         wanted = paper if row["algo"] == "grpo-paper" else design
-        if row["list"] == name and row["design"] in ("", wanted):
+        # Those with 16 copies are shown next to speeds that were measured in turn, or not yet
+        if row["list"] == name and row["design"] in ("", wanted) and (speeds or row["algo"] not in PPO_16):
             rate = speeds.get((row["task"], row["algo"]))
             own = {} if rate is None else {"seconds": [steps / rate for steps in row["steps"]]}
             of[row["algo"]][row["task"]].append(row | own)
