@@ -98,11 +98,6 @@ def check_extractor(extractor: type[nn.Module], space: spaces.Space, images: lis
         raise SpaceError(f'MultiInputPolicy is for observations that are a Dict, and these are {found}: write "{name}".')
     if extractor in (FlattenExtractor, NatureCNN) and is_dict:
         raise SpaceError(f'The observations are {found}: write "MultiInputPolicy".')
-    if extractor is NatureCNN and not images:
-        raise SpaceError(
-            f"CnnPolicy is for images, Box(0, 255, (height, width, channels), np.uint8), and the observations are {found}: "
-            'write "MlpPolicy", or policy_kwargs=dict(normalize_images=False) for images that are scaled already.'
-        )
     if extractor not in (NatureCNN, CombinedExtractor):
         return
     for key, part in parts_of(space).items():

@@ -100,8 +100,10 @@ def _check_options(arguments: list[str]) -> None:
     for option, needed in _NEEDS.items():
         if is_given(option) and not any(map(is_given, needed)):
             raise UsageError(f"{option} has no effect without {' or '.join(needed)}: leave it out, or give both")
+    # A training that goes on is no search, which is said later
+    is_search = any(map(is_given, _SEARCH)) and not any(map(is_given, ("-i", "--trained-agent")))
     for option in _NOT_IN_A_SEARCH:
-        if is_given(option) and any(map(is_given, _SEARCH)):
+        if is_given(option) and is_search:
             raise UsageError(f"{option} has no effect in a search ({_SEARCH[1]}): leave it out")
 
 
