@@ -111,11 +111,12 @@ def find_env(env_id: str) -> gym.envs.registration.EnvSpec:
         return gym.spec(name)
     except gym.error.Error as error:
         close = close_matches(name, gym.registry)
-        hint = f"Similar names: {', '.join(close)}. " if close else ""
-        if module:
-            hint += f"{module} was imported, and does not register it"
+        if close:
+            hint = f"Similar names: {', '.join(close)}"
+        elif module:
+            hint = f"{module} was imported, and does not register it"
         else:
-            hint += f"If another package registers it, write MODULE:{env_id}; gymnasium.pprint_registry() lists the others"
+            hint = f"If another package registers it, write MODULE:{env_id}; gymnasium.pprint_registry() lists the others"
         raise UsageError(f"{error} {hint}") from error
 
 

@@ -39,9 +39,9 @@ _NEEDS = {
     **dict.fromkeys(("--storage", "--study-name"), (*_SEARCH, "--trial-id")),
     **dict.fromkeys(("--wandb-project-name", "--wandb-entity", "--wandb-group", "-tags", "--wandb-tags"), ("--track",)),
 }
-# Options of train that it ignores in a search
+# Options of train that it ignores in a search. --eval-freq too, as its help says
 _NOT_IN_A_SEARCH = (
-    *("--eval-freq", "--save-freq", "--save-replay-buffer", "--log-interval", "--no-clip"),
+    *("--save-freq", "--save-replay-buffer", "--log-interval", "--no-clip"),
     *("-tb", "--tensorboard-log", "-P", "--progress"),
 )
 

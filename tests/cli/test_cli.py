@@ -266,7 +266,7 @@ def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[
     pytest.importorskip("ale_py")
     assert train(*SHORT, env=env) == 2
     said = capsys.readouterr().err
-    assert hint in said and len(said) < 400
+    assert hint in said and len(said) < 300
     assert not os.listdir(".")
 
 
