@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-# For a busy machine: Playwright's own 30 seconds are not enough to start a browser beside other tests
+# For a busy machine: Playwright's own 30 seconds are not enough to start a browser next to other tests
 PATIENCE = 300.0
 
 

@@ -168,7 +168,9 @@ def draw_profile(runs: Runs, path: Path, labels: Mapping[str, str] = LABELS) -> 
         axes.set(xlabel="normalised score τ (0: random policy, 1: reference)", ylabel="share of runs above τ")
         axes.set(xlim=CLIP, ylim=(-0.02, 1.02))
         axes.grid(alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=len(runs.of), frameon=False, columnspacing=1.2, handlelength=2.5)
+        figure.legend(
+            loc="outside upper center", ncols=min(len(runs.of), 3), frameon=False, columnspacing=1.2, handlelength=2.5
+        )
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 

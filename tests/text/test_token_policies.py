@@ -162,7 +162,7 @@ def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> Non
     n_read = []
     policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
     (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0).losses
-    assert sorted(n_read[:4]) == [2, 5, 6, 9], "but for the end, after which nothing is predicted"
+    assert sorted(n_read[:4]) == [2, 5, 6, 9], "without the end, after which nothing is predicted"
     assert loss == pytest.approx(np.mean(expected), rel=1e-5)
 
 
