@@ -30,11 +30,11 @@ import yaml
 
 from benchmarks.common import write_trust
 from sb3_grpo import DAPO, make_group_env
-from sb3_grpo.compare.build import check
-from sb3_grpo.compare.collect import collect
-from sb3_grpo.compare.definition import make_experiment, read_experiment
-from sb3_grpo.compare.experiment import Experiment
-from sb3_grpo.compare.training import train
+from sb3_grpo.classroom.compare.build import check
+from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.definition import make_experiment, read_experiment
+from sb3_grpo.classroom.compare.experiment import Experiment
+from sb3_grpo.classroom.compare.training import train
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import read_entry
 

@@ -2,7 +2,7 @@
 The agents that visitors of the lecture can push: ``python -m benchmarks.lecture_agents``.
 
 Trains each with DAPO's entry in ``zoo_configs`` on a small network, and writes the weights before and after training, with
-five digits, to ``sb3_grpo/lecture/data/agents.json``. The returns there are those of the rounded weights.
+five digits, to ``sb3_grpo/classroom/lecture/data/agents.json``. The returns there are those of the rounded weights.
 """
 
 import json
@@ -19,7 +19,7 @@ from torch import nn
 from benchmarks.common import hyperparameters
 from sb3_grpo import DAPO
 
-TARGET = Path(__file__).parents[1] / "sb3_grpo" / "lecture" / "data" / "agents.json"
+TARGET = Path(__file__).parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "agents.json"
 # Training steps, and hidden layers
 TASKS = {"CartPole-v1": (30_000, [16, 16]), "Pendulum-v1": (60_000, [32, 32]), "Acrobot-v1": (300_000, [32, 32])}
 SEED = 0

@@ -2,7 +2,8 @@
 The training on capitals shown in the lecture: ``python -m benchmarks.lecture_capitals``.
 
 A small transformer first reads answers in which the largest city is named more often than the capital, and then learns from a
-verifier that returns 1 or 0. Its answers before, during and after training go to ``sb3_grpo/lecture/data/capitals.json``.
+verifier that returns 1 or 0. Its answers before, during and after training go to
+``sb3_grpo/classroom/lecture/data/capitals.json``.
 """
 
 import json
@@ -19,7 +20,7 @@ from sb3_grpo import GRPO, presets
 from sb3_grpo.envs import CapitalsTask, VerifierTextVecEnv
 from sb3_grpo.text.tokens import PAD
 
-TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "capitals.json"
+TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "capitals.json"
 SEEDS = (1, 2, 3)
 # Countries whose largest city is not the capital
 LARGEST = {

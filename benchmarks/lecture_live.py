@@ -2,7 +2,7 @@
 The recording that the lecture shows before a visitor starts training: ``python -m benchmarks.lecture_live``.
 
 Chromium runs the page's own code for each example of the widget, and the learning curves, thinned out, are written to
-``sb3_grpo/lecture/data/live.json``.
+``sb3_grpo/classroom/lecture/data/live.json``.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sb3_grpo.lecture.page import write_lecture
+from sb3_grpo.classroom.lecture.page import write_lecture
 
-TARGET = Path(__file__).parents[1] / "sb3_grpo" / "lecture" / "data" / "live.json"
+TARGET = Path(__file__).parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "live.json"
 MAX_POINTS = 40
 WIDGET = "window.lecture.WIDGETS.live"
 

@@ -1,10 +1,10 @@
 """
 The training runs shown in the chapters of the lecture: ``python -m benchmarks.lecture_runs``.
 
-Each algorithm trains on CartPole with the program printed in its chapter, with five seeds, and the results are written to
-``sb3_grpo/lecture/data/runs.json``. PPO and TRPO use RL Zoo's settings for this task, except for schedules and the number of
-copies. Algorithms with several epochs per update use PPO's learning rate. The policy gradient's learning rate was chosen on
-other seeds: ``--choose`` tries ``RATES`` there.
+Each algorithm trains on CartPole with the program printed in its chapter, with five seeds, and the results are written
+to ``sb3_grpo/classroom/lecture/data/runs.json``. PPO and TRPO use RL Zoo's settings for this task, except for schedules
+and the number of copies. Algorithms with several epochs per update use PPO's learning rate. The policy gradient's
+learning rate was chosen on other seeds: ``--choose`` tries ``RATES`` there.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from benchmarks.common import command, machine
 from sb3_grpo import make_group_env
+from sb3_grpo.classroom.compare.statistics import iqm_curve
 from sb3_grpo.common.kl import exact_kl
-from sb3_grpo.compare.statistics import iqm_curve
 
-TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data" / "runs.json"
+TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "runs.json"
 TIMESTEPS, EVALUATE_EVERY = 50_000, 2_500
 N_POINTS = TIMESTEPS // EVALUATE_EVERY + 1
 SEEDS, CHOICE_SEEDS = (1, 2, 3, 4, 5), (101, 102, 103)

@@ -1,6 +1,6 @@
 """
 Real updates for the lecture to step through: ``python -m benchmarks.lecture_updates`` writes
-``sb3_grpo/lecture/data/update_*.json``.
+``sb3_grpo/classroom/lecture/data/update_*.json``.
 
 The settings are small so that an update can be read: few episodes and two epochs. Learning rates are larger than usual, and
 seeds are chosen, so that something is clipped within these epochs and one of the sums has a dead group.
@@ -18,10 +18,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_grpo import GRPO, make_group_env
+from sb3_grpo.classroom.lecture.recording import RecordUpdate
 from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
-from sb3_grpo.recording import RecordUpdate
 
-DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "lecture" / "data"
+DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data"
 DIGITS = 6
 SEED, PPO_SEED = 1, 13
 # The paper's settings (DeepSeekMath)

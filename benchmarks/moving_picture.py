@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from sb3_grpo import DAPO
-from sb3_grpo.clips.pictures import one_picture
-from sb3_grpo.clips.recording import Pair, record
+from sb3_grpo.classroom.clips.pictures import one_picture
+from sb3_grpo.classroom.clips.recording import Pair, record
 from sb3_grpo.starts.atari import make_env_of
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "lunar_lander.webp"

@@ -20,11 +20,11 @@ from stable_baselines3 import PPO
 from benchmarks.tables import equal_time_table, label, long_table, markdown, pairs_at_the_end, short_table, stability_table
 from benchmarks.unseen.tasks import LISTS
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.compare.collect import collect
-from sb3_grpo.compare.figures import Style, styles
-from sb3_grpo.compare.ready import ready_path
-from sb3_grpo.compare.results import Results
-from sb3_grpo.compare.statistics import MIN_SEEDS, iqm_curve
+from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.figures import Style, styles
+from sb3_grpo.classroom.compare.ready import ready_path
+from sb3_grpo.classroom.compare.results import Results
+from sb3_grpo.classroom.compare.statistics import MIN_SEEDS, iqm_curve
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, READINGS = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "readings"

@@ -15,9 +15,9 @@ from benchmarks.unseen.report import design_of
 from benchmarks.unseen.run import rows
 from benchmarks.unseen.scores import final_returns, select
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare.collect import collect
-from sb3_grpo.compare.findings import interval_text, number
-from sb3_grpo.compare.statistics import iqm_interval
+from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.findings import interval_text, number
+from sb3_grpo.classroom.compare.statistics import iqm_interval
 
 ALGORITHMS = ("PPO", "TRPO", "A2C", "REINFORCE", "GRPO", "DAPO")
 FAMILIES = ("classic control", "Box2D", "MuJoCo", "Atari", "MinAtar", "MiniGrid")

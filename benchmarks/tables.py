@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sb3_grpo.compare.collect import collect
-from sb3_grpo.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
-from sb3_grpo.compare.results import Results
-from sb3_grpo.compare.statistics import holm, iqm_interval, mean_over_training, normalise
-from sb3_grpo.compare.tables import median
+from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
+from sb3_grpo.classroom.compare.results import Results
+from sb3_grpo.classroom.compare.statistics import holm, iqm_interval, mean_over_training, normalise
+from sb3_grpo.classroom.compare.tables import median
 
 
 def label(name: str) -> str:

@@ -229,7 +229,7 @@ def draw() -> None:
     """Learning curves of the ablation, with entropy and dead groups: ``ablation.png``."""
     import matplotlib.pyplot as plt
 
-    from sb3_grpo.compare.statistics import iqm_curve
+    from sb3_grpo.classroom.compare.statistics import iqm_curve
 
     quantities = {"exact": "exact answers", "entropy": "entropy (nats)", "dead_fraction": "dead groups"}
     figure, axes = plt.subplots(1, 3, figsize=(16, 5), layout="constrained")
@@ -257,7 +257,7 @@ def summarise() -> list[dict[str, Any]]:
 
     :return: A row for each (experiment, variant)
     """
-    from sb3_grpo.compare.statistics import iqm_interval
+    from sb3_grpo.classroom.compare.statistics import iqm_interval
 
     rows = []
     for experiment, variant in itertools.product(EXPERIMENTS, VARIANTS):

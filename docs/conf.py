@@ -6,8 +6,8 @@ from typing import Any
 from docutils import nodes
 
 import sb3_grpo
-from sb3_grpo.lecture.formulas import math
-from sb3_grpo.lecture.page import write_lecture
+from sb3_grpo.classroom.lecture.formulas import math
+from sb3_grpo.classroom.lecture.page import write_lecture
 
 project = "sb3-grpo"
 author = copyright = "The sb3-grpo authors"

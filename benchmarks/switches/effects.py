@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.switches.tasks import N_POINTS, TASKS, Arm, Task, factorial, five, ordered
-from sb3_grpo.compare.statistics import CONFIDENCE, RESAMPLES, Interval, iqm
+from sb3_grpo.classroom.compare.statistics import CONFIDENCE, RESAMPLES, Interval, iqm
 
 Row = dict[str, Any]
 

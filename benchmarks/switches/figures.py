@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.switches.effects import Effects, Measured
 from benchmarks.switches.scaling import Fit, scaling_curve
 from benchmarks.switches.tasks import Arm
-from sb3_grpo.compare.statistics import Interval
+from sb3_grpo.classroom.compare.statistics import Interval
 
 # Can also be told apart with colour blindness (Okabe and Ito)
 COLOURS = ("#999999", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#0072B2", "#D55E00")

@@ -2,7 +2,7 @@
 The page on DAPO's changes, and the data of the lecture's widget: ``python -m benchmarks.switches.report``.
 
 Reads ``benchmarks/results/switches.jsonl`` and ``group_noise.json``, and writes ``docs/results/dapo_switches.md`` with its
-figure and ``sb3_grpo/lecture/data/switches.json``. Nothing is trained.
+figure and ``sb3_grpo/classroom/lecture/data/switches.json``. Nothing is trained.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from benchmarks.switches.scaling import Fit, fit_interval
 from benchmarks.switches.tasks import TASKS, Arm, five, ladder, ordered
 from benchmarks.tables import markdown
 from benchmarks.unseen.run import ROOT, origins, rows
-from sb3_grpo.compare.findings import interval_text
-from sb3_grpo.compare.statistics import Interval, iqm_curve, iqm_interval
+from sb3_grpo.classroom.compare.findings import interval_text
+from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
 
-DATA = ROOT / "sb3_grpo" / "lecture" / "data" / "switches.json"
+DATA = ROOT / "sb3_grpo" / "classroom" / "lecture" / "data" / "switches.json"
 LABELS = {
     "clip_higher": "clip-higher",
     "dynamic_sampling": "dynamic sampling",

@@ -40,8 +40,8 @@ from benchmarks.unseen.scores import (
 )
 from benchmarks.unseen.tables import by_task, counted, mean_text, seeds_text
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare.findings import interval_text
-from sb3_grpo.compare.statistics import iqm_interval
+from sb3_grpo.classroom.compare.findings import interval_text
+from sb3_grpo.classroom.compare.statistics import iqm_interval
 
 LIST = "development"
 DEFAULTS, PAPER = "grpo", "grpo-paper"

@@ -49,9 +49,9 @@ from benchmarks.unseen.tables import (
     variants_of_ppo,
 )
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare.figures import styles
-from sb3_grpo.compare.findings import number
-from sb3_grpo.compare.statistics import performance_profile
+from sb3_grpo.classroom.compare.figures import styles
+from sb3_grpo.classroom.compare.findings import number
+from sb3_grpo.classroom.compare.statistics import performance_profile
 
 # If there are more, they are not listed one by one
 MOST_SEEDS = 3

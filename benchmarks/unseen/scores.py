@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.unseen.clock import rates
 from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, PPO_16, key
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
-from sb3_grpo.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
+from sb3_grpo.classroom.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
 
 CLIP = (-0.5, 1.1)
 # Difference of the IQMs that is still called level

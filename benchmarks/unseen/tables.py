@@ -21,8 +21,8 @@ from benchmarks.unseen.scores import (
     select,
 )
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
-from sb3_grpo.compare.findings import interval_text, number
-from sb3_grpo.compare.statistics import Interval, iqm_interval, normalise
+from sb3_grpo.classroom.compare.findings import interval_text, number
+from sb3_grpo.classroom.compare.statistics import Interval, iqm_interval, normalise
 
 LESS_THAN_HALF = "†"
 LABELS = {

@@ -21,7 +21,7 @@ from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, missing_ex
 from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
-    from sb3_grpo.compare.experiment import Experiment, Job
+    from sb3_grpo.classroom.compare.experiment import Experiment, Job
 
 FAILED = 1
 _TIMESTEPS = 100_000
@@ -114,8 +114,8 @@ def _report(args: argparse.Namespace) -> int:
 
 def _make_report(folder: Path) -> int:
     _check_extra()
-    from sb3_grpo.compare.reading import check_links
-    from sb3_grpo.compare.report import make_report
+    from sb3_grpo.classroom.compare.reading import check_links
+    from sb3_grpo.classroom.compare.report import make_report
 
     check_links(folder)
     with _no_room_is_said(folder):
@@ -126,12 +126,12 @@ def _make_report(folder: Path) -> int:
 def _pack(args: argparse.Namespace) -> int:
     _refuse_options_of_runs(args, "pack")
     _check_extra()
-    from sb3_grpo.compare.clips import pack_clips
-    from sb3_grpo.compare.collect import collect
-    from sb3_grpo.compare.combine import combine
-    from sb3_grpo.compare.experiment import seeds_in_words
-    from sb3_grpo.compare.packed import pack
-    from sb3_grpo.compare.reading import check_links
+    from sb3_grpo.classroom.compare.clips import pack_clips
+    from sb3_grpo.classroom.compare.collect import collect
+    from sb3_grpo.classroom.compare.combine import combine
+    from sb3_grpo.classroom.compare.experiment import seeds_in_words
+    from sb3_grpo.classroom.compare.packed import pack
+    from sb3_grpo.classroom.compare.reading import check_links
 
     for folder in args.folders:
         check_links(folder)
@@ -152,7 +152,7 @@ def _compare(args: argparse.Namespace) -> int:
     _check_extra()
     if args.list_presets:
         return _list_presets()
-    from sb3_grpo.compare.worker import prepare_runs
+    from sb3_grpo.classroom.compare.worker import prepare_runs
 
     experiment = _experiment(args)
     if args.save_freq is not None and not any(variant.algo in ALGORITHMS for variant in experiment.variants):
@@ -190,10 +190,10 @@ def _no_room_is_said(folder: Path) -> Iterator[None]:
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
     # Imported here, because other commands do not need these packages
-    from sb3_grpo.compare.experiment import seeds_in_words
-    from sb3_grpo.compare.pools import LocalPool
-    from sb3_grpo.compare.schedule import Board, make_clips, run_jobs, without_clip
-    from sb3_grpo.compare.worker import is_under_way
+    from sb3_grpo.classroom.compare.experiment import seeds_in_words
+    from sb3_grpo.classroom.compare.pools import LocalPool
+    from sb3_grpo.classroom.compare.schedule import Board, make_clips, run_jobs, without_clip
+    from sb3_grpo.classroom.compare.worker import is_under_way
 
     pool = _make_pool(args, experiment)
     _begin(experiment, folder, args.argv)
@@ -222,7 +222,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
 
 
 def _list_presets() -> int:
-    from sb3_grpo.compare.ready import ready_comparisons
+    from sb3_grpo.classroom.compare.ready import ready_comparisons
 
     rows = [("--preset", "minutes on two cores", "extras", "shows")]
     rows += [(each.name, str(each.minutes), ", ".join(each.extras), each.about) for each in ready_comparisons()]
@@ -231,7 +231,7 @@ def _list_presets() -> int:
 
 
 def _experiment(args: argparse.Namespace) -> "Experiment":
-    from sb3_grpo.compare.definition import make_experiment, read_experiment
+    from sb3_grpo.classroom.compare.definition import make_experiment, read_experiment
 
     content: dict[str, Any]
     path = _given_file(args)
@@ -264,7 +264,7 @@ def _given_file(args: argparse.Namespace) -> Path | None:
 
 
 def _ready_file(name: str) -> Path:
-    from sb3_grpo.compare.ready import ready_comparisons, ready_path
+    from sb3_grpo.classroom.compare.ready import ready_comparisons, ready_path
 
     path = ready_path(name)
     if path is None:
@@ -277,7 +277,7 @@ def _ready_file(name: str) -> Path:
 
 
 def _check(experiment: "Experiment") -> None:
-    from sb3_grpo.compare.build import check
+    from sb3_grpo.classroom.compare.build import check
 
     console = Console()
 
@@ -297,9 +297,9 @@ def _check(experiment: "Experiment") -> None:
 
 def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
     """Write ``experiment.json``, merged with the existing one."""
-    from sb3_grpo.compare.definition import default_settings, known_algorithms
-    from sb3_grpo.compare.experiment import Experiment, differences, merge
-    from sb3_grpo.compare.packed import is_packed
+    from sb3_grpo.classroom.compare.definition import default_settings, known_algorithms
+    from sb3_grpo.classroom.compare.experiment import Experiment, differences, merge
+    from sb3_grpo.classroom.compare.packed import is_packed
     from sb3_grpo.utils.machine import describe_machine, versions
 
     if is_packed(folder):
@@ -340,7 +340,7 @@ def _begin(experiment: "Experiment", folder: Path, argv: Sequence[str]) -> None:
 
 
 def _make_pool(args: argparse.Namespace, experiment: "Experiment") -> Any:
-    from sb3_grpo.compare.pools import LocalPool, RayPool
+    from sb3_grpo.classroom.compare.pools import LocalPool, RayPool
 
     if args.ray is not None:
         if args.save_freq is not None:

@@ -27,7 +27,7 @@ def run_lecture(args: argparse.Namespace) -> int:
     :return: the exit code
     """
     try:
-        from sb3_grpo.lecture.page import write_lecture
+        from sb3_grpo.classroom.lecture.page import write_lecture
     except ModuleNotFoundError as error:
         raise missing_extra("lecture", f"The lecture ({error.name})") from error
     try:

@@ -17,6 +17,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
+from sb3_grpo.classroom.clips.recording import leave_clip
 from sb3_grpo.cli.runs import (
     CONFIG,
     add_preset,
@@ -38,7 +39,6 @@ from sb3_grpo.cli.runs import (
     valid_seed,
 )
 from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
-from sb3_grpo.clips.recording import leave_clip
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace

@@ -12,7 +12,7 @@ from compare_data import curve_to, write_experiment
 
 from benchmarks import text
 from benchmarks.tables import equal_time_table, pairs_at_equal_time, pairs_at_the_end, short_table, stability_table
-from sb3_grpo.compare.collect import collect
+from sb3_grpo.classroom.compare.collect import collect
 
 
 def write_log(folder, variant, seed, logged):

@@ -17,7 +17,7 @@ from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
 from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder, ordered
 from benchmarks.unseen.run import rows
-from sb3_grpo.compare.statistics import iqm
+from sb3_grpo.classroom.compare.statistics import iqm
 
 WORTH = {
     "clip_higher": 0.05,

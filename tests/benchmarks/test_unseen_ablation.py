@@ -9,7 +9,7 @@ from unseen_data import CONTINUOUS, PLAIN, cells_of, rows_of
 from benchmarks import pages
 from benchmarks.unseen import ablation
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare import statistics
+from sb3_grpo.classroom.compare import statistics
 
 
 @pytest.fixture(autouse=True)

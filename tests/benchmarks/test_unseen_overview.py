@@ -11,7 +11,7 @@ from unseen_data import PLAIN, rows_of
 
 from benchmarks.unseen import overview, report
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare import statistics
+from sb3_grpo.classroom.compare import statistics
 
 ROOT = Path(__file__).parents[2]
 INTERVAL = re.compile(r"[\d.]+ \([\d.]+ to [\d.]+\)")

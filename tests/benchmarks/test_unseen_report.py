@@ -13,8 +13,8 @@ from unseen_data import CONTINUOUS, PLAIN, cells_of, rows_of
 from benchmarks import pages
 from benchmarks.unseen import report, run, scores, tables
 from benchmarks.unseen.tasks import LISTS, SEEDS
-from sb3_grpo.compare import statistics
-from sb3_grpo.compare.statistics import Interval
+from sb3_grpo.classroom.compare import statistics
+from sb3_grpo.classroom.compare.statistics import Interval
 
 
 @pytest.fixture(autouse=True)

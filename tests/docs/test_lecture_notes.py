@@ -61,7 +61,7 @@ def test_what_is_named_exists(name: str) -> None:
 
 def test_links_lead_somewhere() -> None:
     pytest.importorskip("latex2mathml", reason="needs the extra lecture")
-    from sb3_grpo.lecture.page import lecture_page
+    from sb3_grpo.classroom.lecture.page import lecture_page
 
     anchors = set(re.findall(r'\bid="([^"]+)"', lecture_page()))
     text = PAGE.read_text()

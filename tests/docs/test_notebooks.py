@@ -92,7 +92,7 @@ def test_unsolved_exercises_say_so(path: Path, tmp_path: Path) -> None:
 
 def test_data_are_those_of_the_results() -> None:
     """What the notebook about comparisons has been given is what was measured."""
-    collecting = pytest.importorskip("sb3_grpo.compare.collect")
+    collecting = pytest.importorskip("sb3_grpo.classroom.compare.collect")
     pytest.importorskip("rliable")
     measured = collecting.collect(ROOT / "benchmarks" / "results" / "classroom")
     source = next(

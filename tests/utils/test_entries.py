@@ -20,8 +20,8 @@ pytest.importorskip("rl_zoo3")
 
 import rl_zoo3
 
-from sb3_grpo.compare.build import build
-from sb3_grpo.compare.definition import make_experiment
+from sb3_grpo.classroom.compare.build import build
+from sb3_grpo.classroom.compare.definition import make_experiment
 
 FILES = [
     *sorted((Path(__file__).resolve().parents[2] / "zoo_configs").glob("*.yml")),

@@ -1,0 +1,356 @@
+"""Runs of a comparison that were interrupted, and go on."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch as th
+
+pytest.importorskip("rl_zoo3")
+pytest.importorskip("rliable")
+
+import yaml
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from toy_envs import ToyEnv
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
+from sb3_grpo.classroom.clips.stored import load_played
+from sb3_grpo.classroom.compare import recorder, training
+from sb3_grpo.classroom.compare.definition import make_experiment
+from sb3_grpo.classroom.compare.pools import LocalPool
+from sb3_grpo.classroom.compare.runs import is_done
+from sb3_grpo.classroom.compare.worker import is_under_way, note_progress
+from sb3_grpo.cli import compare as cli_compare
+from sb3_grpo.cli.main import main
+
+ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
+GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
+STEPS = {"n_envs": 4, "n_steps": 32, "n_epochs": 2}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "envs": ["CartPole-v1"],
+    "variants": [{"algo": "dapo", "hyperparams": GROUPS}],
+    "seeds": 1,
+    "timesteps": 1500,
+    "n_evaluations": 4,
+    "n_eval_episodes": 2,
+    "n_final_episodes": 2,
+}
+DAPO_RUN = Path("runs", "CartPole-v1", "dapo", "0")
+
+
+pytestmark = pytest.mark.usefixtures("keep_threads")
+
+
+class Killed(BaseException):
+    """Ends a run without a word, as a signal does."""
+
+
+def settings_of(**changes: Any) -> dict[str, Any]:
+    experiment = make_experiment(TINY | changes, "test")
+    return experiment.settings(experiment.jobs()[0])
+
+
+def train(settings: dict[str, Any], folder: Path, until: int | None = None) -> list[recorder.Progress]:
+    """Make a run, or go on with it, until it is killed after a number of steps."""
+    seen = []
+
+    def report(progress: recorder.Progress) -> None:
+        seen.append(progress)
+        if until is not None and progress.steps >= until:
+            raise Killed
+
+    folder.mkdir(exist_ok=True)
+    training.train(settings, folder, report, save_freq=1)
+    return seen
+
+
+def killed(settings: dict[str, Any], folder: Path, at: int) -> None:
+    with pytest.raises(Killed):
+        train(settings, folder, until=at)
+
+
+@pytest.fixture(autouse=True)
+def reports_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_PROGRESS_INTERVAL", -1.0)
+
+
+def tidy(folder: Path) -> dict[str, Any]:
+    """All results of a run, but how long it took and what memory it held."""
+    tables = {}
+    for name in ("evaluations", "diagnostics"):
+        with (folder / f"{name}.csv").open(newline="") as file:
+            tables[name] = [{**row, "seconds": ""} for row in csv.DictReader(file)]
+    result = json.loads((folder / "result.json").read_text())
+    for name in ("seconds", "steps_per_second", "peak_memory_mib"):
+        assert result.pop(name) > 0
+    return {**tables, "result": result}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    results = [tidy(folder) for folder in (one, other)]
+    assert results[0] == results[1] and len(results[0]["diagnostics"]) > 20
+    algorithm = ALGORITHMS[results[0]["result"]["algo"]]
+    first, second = (algorithm.load(folder / "model.zip", device="cpu").policy.state_dict() for folder in (one, other))
+    assert all(th.equal(value, second[name]) for name, value in first.items())
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()} - {"log.txt"}
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "hyperparams"),
+    [
+        ("CartPole-v1", "dapo", GROUPS),
+        ("Pendulum-v1", "grpo", {**STEPS, "n_groups": None, "loss_average": "step", "normalize": True, "use_sde": True}),
+    ],
+    ids=["groups", "steps"],
+)
+def test_a_run_goes_on_to_the_last_bit(
+    env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(envs=[env], variants=[{"algo": algo, "hyperparams": hyperparams}])
+    train(settings, tmp_path / "whole")
+    for at in (700, 1300):
+        killed(settings, tmp_path / "cut", at)
+        assert checkpoints_in(tmp_path / "cut" / "checkpoints")
+    assert not (tmp_path / "cut" / "result.json").exists()
+    capsys.readouterr()
+    train(settings, tmp_path / "cut")
+    assert "Goes on after 1" in capsys.readouterr().out, "not from the beginning"
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of()
+    original = training.replace_text
+
+    def write(path: Path, text: str) -> None:
+        if path.name == "result.json":
+            raise Killed
+        original(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "replace_text", write)
+        killed(settings, tmp_path, at=10**9)
+    assert checkpoints_in(tmp_path / "checkpoints"), "or the whole run would be lost"
+    train(settings, tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done" and not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "envs": ["Pendulum-v1"],
+            "variants": [{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True}}],
+        },
+        {"variants": [{"algo": "dqn", "hyperparams": {"exploration_final_eps": 0.9}}]},
+    ],
+    ids=["dapo", "ppo with statistics", "dqn"],
+)
+def test_a_clip_that_was_interrupted_is_made_as_it_would_have_been(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    settings = settings_of(**changes)
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "record", kill)
+        killed(settings, tmp_path / "cut", at=10**9)
+    assert is_done(tmp_path / "cut") and not (tmp_path / "cut" / "clip.json").exists()
+    training.make_clip(settings, tmp_path / "cut")
+    for name in ("clip.json", "clip.webp"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_model_that_cannot_be_read_is_why_there_is_no_clip(tmp_path: Path) -> None:
+    settings = settings_of()
+    train(settings, tmp_path)
+    (tmp_path / "model.zip").write_bytes(b"PK")
+    training.make_clip(settings, tmp_path)
+    assert "model.zip" in str(load_played(tmp_path)) and is_done(tmp_path)
+
+
+def test_a_clip_that_cannot_be_written_is_said_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save(*arguments: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(training, "save_played", save)
+    train(settings_of(), tmp_path)
+    assert tidy(tmp_path)["result"]["status"] == "done"
+    assert "No clip: No space left on device" in capsys.readouterr().out
+
+
+def test_peers_begin_anew(tmp_path: Path) -> None:
+    settings = settings_of(variants=[{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 32, "batch_size": 32}}])
+    train(settings, tmp_path / "whole")
+    killed(settings, tmp_path / "cut", 700)
+    assert [path.name for path in (tmp_path / "cut").iterdir()] == ["config.json"]
+    train(settings, tmp_path / "cut")
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+    def save(*arguments: Any) -> Any:
+        clock.now += 1000.0
+        return original(*arguments)
+
+    from sb3_grpo.checkpoint import callback
+
+    original = callback.save_training
+    monkeypatch.setattr(callback, "save_training", save)
+    for module in (recorder, callback):
+        monkeypatch.setattr(module, "time", clock)
+    train(settings_of(), tmp_path / "whole")
+    settings = settings_of()
+    killed(settings, tmp_path / "cut", 1000)
+    clock.now += 1e6
+    seen = train(settings, tmp_path / "cut")
+    whole, cut = (json.loads((tmp_path / name / "result.json").read_text())["seconds"] for name in ("whole", "cut"))
+    assert 0 < whole < 1000
+    # What was lost between the last checkpoint and the end is not counted twice
+    assert cut == pytest.approx(whole, rel=0.1)
+    with (tmp_path / "cut" / "evaluations.csv").open(newline="") as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+    assert seconds == sorted(seconds) and seconds[-1] <= cut + 0.1
+    assert all(progress.seconds <= progress.wall_seconds for progress in seen)
+    assert seen[0].seconds > whole / 3
+
+
+@pytest.mark.parametrize("change", [{"hyperparams": {**GROUPS, "gamma": 0.9}}, {"versions": {"numpy": "0.1"}}], ids=str)
+def test_other_settings_begin_anew(change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_of()
+    killed(settings, tmp_path / "cut", 700)
+    if "hyperparams" in change:
+        settings = settings_of(variants=[{"algo": "dapo", **change}])
+    else:
+        path = tmp_path / "cut" / "config.json"
+        config = json.loads(path.read_text())
+        config["versions"].update(change["versions"])
+        path.write_text(json.dumps(config))
+    train(settings, tmp_path / "whole")
+    train(settings, tmp_path / "cut")
+    assert "Goes on" not in capsys.readouterr().out
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_damaged_checkpoint_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_of()
+    killed(settings, tmp_path / "cut", 700)
+    for path in checkpoints_in(tmp_path / "cut" / "checkpoints"):
+        path.write_bytes(b"")
+    train(settings, tmp_path / "cut")
+    assert "Goes on" not in capsys.readouterr().out
+    assert tidy(tmp_path / "cut")["result"]["status"] == "done"
+
+
+class Unknown(ToyEnv):
+    """Nothing says how its state is captured, and unrelated starts have no seeds."""
+
+
+def test_what_cannot_be_saved_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gymnasium as gym
+
+    if "Unknown-v0" not in gym.registry:
+        gym.register("Unknown-v0", Unknown, max_episode_steps=20)
+    hyperparams = {**STEPS, "unrelated_starts": True, "policy": "MlpPolicy"}
+    entry = {"policy": "MlpPolicy", "n_timesteps": 1500}
+    path = tmp_path / "grpo.yml"
+    path.write_text(yaml.safe_dump({"default": entry}))
+    monkeypatch.setattr("sb3_grpo.zoo.experiment.config_path", lambda algo: path)
+    settings = settings_of() | {"env": "Unknown-v0", "variant": {"name": "grpo", "algo": "grpo", "hyperparams": hyperparams}}
+    killed(settings, tmp_path / "cut", 700)
+    assert newest_checkpoint(tmp_path / "cut" / "checkpoints").manifest["differs"]
+    train(settings, tmp_path / "cut")
+    assert "Goes on" not in capsys.readouterr().out
+    train(settings, tmp_path / "whole")
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 300.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_compare, "_report", lambda args: 0)
+    (tmp_path / "tiny.yml").write_text(yaml.safe_dump(TINY | {"timesteps": 4000}))
+    command = ["compare", "--config", str(tmp_path / "tiny.yml"), "--workers", "1", "--save-freq", "100", "--output"]
+    assert main([*command, str(tmp_path / "whole")]) == 0
+    cut = tmp_path / "cut"
+    for _ in range(2):
+        before = checkpoints_in(cut / DAPO_RUN / "checkpoints")[-1:]
+        process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", *command, str(cut)], stdout=subprocess.DEVNULL)
+        try:
+            wait_for(lambda before=before: checkpoints_in(cut / DAPO_RUN / "checkpoints")[-1:] not in ([], before))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    capfd.readouterr()
+    assert main([*command, str(cut)]) == 0
+    assert "1 runs (seed 0), 1 in progress" in capfd.readouterr().out
+    assert "Goes on after" in (cut / DAPO_RUN / "log.txt").read_text()
+    # Both have a log here
+    (tmp_path / "whole" / DAPO_RUN / "log.txt").unlink()
+    assert_same(tmp_path / "whole" / DAPO_RUN, cut / DAPO_RUN)
+
+
+def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Path) -> None:
+    settings = settings_of(timesteps=10_000_000)
+    for sign in (None, signal.SIGKILL):
+        pool = LocalPool(1, save_freq=1)
+        pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
+        before = checkpoints_in(tmp_path / "run" / "checkpoints")[-1:]
+        wait_for(lambda before=before: checkpoints_in(tmp_path / "run" / "checkpoints")[-1:] not in ([], before))
+        if sign is not None:
+            os.kill(next(iter(pool._running.values())).pid, sign)
+            wait_for(pool.take_ended)
+        pool.close()
+        left = {path.name for path in (tmp_path / "run").iterdir()}
+        assert left == {"checkpoints", "config.json"} | (set() if sign is None else {"error.txt", "log.txt"})
+    # What raises an error would do so again, or go on with what was corrected in the middle
+    pool = LocalPool(1, save_freq=1)
+    pool.start(("CartPole-v1", "dapo", 0), settings | {"variant": {**settings["variant"], "algo": "none"}}, tmp_path / "run")
+    wait_for(pool.take_ended)
+    assert "none" in (tmp_path / "run" / "error.txt").read_text() and not (tmp_path / "run" / "checkpoints").exists()
+
+
+class FullDisk(BaseCallback):
+    """What a run writes to has no room any more."""
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= 700:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return True
+
+
+def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
+    settings = settings_of(variants=[{"algo": "dapo", "hyperparams": {**GROUPS, "callback": f"{__name__}.FullDisk"}}])
+    pool = LocalPool(1, save_freq=1)
+    pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
+    wait_for(pool.take_ended)
+    assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
+    assert is_under_way(tmp_path / "run"), "the same command continues it"
+    # And what is only shown is worth no run
+    note_progress(tmp_path / "run" / "error.txt", recorder.Progress(1, 1.0, 1.0))

@@ -1,0 +1,126 @@
+"""The recorded updates, and the widgets that step through them."""
+
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_checks import check_record
+
+from tests.browser import Opened
+
+UPDATES = ("update_ppo", "update_grpo", "update_sums")
+MAX_BYTES = 60_000
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return json.loads((files("sb3_grpo.classroom.lecture") / "data" / f"{name}.json").read_text("utf-8"))
+
+
+def state(browser: Any, lecture: Path, fragment: str) -> tuple[Any, str]:
+    """
+    :param browser: A browser
+    :param lecture: The page
+    :param fragment: Widget and state
+    :return: The widget, and what it says
+    """
+    page = Opened(browser, lecture, f"#{fragment}").page
+    widget = page.locator(f"#{fragment.split('?')[0]}")
+    return widget, " ".join(widget.locator(".says, .note").all_inner_texts())
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_recorded_numbers_follow_from_what_was_played(name: str) -> None:
+    check_record(recorded(name), 1e-4)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_recorded_updates_are_small(name: str) -> None:
+    assert (files("sb3_grpo.classroom.lecture") / "data" / f"{name}.json").stat().st_size < MAX_BYTES  # type: ignore[attr-defined]
+
+
+def test_first_states_tell_the_story(browser: Any, lecture: Path) -> None:
+    _, ppo = state(browser, lecture, "ppo-loop")
+    assert "51 of 64 actions turned out better than the critic expected, 13 worse" in ppo
+    assert "the next moment the pole fell" in ppo
+    # Before the guess it does not give the answer away
+    _, before = state(browser, lecture, "grpo-loop")
+    assert "10 of 24 are right" in before and "dead" not in before
+    _, grpo = state(browser, lecture, "grpo-loop?at=3")
+    assert "Group 2 is dead: all its answers got 0" in grpo
+
+
+@pytest.mark.parametrize("name, fragment", [("update_ppo", "ppo-loop?"), ("update_grpo", "grpo-loop?run=cartpole&")])
+def test_what_is_cut_off_is_marked(browser: Any, lecture: Path, name: str, fragment: str) -> None:
+    steps = recorded(name)["optimizer_steps"]
+    assert any(each["below"] for each in steps) and any(each["above"] for each in steps)
+    for k, each in enumerate(steps):
+        widget, says = state(browser, lecture, f"{fragment}at={4 + k}")
+        assert widget.locator(".cut").count() == len(each["below"]) + len(each["above"])
+        if k == 0:
+            assert "every ratio is 1" in says
+        elif each["below"] or each["above"]:
+            assert f"{len(each['above'])} above, {len(each['below'])} below" in says
+
+
+def test_ratio_of_a_step_is_the_recorded_one(browser: Any, lecture: Path) -> None:
+    record = recorded("update_sums")
+    i = record["optimizer_steps"][3]["steps"][0]
+    ratio = math.exp(record["optimizer_steps"][2]["log_prob"][i] - record["steps"]["log_prob"][i])
+    _, says = state(browser, lecture, f"grpo-loop?run=sums&at=7&step={i + 1}")
+    assert f"ratio {ratio:.3f}" in says
+    new, old = (math.exp(each["log_prob"][i]) for each in (record["optimizer_steps"][-1], record["steps"]))
+    _, says = state(browser, lecture, f"grpo-loop?run=sums&at=8&step={i + 1}")
+    assert f"probability {old:.2f} before, {new:.2f} now" in says
+
+
+def test_forward_and_back_by_buttons_and_keys(opened: Any) -> None:
+    for name in ("ppo-loop", "grpo-loop"):
+        widget = opened.locator(f"#{name}")
+        place, lines = widget.locator(".stages output"), widget.locator(".listing .here")
+        widget.get_by_label("Stage of the update").fill("3")
+        assert place.inner_text() == "3 of 8: advantages"
+        before = lines.all_inner_texts()
+        widget.get_by_role("button", name="Forward").click()
+        assert place.inner_text() == "4 of 8: gradient step 1"
+        assert lines.count() > 0 and lines.all_inner_texts() != before
+        widget.get_by_role("button", name="Back").press("Enter")
+        widget.get_by_role("button", name="Back").press("Enter")
+        assert place.inner_text() == "2 of 8: rewards"
+        widget.get_by_label("Stage of the update").press("End")
+        assert place.inner_text() == "8 of 8: new probabilities"
+        assert f"#{name}?" in opened.url and "at=8" in opened.url
+        # No further than the last one
+        widget.get_by_role("button", name="Forward").click()
+        assert place.inner_text() == "8 of 8: new probabilities"
+
+
+def test_step_is_chosen_by_pointer_and_by_key(opened: Any) -> None:
+    widget = opened.locator("#ppo-loop")
+    slider = widget.locator(".controls label input")
+    widget.locator(".strips .target").first.click()
+    assert slider.input_value() == "1"
+    slider.press("ArrowRight")
+    assert "step 2 of" in widget.locator(".note").inner_text()
+
+
+def test_other_run_keeps_to_its_own_steps(browser: Any, lecture: Path) -> None:
+    widget, says = state(browser, lecture, "grpo-loop?run=cartpole&at=3&step=169")
+    assert "Episode 8, step 42 of 42" in says
+    widget.get_by_role("button", name="Sums").click()
+    assert "Answer 24" in widget.locator(".note").inner_text()
+
+
+def test_strange_address_does_no_harm(browser: Any, lecture: Path) -> None:
+    page = Opened(browser, lecture, "#grpo-loop?run=nothing&at=99&step=-3")
+    assert "8 of 8" in page.page.locator("#grpo-loop .stages").inner_text()
+    assert page.complaints == []
+
+
+def test_guess_shows_the_first_step_that_is_cut_off(opened: Any) -> None:
+    widget = opened.locator("#ppo-loop")
+    widget.get_by_role("button", name="The third").click()
+    assert "Yes" in widget.locator(".guess").inner_text()
+    assert widget.locator(".cut").count() > 0

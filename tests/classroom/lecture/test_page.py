@@ -1,0 +1,209 @@
+"""The page as a whole; what single widgets do is tested beside this file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sb3_grpo.classroom.lecture.arithmetic import GRIDS
+from sb3_grpo.classroom.lecture.formulas import math
+from sb3_grpo.cli.main import main
+from tests.browser import Opened, serious_findings
+
+MAX_BYTES = 1_500_000
+
+
+def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "page.html"
+    assert main(["lecture", "--output", str(path)]) == 0
+    assert str(path) in capsys.readouterr().out
+    assert "<title>From the policy gradient to DAPO</title>" in path.read_text("utf-8")
+    assert path.stat().st_size < MAX_BYTES
+
+
+def test_arithmetic_is_that_of_the_package(opened: Any) -> None:
+    checks = opened.evaluate("window.lecture.checks")
+    assert {check["name"] for check in checks} == set(GRIDS)
+    assert all(check["worst"] < 1e-6 for check in checks), checks
+
+
+def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
+    opened = Opened(browser, lecture)
+    opened.page.mouse.wheel(0, 20_000)
+    assert opened.requests == [lecture.as_uri()]
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
+    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [390, 1920])
+def test_no_formula_is_cut_off_at_its_foot(browser: Any, lecture: Path, width: int) -> None:
+    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
+    cut_off = """[...document.querySelectorAll(".scroll")].filter((each) => each.scrollHeight > each.clientHeight + 1)"""
+    assert page.evaluate(f"{cut_off}.map((each) => each.textContent)") == []
+
+
+@pytest.mark.parametrize(
+    ("latex", "expected"),
+    [
+        # A sign, not a difference
+        (r"x = -1", '<mo>&#x0003D;</mo><mo form="prefix">&#x02212;</mo>'),
+        (r"x - 1", "<mi>x</mi><mo>&#x02212;</mo>"),
+        # The name of a function: no space before its bracket
+        (r"a \operatorname{clip}(r)", '<mo lspace="0.17em" rspace="0">clip</mo><mo stretchy="false">&#x00028;</mo>'),
+        (r"= \max_a r", '<mo>&#x0003D;</mo><msub><mo lspace="0" rspace="0.17em">max</mo>'),
+        (r"|o|", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
+        (r"\lvert o \rvert", '<mo lspace="0" rspace="0" stretchy="false">&#x0007C;</mo><mi>o</mi>'),
+        (r"a \qquad b", "<mi>a</mi></mrow></math><math"),
+    ],
+)
+def test_spaces_of_formulas(latex: str, expected: str) -> None:
+    assert expected in math(latex, display=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
+    assert serious_findings(browser, lecture, color_scheme=scheme) == []
+
+
+def test_every_widget_answers_to_the_keyboard_and_has_an_address(opened: Any) -> None:
+    for name in opened.evaluate("Object.keys(window.lecture.WIDGETS)"):
+        section = opened.locator(f"#{name}")
+        control = section.locator("input[type=range], select, input[type=checkbox], button").first
+        before = section.inner_html()
+        slider = section.locator("input[type=range]")
+        if slider.count():
+            slider.first.focus()
+            opened.keyboard.press("ArrowRight" if slider.first.evaluate("input => input.value === input.min") else "ArrowLeft")
+        else:
+            control.focus()
+            opened.keyboard.press("Space")
+        assert section.inner_html() != before, name
+        if slider.count():
+            assert f"#{name}?" in opened.url
+
+
+def test_address_restores_a_state(browser: Any, lecture: Path) -> None:
+    page = Opened(browser, lecture, "#clip?r=0.7&A=-2.1&low=0.2&high=0.2").page
+    assert "the objective is \u22121.68, its gradient zero" in page.locator("#clip").inner_text()
+
+
+HOSTILE = """#clip?r=abc&A=1e999
+#clip?r=-1e308&A=1e308&low=-5&high=1e300
+#clip?r=%E0%A4%A
+#%E0%A4%A
+#../x
+#?
+#baseline?p=0&r=1e300&o=-1e300&b=1e9
+#gae?lambda=50&error=-3&n=-5
+#trust-region?a=1e300&b=-1e300&n=-3&delta=-1&rate=1e99
+#trust-region?n=1.5
+#kl?a=-5&b=0&c=0&show=constructor
+#live?lr=constructor&seed=-1.5&groupSize=1e9
+#play?task=constructor&kind=__proto__&strength=1e9
+#reset?p=5&beta=-1&resets=1e9
+#overlong?length=-1&max=0&cache=0
+#group-size?p=7&G=-1
+#dapo-switches?task=constructor&clip=2&kl=x
+#ppo-loop?at=99&step=1.5
+#grpo-loop?run=constructor&at=-5&step=1e9""".splitlines()
+
+
+def test_an_address_cannot_ask_for_what_the_controls_cannot(browser: Any, lecture: Path) -> None:
+    opened = Opened(browser, lecture)
+    for fragment in HOSTILE:
+        opened.page.evaluate("fragment => { location.hash = fragment; }", fragment)
+        opened.page.evaluate("follow()")
+        name = fragment[1:].split("?")[0]
+        if name.replace("-", "").isalpha():
+            shown = opened.page.locator(f"#{name}").inner_text()
+            assert not any(word in shown for word in ("NaN", "Infinity", "undefined")), fragment
+        assert opened.complaints == [], fragment
+    opened.page.evaluate("fragment => { location.hash = fragment; }", "#clip?r=9&A=-1")
+    opened.page.evaluate("follow()")
+    assert "r = 2.00 and \u00c2 = \u22121.00" in opened.page.locator("#clip").inner_text()
+
+
+def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
+    opened.locator("#present").click()
+    assert opened.locator(".part:visible").count() == 1
+    first = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
+    opened.keyboard.press("ArrowRight")
+    second = opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)")
+    assert second == first + 1
+    # What a remote control sends: a slide that is taller than the screen is read to its end first
+    for _ in range(20):
+        opened.keyboard.press("PageDown")
+        opened.wait_for_timeout(20)
+    assert opened.locator(".part.shown").evaluate("part => [...document.querySelectorAll('.part')].indexOf(part)") > second
+    opened.keyboard.press("Escape")
+    assert opened.locator(".part:visible").count() > 5
+
+
+@pytest.mark.parametrize(("size", "family"), [("23px", "system-ui"), ("27px", "sans-serif"), ("25px", "monospace")])
+def test_slides_fit_a_screen_whatever_its_fonts(browser: Any, lecture: Path, size: str, family: str) -> None:
+    opened = Opened(browser, lecture, viewport={"width": 1920, "height": 1080})
+    # The page's own size is 23 pixels
+    opened.add_style(f"html:has(.presenting) {{ font-size: {size} !important }} * {{ font-family: {family} !important }}")
+    page = opened.page
+    page.locator("#present").click()
+    heights = page.evaluate("""slides.map(([chapter, part]) => {
+        show(chapter, part);
+        return [document.documentElement.scrollHeight, (part || chapter).id];
+    })""")
+    assert [each for each in heights if each[0] > 1080] == []
+    # The page itself is as large as before
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelector('main').style.zoom") == "1"
+
+
+def test_a_part_has_an_address(opened: Any) -> None:
+    opened.locator("#present").click()
+    opened.evaluate("() => { location.hash = '#trpo-the-average-kl'; follow(); }")
+    assert opened.locator(".part:visible h2").inner_text() == "The average KL"
+
+
+def test_it_prints(browser: Any, lecture: Path) -> None:
+    # The width of a sheet of A4 less its margins
+    page = Opened(browser, lecture, viewport={"width": 720, "height": 1000}, color_scheme="dark").page
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator("nav").is_hidden() and page.locator(".controls:visible, .guess:visible").count() == 0
+    assert page.locator(".chapter > h2:visible").count() == page.locator(".chapter").count()
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_exercise_judges_an_answer(opened: Any) -> None:
+    exercise = opened.locator("#exercise-clip-negative")
+    exercise.locator("input").fill("-1.2")
+    exercise.locator("button").click()
+    assert "Not yet" in exercise.locator("output").inner_text()
+    exercise.locator("input").fill("\u22121,5")
+    exercise.locator("button").click()
+    assert "Right" in exercise.locator("output").inner_text()
+
+
+def test_results_are_a_line_that_makes_the_table_of_the_class(opened: Any) -> None:
+    n = opened.locator(".exercise").count()
+    opened.locator("#student").fill("Ada; L.")
+    exercise = opened.locator("#exercise-clip-negative")
+    exercise.locator("input").fill("-1.5")
+    exercise.locator("button").click()
+    line = opened.locator("#line").inner_text()
+    assert line == f"sb3-grpo lecture; Ada, L.; 1 of {n}; clip-negative"
+    failed, passed = line.replace("1 of", "0 of"), line.replace("Ada", "<b>Bob</b>").replace("1 of", f"{n} of")
+    notebook = "sb3-grpo reading a comparison; Cy; 6 of 10; iqm median"
+    opened.locator("#lines").fill(f"{failed}\nsomething else\n{passed}\n{notebook}")
+    table = opened.locator("#class-table").inner_text()
+    assert "3 lines, 2 passed." in table and "<b>Bob</b>, L." in table and "reading a comparison: iqm" in table
+
+
+def test_symbols_say_what_they_mean(opened: Any) -> None:
+    opened.locator(".symbol").first.focus()
+    assert opened.locator("#meaning").is_visible()
+    opened.keyboard.press("Tab")

@@ -1,0 +1,125 @@
+"""Agents that can be pushed."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from sb3_grpo.classroom.lecture.arithmetic.live import Chance
+from sb3_grpo.classroom.lecture.arithmetic.play import AGENTS, NAMES, load_agent
+from tests.browser import Opened, until
+
+STEP = "Number(document.querySelector('#play .note').textContent.match(/Step (\\d+)/)[1])"
+
+
+@pytest.fixture
+def still(browser: Any, lecture: Path) -> Any:
+    """The page for readers who want no motion."""
+    opened = Opened(browser, lecture, reduced_motion="reduce")
+    opened.page.locator("#play").scroll_into_view_if_needed()
+    yield opened.page
+    assert opened.complaints == []
+    opened.page.close()
+
+
+@pytest.mark.parametrize("kind", ["untrained", "trained"])
+@pytest.mark.parametrize("name", NAMES)
+def test_actions_are_those_of_predict(opened: Any, name: str, kind: str) -> None:
+    policy, n = load_agent(name, kind), AGENTS[name]["sizes"][0]
+    for seed in range(10):
+        observation = np.array([Chance(seed).uniforms(n, -1, 1).numpy()], np.float32)[0]
+        outputs = opened.evaluate(f"window.lecture.M.agent({NAMES.index(name)}, {int(kind == 'trained')}, {seed})")
+        action, _ = policy.predict(observation, deterministic=True)
+        expected = np.clip(outputs, -2, 2) if len(outputs) == 1 else np.argmax(outputs)
+        np.testing.assert_allclose(action, expected, atol=1e-5)
+
+
+def test_what_the_page_says_of_an_agent_is_true() -> None:
+    env, policy = gym.make("CartPole-v1"), load_agent("cartpole", "trained")
+    observation, _ = env.reset(seed=0)
+    total, done = 0.0, False
+    while not done:
+        observation, reward, terminated, truncated, _ = env.step(int(policy.predict(observation, deterministic=True)[0]))
+        total, done = total + float(reward), terminated or truncated
+    assert total == AGENTS["cartpole"]["trained"]["mean"] == 500
+    assert all(agent["trained"]["mean"] > agent["untrained"]["mean"] for agent in AGENTS.values())
+
+
+def test_a_push_moves_the_cart(opened: Any) -> None:
+    opened.locator("#play").scroll_into_view_if_needed()
+    opened.locator("#play").get_by_role("button", name="Push left").click()
+    assert "Pushed to the left" in opened.locator("#play").inner_text()
+    until(opened, "Number(document.querySelector('#play .stage').getAttribute('aria-valuenow')) < -0.08")
+
+
+def test_stands_still_for_those_who_want_it_until_play(still: Any) -> None:
+    still.wait_for_timeout(300)
+    assert still.evaluate(STEP) == 0
+    still.locator("#play .stage").focus()
+    still.keyboard.press("ArrowRight")
+    assert "Pushed to the right in step 0" in still.locator("#play").inner_text()
+    still.locator("#play").get_by_role("button", name="Play").click()
+    until(still, f"{STEP} > 10")
+    still.locator("#play").get_by_role("button", name="Pause").click()
+    step = still.evaluate(STEP)
+    still.wait_for_timeout(300)
+    assert still.evaluate(STEP) == step
+
+
+def test_rests_off_screen(opened: Any) -> None:
+    opened.locator("#play").scroll_into_view_if_needed()
+    until(opened, f"{STEP} > 5")
+    opened.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+    opened.wait_for_timeout(300)
+    step = opened.evaluate(STEP)
+    opened.wait_for_timeout(300)
+    assert opened.evaluate(STEP) == step
+
+
+def test_arrow_keys_push_and_do_not_turn_slides(opened: Any) -> None:
+    opened.locator("#present").click()
+    opened.evaluate("location.hash = 'play'")
+    stage = opened.locator("#play .stage")
+    stage.wait_for()
+    stage.focus()
+    opened.keyboard.press("ArrowLeft")
+    assert stage.is_visible()
+    assert "Pushed to the left" in opened.locator("#play").inner_text()
+
+
+@pytest.mark.parametrize(("label", "words"), [("Pendulum", "upright is 0"), ("Acrobot", "above the pivot")])
+def test_other_tasks(opened: Any, label: str, words: str) -> None:
+    opened.locator("#play").scroll_into_view_if_needed()
+    opened.locator("#play").get_by_role("button", name=label, exact=True).click()
+    assert words in opened.locator("#play .stage").get_attribute("aria-valuetext")
+    until(opened, f"{STEP} > 3")
+    assert f"task={label.lower()}" in opened.url
+
+
+def test_a_drag_pushes(opened: Any) -> None:
+    opened.locator("#play").scroll_into_view_if_needed()
+    box = opened.locator("#play .stage").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    opened.mouse.move(x, y)
+    opened.mouse.down()
+    opened.mouse.move(x + 40, y)
+    opened.mouse.up()
+    assert "Pushed to the right" in opened.locator("#play").inner_text()
+
+
+def test_asks_for_training_where_nothing_was_trained(opened: Any) -> None:
+    opened.locator("#play").scroll_into_view_if_needed()
+    opened.locator("#play select").nth(1).select_option("live")
+    assert "Train an agent above first" in opened.locator("#play").inner_text()
+
+
+def test_what_was_trained_in_the_page_plays(opened: Any) -> None:
+    opened.locator("#live").get_by_role("button", name="Train", exact=True).click()
+    until(opened, "window.lecture.WIDGETS.live.runs().every(run => run.steps > 0)")
+    opened.locator("#live").get_by_role("button", name="Pause", exact=True).click()
+    opened.locator("#play").scroll_into_view_if_needed()
+    opened.locator("#play select").nth(1).select_option("live")
+    assert "Train an agent above first" not in opened.locator("#play").inner_text()
+    until(opened, f"{STEP} > 3")
