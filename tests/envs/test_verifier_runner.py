@@ -22,7 +22,7 @@ from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
 from sb3_grpo.starts.start_queue import make_group_env
 
-ENV_ID = "sb3_grpo.envs:VerifierText-v0"
+ENV_ID = "sb3_grpo:sb3_grpo/VerifierText-v0"
 ROOT = Path(__file__).resolve().parents[2]
 
 # The verifiers are local functions, so that their process need not import this file.

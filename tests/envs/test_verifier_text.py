@@ -30,7 +30,7 @@ from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, StartMismatchError
 from sb3_grpo.text.tokens import PAD, TokenSpace
 
-ENV_ID = "sb3_grpo.envs:VerifierText-v0"
+ENV_ID = "sb3_grpo:sb3_grpo/VerifierText-v0"
 EOS = "."  # in the texts that these tests write
 
 

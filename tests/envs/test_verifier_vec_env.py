@@ -216,7 +216,7 @@ def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.Monkey
 
 
 def test_rewards_can_be_changed() -> None:
-    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("VerifierText-v0", max_answer_tokens=1)
+    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("sb3_grpo/VerifierText-v0", max_answer_tokens=1)
     batch.reset(), single.reset()
     for name, value in (("reward_wrong", -1.0), ("truncate", False)):
         batch.set_attr(name, value)
