@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_lowest_versions_are_those_of_pyproject(python: str) -> None:
     assert pinned.keys() == lowest.keys() == {Requirement(each).name for each in asked_for}
     # A newer Python may have no wheels of the lowest
     assert all(pinned[name] == lowest[name] if python == "3.11" else pinned[name] >= lowest[name] for name in lowest)
+
+
+def test_what_is_written_in_several_files_agrees() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each) for each in project["classifiers"]]
+    pythons = "[" + ", ".join(f'"{each[1]}"' for each in found if each) + "]"
+    assert pythons in (ROOT / "noxfile.py").read_text() and pythons in (ROOT / ".github/workflows/ci.yml").read_text()
+    assert f"version: {sb3_grpo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"Release {sb3_grpo.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+    ruff = re.search(r"^ruff==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert ruff and f"ruff-pre-commit\n    rev: v{ruff[1]}\n" in (ROOT / ".pre-commit-config.yaml").read_text()
 
 
 @pytest.mark.slow
