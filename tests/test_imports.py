@@ -1,4 +1,4 @@
-"""Imports point downwards (docs/decisions/structure.md), and no two files of the core import each other."""
+"""Imports point downwards (CONTRIBUTING.md), and no two files of the core import each other."""
 
 import ast
 from collections.abc import Iterator
