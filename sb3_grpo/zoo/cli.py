@@ -119,7 +119,7 @@ def _script(module: str) -> Callable[[], None]:
         return zoo_call(command, **kwargs)
 
     def run() -> None:
-        subprocess.call = call
+        subprocess.call = call  # type: ignore[assignment]
         try:
             runpy.run_module(f"rl_zoo3.{module}", run_name="__main__")
         finally:

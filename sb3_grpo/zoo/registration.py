@@ -25,9 +25,9 @@ def register() -> None:
     # These modules of the RL Zoo have imported the names
     for module in (rl_zoo3.exp_manager, rl_zoo3.train):
         module.ExperimentManager = GroupExperimentManager  # type: ignore[attr-defined]
-    rl_zoo3.exp_manager.ProgressBarCallback = ClampedProgressBarCallback  # type: ignore[attr-defined]
+    rl_zoo3.exp_manager.ProgressBarCallback = ClampedProgressBarCallback  # type: ignore[misc]
     # Not where new runs get their numbers
-    rl_zoo3.utils.get_latest_run_id = latest_run_with_a_model  # type: ignore[attr-defined]
+    rl_zoo3.utils.get_latest_run_id = latest_run_with_a_model
 
 
 def latest_run_with_a_model(log_path: str, env_name: str) -> int:
