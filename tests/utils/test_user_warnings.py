@@ -10,15 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from toy_envs import TINY, TINY_TEXT, ToyEnv
 
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import PairsTask, VerifierTextVecEnv
-from sb3_grpo.grpo import GRPO, MlpPolicy
+from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -91,22 +89,6 @@ def test_the_command_line_shows_no_code(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "Note: No update at" in done.stderr and "UserWarning" not in done.stderr
-
-
-@pytest.mark.parametrize("policy", ["MlpPolicy", MlpPolicy])
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
-def test_texts_are_not_for_policies_of_numbers(algo: type[GRPO], policy: Any) -> None:
-    with pytest.raises(ValueError, match=rf'ActorPolicy would .* write {algo.__name__}\("TokenPolicy", env, \.\.\.\)'):
-        algo(policy, text_env())
-    with pytest.raises(ValueError, match="The observations are texts"):
-        algo(policy, gym.make("sb3_grpo.envs:VerifierText-v0"))
-
-
-def test_an_extractor_of_ones_own_may_read_texts() -> None:
-    class Own(FlattenExtractor):
-        pass
-
-    GRPO("MlpPolicy", text_env(), policy_kwargs={"features_extractor_class": Own}, device="cpu")
 
 
 def test_numbers_are_not_for_policies_of_texts() -> None:
