@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import runpy
+import shutil
 import subprocess
 import sys
 import traceback
@@ -75,6 +76,8 @@ def _prepared(command: str, arguments: list[str]) -> list[str]:
     parser.add_argument("--gym-packages", nargs="+", default=[])
     if command == "train":
         parser.add_argument("-i", "--trained-agent")
+    elif command == "record_training" and shutil.which("ffmpeg") is None:
+        raise UsageError("record_training joins videos with the program ffmpeg, which is not installed")
     options, rest = parser.parse_known_args(arguments)
     for package in options.gym_packages:
         importlib.import_module(package)

@@ -102,11 +102,11 @@ def test_a_full_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", full)
-    assert main([*TRAIN, "--no-clip", "--output", "out"]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert main([*TRAIN, "--no-clip", "--output", "out"]) == 2
     message = "".join(capsys.readouterr().err.split())
     assert "Nospaceleftondevice" in message and "model.zipcouldnotbewritten" in message
-    monkeypatch.undo()
     assert main(["train", "--resume", "out"]) == 0
     assert config("out")["training"]["steps"] == 3072
 

@@ -282,7 +282,7 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
         ("train", ["--trial-id", "0"], "--trial-id 0 needs the study it belongs to: --storage and --study-name"),
         ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "Could not parse SQLAlchemy URL"),
         ("enjoy", [], "The logs/dapo folder was not found"),
-        ("enjoy", ["--env", "sb3_grpo:Nothing-v0"], "sb3_grpo was imported, and does not register it"),
+        ("enjoy", ["--env", "sb3_grpo:qqqqqqq"], "sb3_grpo was imported, and does not register it"),
     ],
 )
 def test_mistakes_are_named_without_a_traceback(

@@ -55,7 +55,6 @@ def assert_same(one: Path, other: Path) -> None:
     first, second = (DAPO.load(run / "CartPole-v1.zip", device="cpu").policy.state_dict() for run in (one, other))
     assert all(th.equal(value, second[name]) for name, value in first.items())
     evaluations = [np.load(run / "evaluations.npz") for run in (one, other)]
-    assert len(evaluations[0]["timesteps"]) == 7
     for name in ("timesteps", "results", "ep_lengths"):
         assert (evaluations[0][name] == evaluations[1][name]).all()
     assert not (one / "checkpoints").exists() and not (other / "checkpoints").exists()
