@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.argv = argv
     try:
         return args.run(args)
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         say(Text("Error: ", "bold red"), str(error), stderr=True)
         return USAGE_ERROR
     except KeyboardInterrupt:

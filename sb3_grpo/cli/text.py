@@ -1,40 +1,17 @@
 """``python -m sb3_grpo text``: train a small transformer to add, with rewards from a verifier."""
 
 import argparse
-import json
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from rich.text import Text
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_grpo import GRPO, presets
-from sb3_grpo.cli.runs import (
-    CONFIG,
-    add_preset,
-    add_saving,
-    announce,
-    arguments_of,
-    begin_config,
-    curve_figure,
-    end_config,
-    finish,
-    learn,
-    make_output,
-    positive,
-    resumed_model,
-    save_each,
-    save_training,
-    say_table,
-    sigterm_interrupts,
-    title,
-    valid_seed,
-)
-from sb3_grpo.cli.settings import add_set, parse_settings
+from sb3_grpo.cli.runs import Curve, Run, add_run_options, curve_figure, positive, run_arguments, say_table
+from sb3_grpo.cli.settings import parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, say
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
 from sb3_grpo.text.policies import TokenPolicy
@@ -122,7 +99,7 @@ class Exam:
         return share
 
 
-class AnswersCurve(BaseCallback):
+class AnswersCurve(Curve):
     """
     Record the share of right answers at intervals, between two updates.
 
@@ -134,27 +111,13 @@ class AnswersCurve(BaseCallback):
         super().__init__()
         self.exam = exam
         self.interval = interval
-        self.curve: list[tuple[int, float]] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: the curve so far
-        """
-        return {"curve": self.curve}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: what ``state_dict`` returned
-        """
-        self.curve = list(state["curve"])
 
     def _on_rollout_start(self) -> None:
         # A resumed run already has the point of the step at which it was interrupted
-        is_new = not self.curve or self.num_timesteps > self.curve[-1][0]
-        if is_new and self.num_timesteps >= len(self.curve) * self.interval:
-            assert isinstance(self.model.policy, TokenPolicy)
-            _, right = self.exam.take(self.model.policy)
-            self.curve.append((self.num_timesteps, float(np.mean(right))))
+        is_new = not self.points or self.num_timesteps > self.points[-1][0]
+        if is_new and self.num_timesteps >= len(self.points) * self.interval:
+            _, right = self.exam.take(self.model.policy)  # type: ignore[arg-type]
+            self.points.append((self.num_timesteps, float(np.mean(right))))
 
     def _on_step(self) -> bool:
         return True
@@ -174,7 +137,6 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         epilog="sb3-grpo train --help lists the hyperparameters for --set.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
-    add_preset(parser, "those chosen for this task")
     parser.add_argument(
         "--digits",
         type=int,
@@ -194,21 +156,12 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help=f"worked examples for the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
         f"{two.examples}, {two.passes} times each, with two)",
     )
-    parser.add_argument("--seed", type=valid_seed, default=0, help="random seed (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/addition-DIGITS_NUMBER)")
-    add_set(parser)
-    add_saving(parser)
+    add_run_options(parser, "addition-DIGITS")
     parser.set_defaults(run=_text, command="text", device="cpu")
 
 
 def _text(args: argparse.Namespace) -> int:
-    if args.resume is not None:
-        args = arguments_of(args)
-    with sigterm_interrupts():
-        return _run(args)
-
-
-def _run(args: argparse.Namespace) -> int:
+    args = run_arguments(args)
     lesson = LESSONS[args.digits]
     args.timesteps = args.timesteps or lesson.timesteps
     args.examples = args.examples or lesson.examples
@@ -219,72 +172,44 @@ def _run(args: argparse.Namespace) -> int:
     exam = Exam(ArithmeticTask(**numbers, split="test" if lesson.n_test else "all"))
     # One token more than the longest answer with its end token, so that the policy has to learn when to stop
     env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
-    task = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
-    what = title(ALGORITHMS[args.algo], args.preset, "chosen for sums", task)
-    model = _begin(args, env, exam, what) if args.resume is None else _go_on(args, env, what)
-    policy = model.policy
-    assert isinstance(policy, TokenPolicy)
-
     curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
-    outcome = learn(model, args, curve, {"curve": curve})
+    run = Run(args, f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}", curve)
+    model = _begin(run, env, exam) if args.resume is None else run.resumed_model(env)
+    run.announce(model, "TokenPolicy")
+    run.learn(model)
     env.close()
-    config, points = args.output / CONFIG, {"right_answers": curve.curve}
-    # Save before showing the answers: a later Ctrl-C loses only those
-    save_training(args, model, outcome, lambda: end_config(config, outcome, points))
-    after = exam.show(policy, "After training")
-    curve.curve.append((outcome.steps, after))
-    evaluation = {**json.loads(config.read_text())["evaluation"], "right_after": after}
-    save_each(
-        lambda: _save_curve(args.output / "curve.png", what, curve.curve),
-        lambda: end_config(config, outcome, points, evaluation=evaluation),
-    )
-    before = evaluation["right_before"]
-    return finish(args, outcome, [("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
+    # Saved before the answers are shown: a later Ctrl-C loses only those
+    run.save(model, right_answers=curve.points)
+    after = exam.show(_policy(model), "After training")
+    curve.points.append((run.steps, after))
+    run.write_config(evaluation={**run.config["evaluation"], "right_after": after})
+    _save_curve(args.output / "curve.png", run.title, curve.points)
+    before = run.config["evaluation"]["right_before"]
+    return run.finish([("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
 
 
-def _begin(args: argparse.Namespace, env: VerifierTextVecEnv, exam: Exam, what: str) -> GRPO:
-    lesson = LESSONS[args.digits]
-    training = env.rules.task
-    assert training.n_items is not None
+def _begin(run: Run, env: VerifierTextVecEnv, exam: Exam) -> GRPO:
+    args, lesson = run.args, LESSONS[run.args.digits]
+    training: Any = env.rules.task
     try:
         examples = training.worked_examples(args.examples, seed=args.seed)
     except ValueError as error:
         raise UsageError(f"--examples {args.examples}: {error}") from error
-    algorithm = ALGORITHMS[args.algo]
-    asked_for = _preset(args, env) | parse_settings(algorithm, args.set)
+    asked_for = _preset(args, env) | parse_settings(ALGORITHMS[args.algo], args.set)
     for_sums = {**lesson.settings, "learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
     settings: dict[str, Any] = SETTINGS | for_sums | asked_for
     sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
-    try:
-        model = algorithm("TokenPolicy", env, seed=args.seed, device=args.device, start_sampler=sampler, **settings)
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        # Blame the preset only if nothing else was set
-        suspect = f"--preset {args.preset}: " if args.preset and not args.set else ""
-        raise UsageError(f"{suspect}{error}") from error
-    policy = model.policy
-    assert isinstance(policy, TokenPolicy)
-    args.output = make_output(args, f"addition-{args.digits}")
-    announce(model, what, "TokenPolicy")
-    start = time.perf_counter()
-    loss = policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH).losses[-1]
-    warm_start = {"examples": len(examples), "passes": lesson.passes, "loss": loss, "seconds": time.perf_counter() - start}
-    before = exam.show(policy, f"After {len(examples)} worked examples, {lesson.passes} times each")
-    begin_config(
-        args.output / CONFIG,
-        args,
-        settings,
-        model,
-        task={"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS},
-        warm_start=warm_start,
-        evaluation={"prompts": len(exam), "right_before": before, "right_after": None, "deterministic": True},
-    )
+    model = run.make_model("TokenPolicy", env, f"addition-{args.digits}", settings, start_sampler=sampler)
+    _policy(model).pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)
+    before = exam.show(_policy(model), f"After {len(examples)} worked examples, {lesson.passes} times each")
+    task = {"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS}
+    run.write_config(task=task, evaluation={"prompts": len(exam), "right_before": before, "right_after": None})
     return model
 
 
-def _go_on(args: argparse.Namespace, env: VerifierTextVecEnv, what: str) -> GRPO:
-    model = resumed_model(args, env)
-    announce(model, what, "TokenPolicy")
-    return model
+def _policy(model: GRPO) -> TokenPolicy:
+    assert isinstance(model.policy, TokenPolicy)
+    return model.policy
 
 
 def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.utils import get_device
@@ -18,57 +17,22 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
 from sb3_grpo.classroom.clips.recording import leave_clip
-from sb3_grpo.cli.runs import (
-    CONFIG,
-    add_preset,
-    add_saving,
-    announce,
-    arguments_of,
-    begin_config,
-    curve_figure,
-    end_config,
-    finish,
-    learn,
-    make_output,
-    positive,
-    resumed_model,
-    save_each,
-    save_training,
-    sigterm_interrupts,
-    title,
-    valid_seed,
-)
-from sb3_grpo.cli.settings import add_set, describe_settings, parse_settings
+from sb3_grpo.cli.runs import Curve, Run, add_run_options, curve_figure, positive, run_arguments
+from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
 
 
-class EpisodeReturns(BaseCallback):
+class EpisodeReturns(Curve):
     """Record the return of every training episode, as measured by Monitor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.curve: list[tuple[int, float]] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: the curve so far
-        """
-        return {"curve": self.curve}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: what ``state_dict`` returned
-        """
-        self.curve = list(state["curve"])
 
     def _on_step(self) -> bool:
         for idx in np.flatnonzero(self.locals["dones"]):
             # With Atari's life loss, an episode can end for the agent but not for Monitor
             episode = self.locals["infos"][idx].get("episode")
             if episode is not None:
-                self.curve.append((self.num_timesteps, float(episode["r"])))
+                self.points.append((self.num_timesteps, float(episode["r"])))
         return True
 
 
@@ -85,12 +49,10 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--algo", choices=ALGORITHMS, help="the algorithm")
-    add_preset(parser, "the defaults")
     parser.add_argument("--env", help="id of a Gymnasium environment; package.module:Name-v0 imports package.module first")
     parser.add_argument(
         "--timesteps", type=positive, default=100_000, help="number of environment steps to train for (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=valid_seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument("--n-envs", type=positive, default=16, help="number of environment copies (default: %(default)s)")
     parser.add_argument(
         "--device",
@@ -98,15 +60,13 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         help="cpu, cuda, or auto: cuda if available (default: %(default)s). On the CPU, policies without images use one "
         "thread: splitting their small matrices among several is slower. With images, OMP_NUM_THREADS sets the number",
     )
-    parser.add_argument("--output", type=Path, help="folder for the results (default: a new runs/ALGO/ENV_NUMBER)")
     parser.add_argument(
         "--eval-episodes", type=positive, default=100, help="episodes of the final evaluation (default: %(default)s)"
     )
-    add_set(parser)
     parser.add_argument(
         "--no-clip", action="store_true", help="make no animation of the trained agent next to the untrained one"
     )
-    add_saving(parser)
+    add_run_options(parser, "ENV")
     parser.set_defaults(run=_train, command="train")
 
 
@@ -155,64 +115,38 @@ def _check_device(device: str) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    if args.resume is not None:
-        args = arguments_of(args)
+    args = run_arguments(args)
     missing = [f"--{name}" for name in ("algo", "env") if getattr(args, name) is None]
     if missing:
         raise UsageError(f"{' and '.join(missing)} must be given, or the run that is to go on, with --resume FOLDER")
-    with sigterm_interrupts():
-        return _run(args)
-
-
-def _run(args: argparse.Namespace) -> int:
     _check_device(args.device)
     spec = find_env(args.env)
     env = _make_env(args.env, spec, args.n_envs, args.seed)
     policy = _choose_policy(env.observation_space)
-    model = _begin(args, env, policy) if args.resume is None else _go_on(args, env)
-    what = title(type(model), args.preset, "defaults", args.env)
-    announce(model, what, policy)
+    _limit_threads(env.observation_space, args.device)
     returns = EpisodeReturns()
-    outcome = learn(model, args, returns, {"curve": returns})
+    run = Run(args, args.env, returns)
+    if args.resume is None:
+        settings = (presets.preset(args.preset) if args.preset else {}) | parse_settings(ALGORITHMS[args.algo], args.set)
+        model = run.make_model(policy, env, re.sub(r"[^\w.-]+", "-", args.env), settings)
+    else:
+        model = run.resumed_model(env)
+    run.announce(model, policy)
+    run.learn(model)
     env.close()
-
-    config, training = args.output / CONFIG, {"episodes": len(returns.curve)}
-    save_training(
-        args,
-        model,
-        outcome,
-        lambda: _save_curve(args.output / "curve.png", what, returns.curve, spec.reward_threshold),
-        # Saved before the evaluation: a later Ctrl-C loses only that
-        lambda: end_config(config, outcome, training, evaluation=None),
-    )
+    # Saved before the evaluation: a later Ctrl-C loses only that
+    run.save(model, episodes=len(returns.points))
+    _save_curve(args.output / "curve.png", run.title, returns.points, spec.reward_threshold)
     rows = []
-    if outcome.is_complete:
+    if run.is_complete:
         evaluation = _evaluate(model, args, spec)
-        save_each(lambda: end_config(config, outcome, training, evaluation=evaluation))
+        run.write_config(evaluation=evaluation)
         rows = _summary(evaluation, spec.reward_threshold)
         if not args.no_clip:
             make_env = functools.partial(make_env_of, args.env, 1, None)
             # Same seed as the evaluation
             rows.append(("Clip", leave_clip(model, make_env, evaluation["seed"], args.output, type(model).__name__)))
-    return finish(args, outcome, rows)
-
-
-def _begin(args: argparse.Namespace, env: VecEnv, policy: str) -> GRPO:
-    algorithm = ALGORITHMS[args.algo]
-    settings = (presets.preset(args.preset) if args.preset else {}) | parse_settings(algorithm, args.set)
-    try:
-        _limit_threads(env.observation_space, args.device)
-        model = algorithm(policy, env, seed=args.seed, device=args.device, **settings)
-    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(str(error)) from error
-    args.output = make_output(args, re.sub(r"[^\w.-]+", "-", args.env))
-    begin_config(args.output / CONFIG, args, settings, model)
-    return model
-
-
-def _go_on(args: argparse.Namespace, env: VecEnv) -> GRPO:
-    _limit_threads(env.observation_space, args.device)
-    return resumed_model(args, env)
+    return run.finish(rows)
 
 
 def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration.EnvSpec) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from sb3_grpo.groups.queue import GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState, VisitedStates, make_sampler
 from sb3_grpo.starts.atari import make_env_of, why_not_learnable
 from sb3_grpo.starts.starts import Start
-from sb3_grpo.utils.parameters import Number, short_repr
+from sb3_grpo.utils.parameters import Number, Whole, short_repr
 from sb3_grpo.utils.spaces import SUPPORTED, SpaceError, check_spaces
 from sb3_grpo.utils.user_warnings import warn_user
 from sb3_grpo.utils.vec_envs import copied
@@ -569,6 +569,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfOnGroupAlgorithm:
+        log_interval = Whole(none="no output").check("log_interval", log_interval)
         if total_timesteps is None:
             total_timesteps = TOTAL_TIMESTEPS if self.resumption is None else self.resumption.total_timesteps
         total_timesteps = Number(low=0, limit=True).check("total_timesteps", total_timesteps)

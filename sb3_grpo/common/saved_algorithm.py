@@ -140,7 +140,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         elif trusted:
             given = {**_missing_plugins(path, cls.plugin_parameters), **given}
             if "policy_class" not in given:
-                _check_algorithm(path, cls.__name__)
+                check_algorithm(path, cls.__name__)
         else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
@@ -283,10 +283,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         self.resumption = None
 
 
-def _check_algorithm(path: ModelFile, name: str) -> None:
+def check_algorithm(path: ModelFile, name: str) -> None:
     """
     :param path: Path to a file in the format of Stable-Baselines3, or the open file
-    :param name: Name of the algorithm that is to be loaded
+    :param name: Name of the algorithm that loads it
     :raises ValueError: if another one has saved it
     """
     with opened(path) as archive:

@@ -29,6 +29,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.reference import KLFunction, Reference, with_reference
 from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.common.safe_files import read_safe_model
+from sb3_grpo.common.saved_algorithm import check_algorithm
 from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.groups.group import LiveFunction
 from sb3_grpo.groups.samplers import StartSampler
@@ -613,8 +614,11 @@ class GRPO(OnGroupAlgorithm):
         """
         params: Any = load_path_or_dict
         if not isinstance(params, dict):
-            saved = read_safe_model(params, self.policy_aliases) or load_from_zip_file(params, device=device, load_data=False)
-            params = saved[1]
+            if (saved := read_safe_model(params, self.policy_aliases)) is not None:
+                params = saved[1]
+            else:
+                check_algorithm(params, type(self).__name__)
+                params = load_from_zip_file(params, device=device, load_data=False)[1]
         params = with_reference(params, self.policy, self.reference is not None)
         super().set_parameters(params, exact_match, device)
         if self.reference is not None:

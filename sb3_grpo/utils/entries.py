@@ -18,14 +18,8 @@ _MODULES: dict[str, tuple[Any, type]] = {
     "nn": (th.nn, th.nn.Module),
     "optim": (th.optim, th.optim.Optimizer),
 }
-# Parameters whose strings the RL Zoo evaluates, and the required types of their values
-_VALUES: dict[str, tuple[type, ...]] = {
-    "policy_kwargs": (dict,),
-    "replay_buffer_class": (type,),
-    "replay_buffer_kwargs": (dict,),
-    "monitor_kwargs": (dict,),
-    "normalize": (bool, dict),
-}
+# Parameters whose strings the RL Zoo evaluates
+_VALUES = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs", "monitor_kwargs", "normalize")
 # Parameters with classes that the RL Zoo imports and calls
 _REFERENCES: dict[str, type] = {
     "callback": BaseCallback,
@@ -50,7 +44,9 @@ def parse_value(text: str) -> Any:
     try:
         return _value_of(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:80]!r} is not a Python value ({type(error).__name__}). There may be {_READABLE}.") from error
+        raise ValueError(
+            f"{text[:80]!r} is not a Python value ({type(error).__name__}): only {_READABLE} are allowed."
+        ) from error
 
 
 def _value_of(node: ast.AST) -> Any:
@@ -72,7 +68,7 @@ def _value_of(node: ast.AST) -> Any:
             found = _class_of(ast.unparse(node))
             if found is not None:
                 return found
-    raise ValueError(f"{ast.unparse(node)[:80]!r} is not allowed: nothing is evaluated here. There may be {_READABLE}.")
+    raise ValueError(f"{ast.unparse(node)[:80]!r} is not a literal: only {_READABLE} are allowed.")
 
 
 def _class_of(name: str) -> type | None:
@@ -96,17 +92,12 @@ def read_entry(entry: dict[str, Any]) -> dict[str, Any]:
     :raises ValueError: if a parameter is not data, or does not name a class of the right kind
     """
     entry = dict(entry)
-    for name, kinds in _VALUES.items():
-        value = entry.get(name)
-        try:
-            value = parse_value(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        if value is not None and not isinstance(value, kinds):
-            expected = {dict: "a dictionary", bool: "true or false", type: "a class"}
-            raise ValueError(f"{name} must be {' or '.join(expected[kind] for kind in kinds)}, not {value!r:.80}.")
-        if name in entry:
-            entry[name] = value
+    for name in _VALUES:
+        if isinstance(entry.get(name), str):
+            try:
+                entry[name] = parse_value(entry[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
     for name, base in _REFERENCES.items():
         references = entry.get(name)
         for reference in references if isinstance(references, list) else [references]:
@@ -126,8 +117,8 @@ def _check_reference(name: str, reference: Any, base: type) -> None:
         return
     if not isinstance(dotted, str) or not _DOTTED.fullmatch(dotted) or not isinstance(kwargs, dict):
         raise ValueError(
-            f"{name}: {str(reference)[:80]!r} is not allowed: nothing is evaluated here. It must be the name of a "
-            f"{base.__name__}, package.module.Class, or {{package.module.Class: {{argument: value}}}}."
+            f"{name}: {str(reference)[:80]!r} must be the name of a {base.__name__}, package.module.Class, or "
+            "{package.module.Class: {argument: value}}."
         )
     module, _, attribute = dotted.rpartition(".")
     try:

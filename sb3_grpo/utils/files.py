@@ -44,10 +44,6 @@ def replace_file(path: Path, durable: bool = True) -> Iterator[io.BufferedIOBase
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     exists = os.path.lexists(path)
-    if exists and not path.is_file():  # a pipe, a device
-        with path.open("wb") as device:
-            yield device
-        return
     if exists:
         with path.open("r+b"):
             pass

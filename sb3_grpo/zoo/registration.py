@@ -1,15 +1,16 @@
 """Registration of the algorithms in the RL Zoo."""
 
+from pathlib import Path
+
 import rl_zoo3
-import rl_zoo3.enjoy
 import rl_zoo3.exp_manager
 import rl_zoo3.hyperparams_opt
 import rl_zoo3.train
 import rl_zoo3.utils
 
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.zoo.experiment import GroupExperimentManager
-from sb3_grpo.zoo.runs import get_model_path
 from sb3_grpo.zoo.search_space import convert_params, sample_dapo_params, sample_grpo_params
 
 
@@ -23,5 +24,18 @@ def register() -> None:
     # These modules of the RL Zoo have imported the names
     for module in (rl_zoo3.exp_manager, rl_zoo3.train):
         module.ExperimentManager = GroupExperimentManager  # type: ignore[attr-defined]
-    for module in (rl_zoo3.utils, rl_zoo3.enjoy):
-        module.get_model_path = get_model_path  # type: ignore[attr-defined]
+    rl_zoo3.exp_manager.ProgressBarCallback = ClampedProgressBarCallback  # type: ignore[misc]
+    # Not where new runs get their numbers
+    rl_zoo3.utils.get_latest_run_id = latest_run_with_a_model
+
+
+def latest_run_with_a_model(log_path: str, env_name: str) -> int:
+    """
+    The RL Zoo takes the run with the highest number, even if it failed.
+
+    :param log_path: folder with the runs of an algorithm
+    :param env_name: name of the environment
+    :return: number of the latest run that has a model, 0 if there is none
+    """
+    numbers = (path.parent.name.rpartition("_")[2] for path in Path(log_path).glob(f"{env_name}_*/*.zip"))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)

@@ -1,10 +1,8 @@
-import argparse
 import json
 import os
 import re
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,17 +130,12 @@ def test_presets_and_what_is_set_beside_them(capsys: pytest.CaptureFixture[str])
     assert config["arguments"]["preset"] == "grpo-paper"
     assert "DAPO (grpo-paper) on CartPole-v1" in capsys.readouterr().out
     assert train(*SHORT) == 0
-    assert "DAPO (defaults) on CartPole-v1" in capsys.readouterr().out
+    assert "DAPO on CartPole-v1" in capsys.readouterr().out
     with pytest.raises(SystemExit) as error:
         train("--preset", "grpo")
     assert error.value.code == 2
     said = capsys.readouterr().err
     assert "'grpo'" in said and "grpo-paper" in said and "prorl" in said
-
-
-def test_config_names_the_build_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(th, "__version__", "2.13.0+cu130")
-    assert train_and_read()["versions"]["torch"] == "2.13.0+cu130"
 
 
 def test_same_seed_gives_the_same_results_and_another_run_a_new_folder() -> None:
@@ -195,7 +188,7 @@ def test_curve_counts_atari_games_and_not_lives() -> None:
     callback._on_step()
     callback.locals = {"dones": np.array([False, False, False]), "infos": [{"episode": {"r": 9.0}}, {}, {}]}
     assert callback._on_step()
-    assert [episode_return for _, episode_return in callback.curve] == [2.0]
+    assert [episode_return for _, episode_return in callback.points] == [2.0]
 
 
 def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,28 +211,16 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "To resume: sb3-grpo train --resume 'an out'" in printed
 
 
-def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: Any, **kwargs: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sb3_grpo.cli.train.evaluate_policy", interrupt)
-    assert train(*SHORT, "--output", "out") == 130
-    assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
-    config = json.loads(Path("out/config.json").read_text())
-    assert config["evaluation"] is None and not config["training"]["interrupted"]
-
-
 def test_runs_that_begin_at_the_same_moment_have_folders_of_their_own() -> None:
-    args = argparse.Namespace(algo="dapo", output=None)
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: make_output(args, "CartPole-v1"), range(200)))
+        folders = list(pool.map(lambda _: make_output(None, Path("runs"), "CartPole-v1"), range(200)))
     assert len(set(folders)) == 200
 
 
 def test_a_folder_that_takes_no_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("out/config.json").mkdir(parents=True)
     assert train(*SHORT, "--output", "out") == 2
-    assert "Cannot write to out: [Errno 21] Is a directory" in capsys.readouterr().err
+    assert "Is a directory" in capsys.readouterr().err
 
 
 def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,22 +259,13 @@ def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert re.search(r"^600 of 1,500 steps after \d+ s, mean return \d", printed, re.MULTILINE)
 
 
-def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ProgressLines()
-    lines.INTERVAL = 0.0
-    lines.init_callback(types.SimpleNamespace(_total_timesteps=200, logger=None, get_env=lambda: None))  # type: ignore[arg-type]
-    lines._on_training_start()
-    lines.num_timesteps = 700
-    lines._on_step()
-    assert re.match(r"700 of 200 steps after \d+ s, completing the last groups", capsys.readouterr().out)
-
-
 @pytest.mark.parametrize(
     ("env", "options", "hint"),
     [
         ("sb3_grpo:sb3_grpo/VerifierText-v0", (), "sb3-grpo text"),
         ("Blackjack-v1", (), "FlattenObservation(env) makes a vector of them"),
         ("CartPole-v1", ("--n-envs", "65537"), "n_envs must be between 1 and 65536"),
+        ("CartPole-v1", ("--device", "gpu"), "--device gpu: "),
         pytest.param(
             "CartPole-v1",
             ("--device", "cuda"),
@@ -308,81 +280,18 @@ def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, c
     assert not os.listdir(".")
 
 
-@pytest.mark.parametrize("arguments", [("--env", "CartPole-v1", "--algo", "dapo"), ("report", "somewhere")])
-def test_compare_without_its_packages(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["compare", *arguments]) == 2
-    assert "sb3-grpo[compare]" in capsys.readouterr().err
-    assert not os.listdir(".")
-
-
-def test_unknown_algorithm_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        train(algo="ppo")
-    assert stopped.value.code == 2
-    message = capsys.readouterr().err
-    assert "'ppo'" in message and "dapo" in message and "grpo" in message
-
-
-@pytest.mark.parametrize("command", ["train", "compare"])
-@pytest.mark.parametrize(
-    ("env", "package", "submodules", "extra"),
-    [
-        ("LunarLander-v3", "Box2D", "gymnasium.envs.box2d", "box2d"),
-        ("HalfCheetah-v5", "mujoco", "gymnasium.envs.mujoco", "mujoco"),
-        ("ALE/Pong-v5", "ale_py", "ale_py", "atari"),
-        ("PongNoFrameskip-v4", "cv2", "cv2", "atari"),
-    ],
-)
-def test_missing_extra(
-    env: str,
-    package: str,
-    submodules: str,
-    extra: str,
-    command: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if command == "compare":
-        pytest.importorskip("rl_zoo3")
-        pytest.importorskip("rliable")
-    for module in list(sys.modules):
-        if module.startswith(submodules):
-            monkeypatch.delitem(sys.modules, module)
-    # As if it were not installed
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main([command, "--algo", "dapo", "--env", env]) == 2
-    assert f'pip install "sb3-grpo[{extra}]"' in capsys.readouterr().err
-    assert not os.listdir(".")
-
-
-def test_missing_tensorboard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert train(*SHORT, "--set", "tensorboard_log=logs/tb") == 2
-    assert 'pip install "sb3-grpo[tensorboard]"' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
         ("group_size", "expected KEY=VALUE"),
         ("groupsize=8", "Did you mean group_size or"),
         ("xyz=8", "learning_rate, group_size, n_steps, n_groups"),
-        ("n_envs=8", "no hyperparameter 'n_envs'"),
-        ("dynamic_sampling=false", "True and False are written like this"),
-        ("group_size=4.0", "4.0 is float, expected int"),
-        ("group_size=True", "True is bool, expected int"),
-        ("gamma='x'", "'x' is str, expected float"),
-        ("target_kl=[1]", "[1] is list, expected float or None"),
-        ("gamma=0.9.9", "0.9.9 is not a Python value"),
+        ("dynamic_sampling=false", "write dynamic_sampling=False"),
+        ("group_size=4.0", "group_size must be a whole number, got 4.0 (float): write group_size=4"),
+        ("gamma='x'", "gamma must be a finite number, got 'x' (str)"),
         ("advantage=best", "must be one of"),
-        ("group_size=1", "group_size must be at least 2"),
         ("policy_kwargs={'layers': 3}", "layers"),
-        ("policy_kwargs=dict([('layers', 3)])", "is not a Python value"),
-        ("policy_kwargs=list(layers=3)", "is not a Python value"),
-        ("policy_kwargs=dict(**{'layers': 3})", "is not a Python value"),
+        ("policy_kwargs=dict([('layers', 3)])", "is not a literal: only numbers, strings"),
     ],
 )
 def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,19 +313,6 @@ def test_set_values() -> None:
         "policy_kwargs": {"net_arch": {"pi": [8]}, "ortho_init": False, "activation_fn": str(th.nn.ReLU)},
     }
     assert expected.items() <= config["hyperparameters"].items()
-
-
-@pytest.mark.parametrize("option", ["--timesteps=0", "--n-envs=-1", "--seed=4294967296", "--seed=x", "--eval-episodes=1.5"])
-def test_bad_numbers(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        train(option)
-    assert stopped.value.code == 2
-    assert "must be a whole number" in capsys.readouterr().err
-
-
-def test_unknown_device(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(*SHORT, "--device", "gpu") == 2
-    assert "cuda" in capsys.readouterr().err
 
 
 def test_the_algorithms_own_errors_have_no_traceback(own_envs: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,6 @@ def test_text_shows_answers_and_leaves_model_curve_and_config(capsys: pytest.Cap
     assert config["arguments"]["timesteps"] == 5000 and config["arguments"]["examples"] == 100
     assert config["machine"]["torch_threads"] == 1 and config["machine"]["device"] == "cpu"
     assert config["training"]["steps"] == model.num_timesteps >= 5000 and not config["training"]["interrupted"]
-    assert config["warm_start"]["examples"] == 100
     evaluation = config["evaluation"]
     assert evaluation["prompts"] == 100
     curve = config["training"]["right_answers"]
@@ -53,12 +52,6 @@ def test_text_shows_answers_and_leaves_model_curve_and_config(capsys: pytest.Cap
     for share in evaluation["right_before"], evaluation["right_after"]:
         assert 0.0 < share < 1.0
         assert f"{100 * share:.0f} of 100 answers are right" in printed
-
-
-def test_unrelated_prompts() -> None:
-    short = ["--timesteps", "1", "--examples", "10", "--output", "out"]
-    assert main(["text", *short, "--set", "unrelated_starts=True"]) == 0
-    assert DAPO.load("out/model.zip", device="cpu").unrelated_starts
 
 
 def test_two_digits_are_tested_on_sums_that_are_held_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,34 +71,20 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert used["loss_average"] == 4.0, "the longest that an answer can be here"
     assert "GRPO (dr-grpo) on sums of one digit" in capsys.readouterr().out
     assert main(["text", "--preset", "vpg"]) == 2
-    assert '--preset vpg: advantage="gae" needs the states as numbers' in " ".join(capsys.readouterr().err.split())
+    assert 'advantage="gae" needs the states as numbers' in " ".join(capsys.readouterr().err.split())
 
 
 def test_set_wins_over_the_preset_and_over_what_was_chosen_for_sums() -> None:
     settings = ["group_size=4", "learning_rate=0.001", "policy_kwargs={'width': 16}", "loss_average=step"]
+    settings += ["unrelated_starts=True"]
     options = [part for setting in settings for part in ("--set", setting)]
     assert main(["text", "--preset", "dr-grpo", *options, "--timesteps", "1", "--output", "out"]) == 0
     used = read_config("out")["hyperparameters"]
     expected = {"group_size": 4, "learning_rate": 0.001, "policy_kwargs": {"width": 16}, "loss_average": "step"}
     assert {**expected, "n_groups": 16}.items() <= used.items()
     model: Any = DAPO.load("out/model.zip", device="cpu")
-    assert model.group_size == 4 and model.learning_rate == 0.001 and model.policy.action_net.in_features == 16
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("groupsize=8", "Did you mean group_size or"),
-        ("ent_coef=none", "none is not a Python value"),
-        ("group_size=1", "group_size must be at least 2"),
-        ("policy_kwargs={'layers': 3}", "layers"),
-    ],
-)
-def test_set_errors_of_text(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["text", "--preset", "dr-grpo", "--set", assignment]) == 2
-    said = capsys.readouterr().err
-    assert message in said and "--preset" not in said
-    assert not list(Path().iterdir())
+    assert model.unrelated_starts and model.group_size == 4 and model.learning_rate == 0.001
+    assert model.policy.action_net.in_features == 16
 
 
 def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,15 +107,7 @@ def test_same_seed_gives_the_same_answers() -> None:
         assert main(["text", "--timesteps", "1", "--seed", seed]) == 0
     first, second, other = (read_config(f"runs/dapo/addition-1_{number}") for number in (1, 2, 3))
     assert first["evaluation"] == second["evaluation"]
-    assert first["warm_start"]["loss"] == second["warm_start"]["loss"] != other["warm_start"]["loss"]
-
-
-def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out").mkdir()
-    Path("out/model.zip").write_bytes(b"precious")
-    assert main(["text", "--output", "out"]) == 2
-    assert Path("out/model.zip").read_bytes() == b"precious"
-    assert "out has a model of an earlier run" in capsys.readouterr().err
+    assert first["evaluation"] != other["evaluation"]
 
 
 def test_more_examples_than_there_are_sums(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,8 +120,6 @@ def test_more_examples_than_there_are_sums(capsys: pytest.CaptureFixture[str]) -
     ("option", "message"),
     [
         ("--digits=3", "argument --digits: invalid choice"),
-        ("--algo=ppo", "'ppo'"),
-        ("--timesteps=0", "must be a whole number above 0"),
         ("--examples=-1", "must be a whole number above 0"),
         ("--seed=x", "must be a whole number from 0"),
     ],

@@ -165,6 +165,8 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
     model = GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY)
     with pytest.raises(ValueError, match=f"total_timesteps {message}"):
         model.learn(wrong)
+    with pytest.raises(ValueError, match="log_interval must be at least 1, or None for no output, got 0"):
+        model.learn(10, log_interval=0)
     assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
 
 

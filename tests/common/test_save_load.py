@@ -261,6 +261,8 @@ def test_files_of_other_algorithms(other: Any, env_id: str, tmp_path: Path) -> N
     advice = r'model = (GRPO\("MlpPolicy".*\)\)), with .* and then (model\.policy\.load_state_dict\(.*, strict=False\))\.$'
     with pytest.raises(ValueError, match=f"was saved by {name}, .*{advice}") as error:
         GRPO.load(path)
+    with pytest.raises(ValueError, match=f"was saved by {name}, not by GRPO or DAPO"):
+        make_model().set_parameters(path)
     known = {"GRPO": GRPO, name: other, "path": path, "env": make_group_env(env_id, 2)}
     make, load = re.search(advice, str(error.value)).groups()  # type: ignore[union-attr]
     known["model"] = eval(make, known)

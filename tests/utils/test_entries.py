@@ -12,7 +12,6 @@ from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
-from sb3_grpo.__main__ import main
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import parse_value, read_entry
 
@@ -72,25 +71,14 @@ def test_what_can_be_written() -> None:
     [
         TOUCH,
         "open('executed', 'w')",
-        f"[{TOUCH} for _ in range(1)]",
         f"(lambda: {TOUCH})()",
-        "lambda: 1",
-        "().__class__",
         "().__class__.__bases__[0].__subclasses__()",
         f"f'{{{TOUCH}}}'",
         f"dict(**{TOUCH})",
-        f"{{**{TOUCH}}}",
-        f"dict(a=dict([({TOUCH}, 1)]))",
         f"(x := {TOUCH})",
         "nn.Module.__init__.__globals__",
-        "nn.functional",
-        "nn.__builtins__",
         "th.load('executed')",
-        "th.load",
         "nn.Linear(1, 1)",
-        "sys",
-        "2 ** 10",
-        "b'bytes'",
         "dict(",
         "[" * 1000,
         "-" * 100_000 + "1",
@@ -105,52 +93,9 @@ def test_expressions_are_refused(key: str, expression: str, tmp_path: Path, monk
         with pytest.raises(ValueError, match=rf"^{key}: "):
             read_entry({key: written})
     else:
-        with pytest.raises(UsageError, match=rf"^my.yml: variant 'mine': {key}: (?s:.*)There may be numbers, strings"):
+        with pytest.raises(UsageError, match=rf"^my.yml: variant 'mine': {key}: (?s:.*)only numbers, strings"):
             make_experiment(definition(**{key: written}), "my.yml")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("hyperparams", "message"),
-    [
-        ({"callback": {"os.system": {"command": "touch executed"}}}, "callback: os.system is not a class derived from"),
-        ({"callback": [{"subprocess.Popen": {"args": ["touch", "executed"]}}]}, "callback: subprocess.Popen is not a class"),
-        ({"callback": TOUCH}, "must be the name of a BaseCallback, package.module.Class"),
-        ({"callback": "BaseCallback"}, "must be the name of a BaseCallback"),
-        ({"callback": "nothing.Here"}, "callback: there is no nothing.Here: No module named 'nothing'"),
-        ({"callback": {"rl_zoo3.callbacks.RawStatisticsCallback": "verbose=1"}}, "callback: "),
-        ({"env_wrapper": [TOUCH]}, "env_wrapper: "),
-        ({"env_wrapper": {"subprocess.Popen": {"shell": True}}}, "env_wrapper: subprocess.Popen is not a class"),
-        ({"env_wrapper": {"a.B": {}, "c.D": {}}}, "env_wrapper: "),
-        ({"vec_env_wrapper": "gymnasium.Wrapper"}, "vec_env_wrapper: gymnasium.Wrapper is not a class derived from"),
-        ({"policy": "os.system"}, "policy: os.system is not a class derived from"),
-        ({"policy_kwargs": "[64]"}, r"policy_kwargs must be a dictionary, not \[64\]"),
-        ({"normalize": 3}, "normalize must be true or false or a dictionary, not 3"),
-    ],
-)
-def test_only_classes_of_the_right_kind_are_called(
-    hyperparams: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=rf"^my.yml: variant 'mine': .*{message}"):
-        make_experiment(definition(**hyperparams), "my.yml")
-    # The process of a run has its settings from somewhere else
-    settings = make_experiment(definition(), "my.yml")
-    job = settings.jobs()[0]
-    changed = settings.settings(job) | {"variant": {"name": "mine", "algo": "ppo", "hyperparams": hyperparams}}
-    with pytest.raises(UsageError, match=message), build(changed):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_command_names_file_variant_and_parameter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my.yml").write_text(yaml.safe_dump(definition(normalize=TOUCH)))
-    assert main(["compare", "--config", "my.yml"]) == 2
-    assert "my.yml: variant 'mine': normalize: " in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["my.yml"]
 
 
 def test_ordinary_strings_build_what_they_say() -> None:

@@ -78,21 +78,6 @@ def test_real_numbers(name: str, wrong: Any) -> None:
         assert str(error.value).endswith(f": write {name}=0.5.")
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_infinity_where_it_means_without_a_limit(name: str) -> None:
-    if name in UNLIMITED:
-        model = make(**{name: math.inf}).learn(40)
-        assert all(th.isfinite(each).all() for each in model.policy.parameters())
-    else:
-        with pytest.raises(ValueError, match=rf"^{name} must be a finite number"):
-            make(**{name: math.inf})
-
-
-def test_infinity_clips_no_gradient() -> None:
-    plain, infinite = (make(max_grad_norm=norm, gamma=0.9).learn(40).policy.state_dict() for norm in (1e9, math.inf))
-    assert all(th.equal(value, infinite[name]) for name, value in plain.items())
-
-
 @pytest.mark.parametrize("numpy_type", [np.int64, np.uint8])
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_of_numpy_are_whole_numbers(name: str, numpy_type: type, tmp_path: Path) -> None:
@@ -104,14 +89,6 @@ def test_whole_numbers_of_numpy_are_whole_numbers(name: str, numpy_type: type, t
     assert getattr(model, stored) == value and type(getattr(model, stored)) is int
     assert json.loads(zipfile.ZipFile(tmp_path / "model.zip").read("data"))[stored] == value
     GRPO.load(tmp_path / "model", device="cpu")
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_numbers_of_numpy_are_real_numbers(name: str) -> None:
-    model = make(**{name: np.float32(value_of(name))})
-    model.learn(20)
-    if name not in ("clip_range", "clip_range_high"):
-        assert isinstance(getattr(model, name), float) and not isinstance(getattr(model, name), np.generic)
 
 
 @pytest.mark.parametrize("name", sorted({*WHOLE, *REAL} - {"stats_window_size"}))

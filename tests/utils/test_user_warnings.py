@@ -10,15 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from toy_envs import TINY, TINY_TEXT, ToyEnv
 
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import PairsTask, VerifierTextVecEnv
-from sb3_grpo.grpo import GRPO, MlpPolicy
+from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
@@ -100,13 +98,6 @@ def test_texts_are_not_for_policies_of_numbers(algo: type[GRPO], policy: Any) ->
         algo(policy, text_env())
     with pytest.raises(ValueError, match="The observations are texts"):
         algo(policy, gym.make("sb3_grpo:sb3_grpo/VerifierText-v0"))
-
-
-def test_an_extractor_of_ones_own_may_read_texts() -> None:
-    class Own(FlattenExtractor):
-        pass
-
-    GRPO("MlpPolicy", text_env(), policy_kwargs={"features_extractor_class": Own}, device="cpu")
 
 
 def test_numbers_are_not_for_policies_of_texts() -> None:

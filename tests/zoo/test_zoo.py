@@ -1,13 +1,10 @@
 import re
-import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("rl_zoo3")
@@ -20,9 +17,8 @@ from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
 from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.console import USAGE_ERROR, UsageError
+from sb3_grpo.console import USAGE_ERROR
 from sb3_grpo.zoo.cli import _COMMANDS, main
-from sb3_grpo.zoo.studies import make_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
@@ -74,7 +70,7 @@ def test_training_leaves_what_the_zoo_leaves(trained: Path) -> None:
     run = trained / "dapo" / "CartPole-v1_1"
     names = {path.name for path in run.iterdir()}
     assert {"CartPole-v1.zip", "best_model.zip", "evaluations.npz", "0.monitor.csv"} <= names
-    assert {"rl_model_200_steps.zip", "clip.webp"} <= names
+    assert "rl_model_200_steps.zip" in names and "checkpoints" not in names
     assert (run / "CartPole-v1" / "vecnormalize.pkl").exists()
     assert list((trained / "tb").rglob("events.out*"))
     config = yaml.load((run / "CartPole-v1" / "config.yml").read_text(), Loader=yaml.UnsafeLoader)
@@ -82,16 +78,6 @@ def test_training_leaves_what_the_zoo_leaves(trained: Path) -> None:
     model = DAPO.load(run / "CartPole-v1.zip")
     assert model.clip_range_high(0.5) == 0.14 and model.clip_range(0.5) == 0.1
     assert model.observation_space.shape == (8,) and model._n_updates > 0
-
-
-def test_evaluations_end_with_the_steps_that_were_asked_for() -> None:
-    # One rollout of 32 episodes goes far beyond them
-    options = ("-n", "200", "--eval-freq", "100", "--eval-episodes", "1", "-params", "n_groups:16", "group_size:2", "n_envs:4")
-    assert train("--no-clip", *options, algo="grpo") == 0
-    run = Path("logs/grpo/CartPole-v1_1")
-    assert GRPO.load(run / "CartPole-v1.zip").num_timesteps > 300
-    assert not (run / "clip.webp").exists()
-    assert np.load(run / "evaluations.npz")["timesteps"].tolist() == [100, 200]
 
 
 def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,9 +94,6 @@ def test_an_entry_may_have_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     model = GRPO.load("logs/grpo/CartPole-v1_1/CartPole-v1.zip")
     assert (model.ratio_level, model.kl_coef, model.group_size, model.ent_coef) == ("episode", 0.0, 2, 0.01)
     assert model.batch_size == 256, "nothing is left of the first preset"
-    capsys.readouterr()
-    assert train(*options, "-params", "preset:'grpo'", algo="grpo") == 2
-    assert "Unknown preset 'grpo', must be one of vpg, grpo-paper" in capsys.readouterr().err
     assert train("-n", "100", "-params", "preset:'gspo'", algo="ppo") == 2
     assert "settings of grpo and dapo, not of ppo" in capsys.readouterr().err
 
@@ -127,18 +110,9 @@ def test_enjoy_takes_the_latest_run_that_has_a_model(trained: Path, capsys: pyte
     arguments = ["enjoy", "--algo", "dapo", *CARTPOLE, "-f", str(trained), "--no-render", "-n", "300"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "id=2 (CartPole-v1_3: without this model, failed or unfinished)" in printed
-    assert "Mean reward" in printed
+    assert "CartPole-v1_2/CartPole-v1.zip" in printed and "Mean reward" in printed
     assert main([*arguments, "--load-best", "--exp-id", "1"]) == 0
     assert "CartPole-v1_1/best_model.zip" in capsys.readouterr().out
-
-
-def test_enjoy_in_an_environment_that_nobody_registers(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Path("logs/dapo/SwingUp-v0_1")
-    run.mkdir(parents=True)
-    shutil.copy(trained / "dapo" / "CartPole-v1_1" / "CartPole-v1.zip", run / "SwingUp-v0.zip")
-    assert main(["enjoy", "--algo", "dapo", "--env", "SwingUp-v0", "-f", "logs", "--no-render"]) == USAGE_ERROR
-    assert "--env MODULE:SwingUp-v0, or --gym-packages MODULE" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_video_is_recorded(trained: Path, tmp_path: Path) -> None:
@@ -164,14 +138,6 @@ def test_plots_are_saved(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["plot", "plot_from_file", "-i", "results", "--save", "figures"]) == 0
     names = {path.name for path in Path("figures").glob("*.png")}
     assert {"Results_CartPole-v1.png", "Training_Episodic_Reward.png", "Sensitivity_plot.png"} <= names
-
-
-def test_plots_of_an_environment_with_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Path("logs", "grpo", "MinAtar-Breakout-v1_1")
-    run.mkdir(parents=True)
-    np.savez(run / "evaluations.npz", timesteps=np.arange(1, 4), results=np.ones((3, 2)), ep_lengths=np.ones((3, 2)))
-    assert main(["plot", "all_plots", "-a", "grpo", "-e", "MinAtar/Breakout-v1", "-f", "logs", "--no-display"]) == 0
-    assert "MinAtar-Breakout-v1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
@@ -259,12 +225,12 @@ def test_trial_without_an_update_is_pruned(monkeypatch: pytest.MonkeyPatch) -> N
     assert train(*TRIALS, "-n", "400", "--n-trials", "3", *study, "-params", "n_envs:4") == 0
     too_large, dead, updated = trials = load("trials.log").trials
     assert [trial.state for trial in trials] == [TrialState.PRUNED, TrialState.PRUNED, TrialState.COMPLETE]
-    reason = "the first rollout did not end within 400 steps: a smaller n_steps, group_size or n_groups, or more steps"
-    assert reason in too_large.user_attrs["pruned_because"]
-    assert "in dead groups" in dead.user_attrs["pruned_because"] and "pruned_because" not in updated.user_attrs
+    for each in too_large, dead:
+        assert "no update within 400 steps: they need a smaller" in each.user_attrs["pruned_because"]
+    assert "pruned_because" not in updated.user_attrs
 
 
-def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(trial: optuna.Trial, *_: Any) -> dict[str, Any]:
         # In the constructor, and in the middle of the training
         too_large = {"policy_kwargs": {"net_arch": [10**17]}}
@@ -278,23 +244,6 @@ def test_impossible_trials_are_pruned_and_say_why(monkeypatch: pytest.MonkeyPatc
     assert first.user_attrs["pruned_because"].startswith("ValueError: group_size must be at least 2")
     assert "nan" in second.user_attrs["pruned_because"] and "pruned_because" not in fourth.user_attrs
     assert "allocate memory" in third.user_attrs["pruned_because"]
-    assert "Trial 0 was pruned. ValueError: group_size must" in capsys.readouterr().out
-
-
-def test_study_without_a_possible_trial_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(*TRIALS, "-n", "200", "--n-trials", "2", "-params", *SMALL, "ref_update_interval:5") == 2
-    assert "No trial was completed, so there is no best one. 2 x ValueError: ref_update_interval=5" in capsys.readouterr().err
-
-
-def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make_tables, [storage] * 8))
-    assert optuna.get_all_study_names(storage) == []
-    with pytest.raises(UsageError, match="--storage sqlite:////no/such/folder"):
-        make_tables("sqlite:////no/such/folder/study.db")
-    with pytest.raises(UsageError, match=r"its driver is not installed .*pip install"):
-        make_tables("postgresql+pg8000://user@localhost/name")
 
 
 def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,71 +256,33 @@ def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixt
     assert main(["train", "--env", "no_such_module:Env-v0"]) == 2
     assert main(["tain"]) == 2
     errors = capsys.readouterr().err
-    assert "there is no module 'no_such_module'" in errors and "Unknown command 'tain'" in errors
+    assert "cannot import no_such_module" in errors and "Unknown command 'tain'" in errors
     assert signal.getsignal(signal.SIGINT) is interrupt
-
-
-@pytest.mark.parametrize("option", [["--env", "PongNoFrameskip-v4"], ["--env=ALE/Pong-v5"]])
-def test_atari_without_its_extra(
-    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ale_py", None)
-    assert main(["train", "--algo", "dapo", *option]) == 2
-    assert 'pip install "sb3-grpo[atari]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        ("train", ["--env", "CartPol-v1"], "CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?"),
-        ("train", ["-params", "n_group:3"], "DAPO has no hyperparameter n_group, you maybe meant n_groups?"),
-        ("train", ["-params", "zzz:3"], "DAPO has no hyperparameter zzz, but policy, env, learning_rate,"),
-        ("train", ["-params", "group_size:1", "--vec-env", "dummy"], "group_size must be at least 2, got 1"),
+        ("train", ["--env", "CartPol-v1"], "Similar names: CartPole-v1"),
+        ("train", ["-params", "n_group:3"], "DAPO.__init__() got an unexpected keyword argument 'n_group'"),
+        ("train", ["-params", "group_size:1"], "group_size must be at least 2, got 1"),
         ("train", ["-params", "group_size=8"], "Options like -params take name:value, each value as in Python"),
         ("train", ["-params", "policy:MlpPolicy"], "name 'MlpPolicy' is not defined. Options like -params take"),
-        ("train", ["-conf", "nowhere.yml"], "--conf-file nowhere.yml: that is neither a file that ends in"),
-        (
-            "train",
-            ["-conf", "no.where"],
-            "--conf-file no.where: that is neither a file that ends in .yml, .yaml or .py nor a module",
-        ),
-        (
-            "train",
-            ["-conf", "spoiled.yml"],
-            "This is not YAML (the file of --conf-file, or one next to a trained agent): while parsing a flow sequence",
-        ),
+        ("train", ["-params", "preset:'grpo'"], "Unknown preset 'grpo', must be one of vpg, grpo-paper"),
+        ("train", ["-conf", "nowhere.yml"], "No such file or directory: 'nowhere.yml'"),
+        ("train", ["-conf", "no.where"], "No module named 'no'"),
+        ("train", ["-conf", "spoiled.yml"], 'while parsing a flow sequence   in "spoiled.yml", line 1'),
         ("train", ["-conf", "other.yml"], "Hyperparameters not found for dapo-CartPole-v1 in other.yml"),
-        ("train", ["-i", "nowhere.zip"], "--trained-agent: The trained_agent must be a valid path to a .zip file"),
-        ("train", ["-n", "-5"], "--n-timesteps -5 is less than one step"),
-        ("train", ["-conf", "short.yml"], "The entry of dapo for CartPole-v1 in short.yml has no n_timesteps"),
-        ("train", ["-conf", "empty.yml"], "--conf-file empty.yml: hyperparameters are written ENVIRONMENT:"),
-        ("train", ["-conf", "none.yml"], "--conf-file none.yml: hyperparameters are written ENVIRONMENT:"),
-        ("train", ["-conf", "text.yml"], "n_timesteps must be a finite number, got '1e5' (str): write n_timesteps="),
-        ("train", ["-params", "n_envs:0"], "The entry of dapo for CartPole-v1: n_envs must be at least 1, got 0"),
-        ("train", ["-params", "env_kwargs:3"], "env_kwargs must be a dictionary of keyword arguments"),
+        ("train", ["-conf", "short.yml"], "KeyError: 'n_timesteps'"),
+        ("train", ["-conf", "text.yml"], "invalid literal for int() with base 10: '1e5'"),
+        ("train", ["-i", "nowhere.zip"], "The trained_agent must be a valid path to a .zip file"),
         ("train", ["--env-kwargs", "gravity:1"], "got an unexpected keyword argument 'gravity'"),
-        ("train", ["-params", "learning_rate:'lin_abc'"], "learning_rate: 'lin_abc' is no schedule; write lin_0.001"),
-        ("train", ["-params", "clip_range_high:'linear'"], "clip_range_high: 'linear' is no schedule"),
-        ("train", ["-params", "clip_range:None"], "Invalid value for clip_range: None"),
-        ("train", ["-f", "short.yml"], "A file or folder cannot be written or read: [Errno 20] Not a directory"),
-        (
-            "train",
-            ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere/x.log"],
-            "--storage nowhere/x.log: [Errno 2]",
-        ),
-        ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "--storage nowhere: Could not parse"),
-        (
-            "train",
-            ["--study-name", "x"],
-            "--study-name has no effect without -optimize or --optimize-hyperparameters or --trial-id",
-        ),
-        ("train", ["--n-trials=5"], "--n-trials has no effect without -optimize"),
-        ("train", ["-tags", "x"], "-tags has no effect without --track: leave it out, or give both"),
-        ("train", ["--optimize", "--save-freq", "10"], "--save-freq has no effect in a search"),
-        ("train", ["--optimize", "--n-evaluations", "0"], "--n-evaluations 0: the score of a trial needs one"),
-        ("enjoy", [], "There is no such trained agent in the folder"),
-        ("enjoy", [], "TRUST_REMOTE_CODE"),
-        ("enjoy", ["-f", "nowhere"], "The nowhere/dapo folder was not found. Agents are in"),
+        ("train", ["-params", "clip_range_high:'lin_abc'"], "could not convert string to float: 'abc'"),
+        ("train", ["-f", "short.yml"], "Not a directory: 'short.yml"),
+        ("train", ["--trial-id", "0"], "--trial-id 0 needs the study it belongs to: --storage and --study-name"),
+        ("train", ["--trial-id", "0", "--study-name", "x", "--storage", "nowhere"], "Could not parse SQLAlchemy URL"),
+        ("enjoy", [], "The logs/dapo folder was not found"),
+        ("enjoy", ["--env", "sb3_grpo:qqqqqqq"], "sb3_grpo was imported, and does not register it"),
     ],
 )
 def test_mistakes_are_named_without_a_traceback(
@@ -380,10 +291,8 @@ def test_mistakes_are_named_without_a_traceback(
     Path("spoiled.yml").write_text("Acrobot-v1: [1")
     Path("short.yml").write_text("CartPole-v1: {n_envs: 1, policy: MlpPolicy}")
     Path("text.yml").write_text("CartPole-v1: {n_timesteps: 1e5, policy: MlpPolicy}")
-    Path("empty.yml").touch()
-    Path("none.yml").write_text("CartPole-v1:")
     Path("other.yml").write_text("Acrobot-v1: {n_timesteps: 1}")
-    assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == 2
+    assert main([command, "--algo", "dapo", "--env", "CartPole-v1", *arguments]) == USAGE_ERROR
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -391,16 +300,6 @@ def test_a_progress_bar_hides_no_error(capsys: pytest.CaptureFixture[str]) -> No
     wrapper = "env_wrapper:'gymnasium.wrappers.NormalizeObservation'"
     assert main(["train", "--algo", "dapo", "--env", "CartPole-v1", "-P", "-params", wrapper]) == USAGE_ERROR
     assert "NormalizeObservation changes with everything it has seen" in capsys.readouterr().err.replace("\n", " ")
-
-
-@pytest.mark.parametrize(("package", "options"), [("wandb", ["--track"]), ("tensorboard", ["-tb", "tb"])])
-def test_loggers_that_are_not_installed(
-    package: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("stable_baselines3.common.utils.SummaryWriter", None)
-    assert train(*options, "-n", "100", "-params", "n_envs:1", algo="ppo") == 2
-    assert "install" in capsys.readouterr().err
 
 
 def test_ctrl_c_outside_of_the_training_has_no_traceback(

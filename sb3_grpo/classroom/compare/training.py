@@ -17,6 +17,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
+from sb3_grpo.checkpoint.callback_states import callback_states
 from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.classroom.clips.episodes import NoClipError
 from sb3_grpo.classroom.clips.recording import Exchanges, Pair, reason, record
@@ -30,7 +31,6 @@ from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import save_model
 from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.machine import describe_machine, versions
-from sb3_grpo.zoo.going_on import callback_states
 from sb3_grpo.zoo.hyperparams import provenance
 
 # Maximum number of rows of diagnostics per key
