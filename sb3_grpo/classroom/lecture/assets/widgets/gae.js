@@ -31,11 +31,11 @@ widget("gae", {
     const best = curve.reduce((a, b) => (b.sum < a.sum ? b : a));
     const group = parts(M.groupError(4, 1)), here = parts(M.gaeError(lambda, error));
     const off = (part) => `${fmt(100 * Math.sqrt(part.sum), 0)}%`;
-    const says = `λ = ${fmt(lambda)}: the gradient is off by ${off(here)} of its length (bias ${fmt(100 * Math.sqrt(here.bias), 0)}%, noise ${fmt(100 * Math.sqrt(here.noise), 0)}%). The best is λ = ${fmt(best.x)} with ${off(best)}; groups of four without a critic: ${off(group)}.`;
+    const what = `λ = ${fmt(lambda)}: the gradient is off by ${off(here)} of its length (bias ${fmt(100 * Math.sqrt(here.bias), 0)}%, noise ${fmt(100 * Math.sqrt(here.noise), 0)}%). The best is λ = ${fmt(best.x)} with ${off(best)}; groups of four without a critic: ${off(group)}.`;
     // Where the weights of GAE reach as far on average: 1 / (1 - λ) steps
     const steps = K_STEPS.map((n) => ({ n, x: 1 - 1 / n, ...parts(M.kStepError(n - 1, error)) }));
     const top = 1.08 * Math.max(...curve.map((each) => each.sum), ...steps.map((each) => each.sum), group.sum);
-    const plane = plot({ x: [0, 1], y: [0, top], label: says, xLabel: "λ", yLabel: "squared error" });
+    const plane = plot({ x: [0, 1], y: [0, top], label: what, xLabel: "λ", yLabel: "squared error" });
     plane.line(curve.map((each) => [each.x, group.sum]), "pink dashed");
     plane.line(curve.map((each) => [each.x, each.bias]), "orange");
     plane.line(curve.map((each) => [each.x, each.noise]), "blue");
@@ -47,9 +47,9 @@ widget("gae", {
       plane.text(x + 0.02, sum + 0.02 * top, String(n), { class: "soft" });
     }
     plane.dot(lambda, here.sum, "green", 8);
-    return el("div", { class: "pictures" },
-      el("figure", {}, plane.root, el("figcaption", {}, "Squared error of the gradient, relative to its squared length. Orange: bias. Blue: noise. Green: their sum. Grey line: the best λ. Grey dots: returns of 1, 2, 3 and 5 steps, each at the λ that looks as far ahead on average, 1 − 1/k for k steps.")),
-      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says), estimatorTable(lambda, error, n)));
+    return pictures(
+      figure(plane, "Squared error of the gradient, relative to its squared length. Orange: bias. Blue: noise. Green: their sum. Grey line: the best λ. Grey dots: returns of 1, 2, 3 and 5 steps, each at the λ that looks as far ahead on average, 1 − 1/k for k steps."),
+      el("div", {}, says(what), estimatorTable(lambda, error, n)));
   },
 });
 
@@ -66,6 +66,5 @@ function estimatorTable(lambda, error, n) {
     fmt(bias), fmt(noise / Math.sqrt(n)), fmt(Math.sqrt(bias ** 2 + noise ** 2 / n)),
     bias < GAE_TARGET ? fmt(Math.ceil(noise ** 2 / (GAE_TARGET ** 2 - bias ** 2) - 1e-9), 0) : "never",
   ];
-  return el("table", {}, el("thead", {}, el("tr", {}, ["estimate", "bias", "noise", "error", "episodes for 0.3"].map((head) => el("th", { scope: "col" }, head)))),
-    el("tbody", {}, Object.entries(rows).map(([name, row]) => el("tr", {}, el("th", { scope: "row" }, name), cells(row).map((cell) => el("td", {}, cell))))));
+  return table(["estimate", "bias", "noise", "error", "episodes for 0.3"], Object.entries(rows).map(([name, of]) => [name, ...cells(of)]));
 }
