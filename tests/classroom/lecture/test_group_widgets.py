@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 SAYS = {
     ("group", "3.8, 5.2, 6.1"): "\u22121.06, 0.14, 0.92",
     ("group", "Sydney 2, Canberra 10, Melbourne 3"): "\u22120.84, 1.40, \u22120.56",
