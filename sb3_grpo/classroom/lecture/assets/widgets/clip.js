@@ -44,6 +44,6 @@ widget("clip", {
     p.dot(r, value, slope === 0 ? "orange" : "green", 8);
     return pictures(
       figure(p, "Blue: the objective. Dashed: without the clip, and the bounds 1 − ε and 1 + ε. Arrow: where the gradient pushes the ratio."),
-      el("div", {}, says(what), table(null, Object.entries(cases).map(([name, [here, then]]) => row([`${here ? "▸ " : ""}${name}`, then], { class: here ? "" : "dead" })))));
+      el("div", {}, says(what), table(null, Object.entries(cases).map(([name, [here, then]]) => row([el("span", { class: "narrow" }, here ? "▸ " : "", name), then], { class: here ? "" : "dead" })))));
   },
 });
