@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from sb3_grpo.classroom.lecture.examples import clipped
 from sb3_grpo.classroom.lecture.page import HERE
-from sb3_grpo.common.advantages import SCALES, discounted_returns_to_go, group_advantages, td_residuals
+from sb3_grpo.common.advantages import SCALES, group_advantages
 from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.losses import clipped_surrogate, step_weights
 from sb3_grpo.common.rewards import soft_overlong_penalty
@@ -75,97 +75,7 @@ def reset(success: float, coefficient: float, resets: int) -> list[float]:
     return [best.softmax(0)[0].item(), kl.item()]
 
 
-# Estimates of the gradient in a corridor: five places, ten steps, a reward of 1 beyond the right end
-
-LOGITS = (0.3, -0.2, 0.1, 0.0, 0.4)
-N_STEPS = 10
-
-
-def corridor_values(logits: th.Tensor) -> th.Tensor:
-    """
-    :param logits: (5,) logits of going right
-    :return: (10, 5) values of the places at each step
-    """
-    right, values = logits.sigmoid(), [tensor([0.0] * 5)]
-    for _ in range(N_STEPS):
-        after = F.pad(values[-1], (1, 1))
-        values.append(right * (after[2:] + F.one_hot(th.tensor(4), 5)) + (1.0 - right) * after[:-2])
-    return th.stack(values[:0:-1])
-
-
-class Corridor:
-    """All walks: probability (N,), gradient of the log probability (N, 5), and by step rewards, values, scores and mask."""
-
-    def __init__(self) -> None:
-        logits = tensor(LOGITS).requires_grad_()
-        values = corridor_values(logits)
-        (self.gradient,) = th.autograd.grad(values[0, 2], logits)
-        values, right = values.detach(), logits.detach().sigmoid()
-        walks = {self._walk(moves) for moves in itertools.product((-1, 1), repeat=N_STEPS)}
-        shape = len(walks), N_STEPS
-        self.probability, self.mask = th.ones(shape[0], dtype=th.float64), th.zeros(shape, dtype=th.bool)
-        self.rewards, self.values, self.scores = (
-            th.zeros(shape).double(),
-            th.zeros(shape).double(),
-            th.zeros(*shape, 5).double(),
-        )
-        for row, moves in enumerate(sorted(walks)):
-            place = 2
-            for t, move in enumerate(moves):
-                self.probability[row] *= right[place] if move > 0 else 1.0 - right[place]
-                self.scores[row, t, place] = float(move > 0) - right[place]
-                self.values[row, t], self.mask[row, t] = values[t, place], True
-                place += move
-            self.rewards[row, len(moves) - 1] = float(place == 5)
-
-    @staticmethod
-    def _walk(moves: tuple[int, ...]) -> tuple[int, ...]:
-        """The moves until the walk leaves the corridor."""
-        places = itertools.accumulate(moves, initial=2)
-        return moves[: next((t for t, place in enumerate(places) if not 0 <= place < 5), N_STEPS)]
-
-    def error(self, advantages: th.Tensor) -> list[float]:
-        """
-        :param advantages: (N, 10) advantages
-        :return: Length of the gradient's bias, and its noise with one episode, relative to the length of the gradient
-        """
-        gradients = (self.scores * advantages[..., None]).sum(1)
-        mean = self.probability @ gradients
-        noise = (self.probability @ (gradients - mean).square().sum(1)).sqrt()
-        return [((mean - self.gradient).norm() / self.gradient.norm()).item(), (noise / self.gradient.norm()).item()]
-
-    def residuals(self, error: float) -> th.Tensor:
-        """TD residuals with a critic that is exact (0), or says the value of the start everywhere (1)."""
-        critic = (1.0 - error) * self.values + error * self.values[0, 0]
-        return td_residuals(self.rewards[None], critic[None], self.mask[None], 1.0)
-
-    def gae_error(self, gae_lambda: float, error: float) -> list[float]:
-        return self.error(discounted_returns_to_go(self.residuals(error), self.mask[None], gae_lambda)[0])
-
-    def k_step_error(self, k: int, error: float) -> list[float]:
-        return self.error(F.pad(self.residuals(error)[0], (0, k)).unfold(1, k + 1, 1).sum(-1))
-
-    def plain_error(self) -> list[float]:
-        return self.error(self.rewards.sum(1, keepdim=True).expand_as(self.rewards))
-
-    def group_error(self, size: int, leave_one_out: int) -> list[float]:
-        """Given the number of winners, the members are independent. Noise: times the root of the number of episodes."""
-        scores, won = self.scores.sum(1), self.rewards.sum(1) > 0.0
-        win = self.probability[won].sum()
-        means = [self.probability[each] @ scores[each] / self.probability[each].sum() for each in (won, ~won)]
-        squares = [self.probability[e] @ scores[e].square().sum(1) / self.probability[e].sum() for e in (won, ~won)]
-        first, second = th.zeros(5).double(), tensor(0.0)
-        for n in range(size + 1):
-            chance = math.comb(size, n) * win**n * (1.0 - win) ** (size - n)
-            ones = tensor([1.0] * n + [0.0] * (size - n)).reshape(1, size, 1)
-            advantages = group_advantages(ones, ones >= 0.0, leave_one_out=bool(leave_one_out), scale="none")[0, :, 0] / size
-            weighted = th.stack([a * means[int(i >= n)] for i, a in enumerate(advantages)])
-            own = sum(a**2 * (squares[int(i >= n)] - means[int(i >= n)].square().sum()) for i, a in enumerate(advantages))
-            first += chance * weighted.sum(0)
-            second += chance * (weighted.sum(0).square().sum() + own)
-        length = self.gradient.norm()
-        noise = ((second - first.square().sum()) * size).sqrt()
-        return [((first - self.gradient).norm() / length).item(), (noise / length).item()]
+# Groups, and the weights of steps
 
 
 def one_action(p: float, reward: float, other: float, baseline: float) -> list[float]:
@@ -179,9 +89,6 @@ def one_action(p: float, reward: float, other: float, baseline: float) -> list[f
     noise = (chances @ (tensor(gradients) - mean).square()).sqrt()
     weights = chances * (1.0 - chances).square()
     return [*gradients, mean.item(), noise.item(), (weights @ tensor([reward, other]) / weights.sum()).item()]
-
-
-# Groups, and the weights of steps
 
 
 def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float) -> list[float]:
@@ -384,7 +291,7 @@ def cases() -> dict[str, tuple[Callable[..., list[float]], Iterable[Any]]]:
     """
     :return: By name of the function in JavaScript: the function here, and arguments of its calls
     """
-    random, corridor, product = np.random.default_rng(0), Corridor(), itertools.product
+    random, product = np.random.default_rng(0), itertools.product
 
     def uniform(low: float, high: float, *size: int) -> Any:
         return random.uniform(low, high, size).round(3).tolist()
@@ -404,10 +311,6 @@ def cases() -> dict[str, tuple[Callable[..., list[float]], Iterable[Any]]]:
             [(s, *w) for s in (0, 0.4, 1) for w in [(60, 39, 1, 40, 30, 30), (5, 20, 70, 10, 30, 5)]],
         ),
         "M.reset": (reset, product((0.02, 0.1, 0.5), (0.2, 0.5, 1.0), (0, 1, 3))),
-        "M.gaeError": (corridor.gae_error, product((0, 0.3, 0.82, 1), (0, 0.5, 1.4))),
-        "M.kStepError": (corridor.k_step_error, product((0, 1, 4, 10), (0, 0.5, 1.4))),
-        "M.plainError": (corridor.plain_error, [()]),
-        "M.groupError": (corridor.group_error, product((2, 3, 4, 8), (0, 1))),
         "M.oneAction": (one_action, product((0.05, 0.2, 0.5, 0.95), (10, -1), (2, 0), (0, 3.6, 12))),
         "M.group": (group, [(*how, *each) for how in product((2, 3, 6), (0, 1), (0, 1), (0, 1, 2)) for each in rewards]),
         "M.live": (lambda n, *r: live_groups(tensor(r).view(-1, n)).double().tolist(), product((2, 3), *[(0, 1)] * 6)),
