@@ -74,7 +74,7 @@ widget("group", {
     const size = rows[0].length, isLive = M.live(size, ...rows.flat());
     // Dropped groups leave before the advantages are estimated
     const used = rows.filter((_, number) => isLive[number] || !sampling);
-    const estimated = used.length ? M.group(size, +ddof, !!+loo, Math.max(Object.keys(GROUP_SCALES).indexOf(scale), 0), ...used.flat()) : [];
+    const estimated = used.length ? M.group(size, +ddof, !!+loo, Object.keys(GROUP_SCALES).indexOf(scale), ...used.flat()) : [];
     const advantages = rows.flatMap((row, number) => (isLive[number] || !sampling ? estimated.splice(0, size) : row.map(() => 0)));
     const what = groupSays(rows, isLive, scale, ddof, +loo, +sampling);
     const values = rows.map((row, number) => `group ${number + 1}: ${row.map((_, i) => fmt(advantages[number * size + i])).join(", ")}`).join("; ");

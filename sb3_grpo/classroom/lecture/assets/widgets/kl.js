@@ -63,10 +63,10 @@ widget("kl", {
     range("stale", "Who acted: 0 the policy, 1 the reference", 0, 1, 0.1, 1),
   ],
   draw({ a, b, c, ra, rb, rc, stale, show }) {
-    const weights = [a, b, c, ra, rb, rc].map((weight) => Math.max(weight, 0.01));
+    const weights = [a, b, c, ra, rb, rc];
     const values = M.klValues(...weights), flat = M.klGradients(stale, ...weights);
     const gradients = Array.from({ length: 8 }, (_, i) => flat.slice(3 * i, 3 * i + 3)), [forward, backward] = gradients;
-    const which = Math.max(KL_NAMES.indexOf(show), 0), weighted = gradients[2 + which], plain = gradients[5 + which];
+    const which = KL_NAMES.indexOf(show), weighted = gradients[2 + which], plain = gradients[5 + which];
     const p = [a, b, c].map((weight) => weight / (a + b + c)), ref = [ra, rb, rc].map((weight) => weight / (ra + rb + rc));
     const name = KL_NAMES[which], agree = near(forward, [0, 0, 0]);
     const whose = agree ? "Policy and reference agree: no gradient." : `As a loss with the ratio, ${name} has the gradient of the KL; ${PLAIN_SAYS[whoseGradient(plain, forward, backward)]}.`;

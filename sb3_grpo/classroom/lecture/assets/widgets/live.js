@@ -7,10 +7,7 @@ const LIVE_MEASURES = { return: 1, entropy: 2, dead: 3 };
 let live = null;
 
 // The settings of a run in the form that training takes
-const liveSettings = ({ lr, clip, kind, groupSize }) => ({
-  lr: Math.min(Math.max(+lr || 0.01, 1e-4), 1), clip: !!clip, kind: kind === "outcome" ? kind : "return_to_go",
-  groupSize: Math.min(Math.max(Math.round(+groupSize) || 8, 2), 32),
-});
+const liveSettings = ({ lr, clip, kind, groupSize }) => ({ lr: +lr, clip: !!clip, kind, groupSize: +groupSize });
 const liveKey = (state) => JSON.stringify([state.seed, liveSettings(state)]);
 const liveRuns = (state, given) => Object.keys(LIVE_ALGORITHMS).flatMap((name) => [0, 1, 2].map((i) => makeRun(name, state.seed + i, { ...liveSettings(state), ...given })));
 

@@ -288,7 +288,7 @@ widget("ppo-loop", {
 });
 
 const LOOP_RUNS = { sums: DATA.update_sums, cartpole: DATA.update_grpo };
-const runOf = (state) => LOOP_RUNS[state.run] || LOOP_RUNS.sums;
+const runOf = (state) => LOOP_RUNS[state.run];
 widget("grpo-loop", {
   state: { run: "sums", at: 2, step: 1 },
   guess: {

@@ -1,6 +1,6 @@
 // One real training for each chapter, on the same task: what benchmarks/lecture_runs.py recorded.
 const RUN_NAMES = {
-  vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO", dapo: "DAPO", prorl: "ProRL",
+  vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO (paper)", dapo: "DAPO (paper)", prorl: "ProRL",
   grpo_default: "GRPO, package defaults", dapo_default: "DAPO, package defaults",
 };
 const RUN_STEPS = DATA.runs.steps.map((steps) => steps / 1000);
