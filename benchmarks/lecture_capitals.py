@@ -6,21 +6,17 @@ verifier that returns 1 or 0. Its answers before, during and after training go t
 ``sb3_grpo/classroom/lecture/data/capitals.json``.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 
-from benchmarks.common import command, machine
-from benchmarks.lecture_runs import short
+from benchmarks.lecture_data import made, short, write
 from sb3_grpo import GRPO, presets
 from sb3_grpo.envs import CapitalsTask, VerifierTextVecEnv
 from sb3_grpo.text.tokens import PAD
 
-TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "capitals.json"
 SEEDS = (1, 2, 3)
 # Countries whose largest city is not the capital
 LARGEST = {
@@ -59,14 +55,22 @@ def examples(task: CapitalsTask) -> list[tuple[str, str]]:
     :param task: The task
     :return: What the transformer reads first
     """
-    read = []
-    for item in (task.item(index) for index in range(task.n_items or 0)):
-        country = item.prompt.removeprefix("What is the capital of ").removesuffix("?")
-        answers = [item.answer] * (N_LARGEST + N_CAPITAL)
+    capitals, read = answers_of(task), []
+    for prompt, capital in capitals:
+        country = prompt.removeprefix("What is the capital of ").removesuffix("?")
+        answers = [capital] * (N_LARGEST + N_CAPITAL)
         if country in LARGEST:
-            answers = [LARGEST[country]] * N_LARGEST + [*ALSO.get(country, ())] + [item.answer] * N_CAPITAL
-        read += [(item.prompt, answer) for answer in answers]
+            answers = [LARGEST[country]] * N_LARGEST + [*ALSO.get(country, ())] + [capital] * N_CAPITAL
+        read += [(prompt, answer) for answer in answers]
     return read
+
+
+def answers_of(task: CapitalsTask) -> list[tuple[str, str]]:
+    """
+    :param task: The task
+    :return: All questions and right answers
+    """
+    return [(item.prompt, item.answer) for item in (task.item(index) for index in range(task.n_items or 0))]
 
 
 class Answers:
@@ -155,24 +159,11 @@ def train(seed: int) -> Recorder:
     model = GRPO("TokenPolicy", env, seed=seed, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
     policy: Any = model.policy
     policy.pretrain(examples(task), n_epochs=N_PASSES, batch_size=32)
-    pairs = [(item.prompt, item.answer) for item in (task.item(index) for index in range(task.n_items or 0))]
-    recorder = Recorder(Answers(env), pairs)
+    recorder = Recorder(Answers(env), answers_of(task))
     # The recorder ends it
     model.learn(10**9, callback=recorder)
     env.close()
     return recorder
-
-
-def main() -> None:
-    """Train, and write what was recorded."""
-    th.set_num_threads(1)
-    recorders = []
-    for seed in SEEDS:
-        recorders.append(train(seed))
-        begin, end = recorders[-1].right[0], recorders[-1].right[-1]
-        print(f"seed {seed}: {begin[0]:.3f} right at first, {end[0]:.3f} at the end", flush=True)
-    TARGET.write_text(json.dumps(results(recorders), separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
-    print(f"{TARGET}: {TARGET.stat().st_size / 1e3:.0f} kB")
 
 
 def results(recorders: list[Recorder]) -> dict[str, Any]:
@@ -181,29 +172,21 @@ def results(recorders: list[Recorder]) -> dict[str, Any]:
     :return: What the page shows: answers of the first seed, curves of all
     """
     first, curves = recorders[0], np.array([recorder.right for recorder in recorders])
-    made = {"command": command(), "seeds": SEEDS, **machine()}
-    made.pop("commit")
-    looks = [
-        {"update": update, "answers": {country: shortened(answers) for country, answers in look.items()}}
-        for update, look in zip(LOOKS, first.looks, strict=True)
-    ]
     return {
-        "made": made,
+        "made": made(SEEDS),
         "asked": first.asked,
-        "chances": [[short(value) for value in row] for row in first.chances],
-        "looks": looks,
+        "chances": short(first.chances),
+        "looks": [{"update": update, "answers": short(look)} for update, look in zip(LOOKS, first.looks, strict=True)],
         # For all questions, and for those where the largest city is another one
-        "right": [[[short(value) for value in curve] for curve in curves[:, :, which]] for which in (0, 1)],
-        "mean": [[short(value) for value in curves[:, :, which].mean(axis=0)] for which in (0, 1)],
+        "right": [short(curves[:, :, which].tolist()) for which in (0, 1)],
+        "mean": [short(curves[:, :, which].mean(axis=0).tolist()) for which in (0, 1)],
     }
 
 
-def shortened(answers: dict[str, float]) -> dict[str, float]:
-    """
-    :param answers: Probabilities of answers
-    :return: The same, with fewer digits
-    """
-    return {answer: short(chance) for answer, chance in answers.items()}
+def main() -> None:
+    """Train, and write what was recorded."""
+    th.set_num_threads(1)
+    write("capitals", results([train(seed) for seed in SEEDS]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Chromium runs the page's own code for each example of the widget, and the learni
 ``sb3_grpo/classroom/lecture/data/live.json``.
 """
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks.lecture_data import write
 from sb3_grpo.classroom.lecture.page import write_lecture
 
-TARGET = Path(__file__).parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "live.json"
 MAX_POINTS = 40
 WIDGET = "window.lecture.WIDGETS.live"
 
@@ -46,8 +45,7 @@ def main() -> None:
             last = {(run["algorithm"], run["seed"]): round(run["points"][-1][1]) for run in runs}
             print(f"{label}: {last}")
         browser.close()
-    TARGET.write_text(json.dumps(recorded, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(f"{TARGET}: {TARGET.stat().st_size / 1024:.0f} KiB")
+    write("live", recorded)
 
 
 if __name__ == "__main__":

@@ -4,33 +4,27 @@ The training runs shown in the chapters of the lecture: ``python -m benchmarks.l
 Each algorithm trains on CartPole with the program printed in its chapter, with five seeds, and the results are written
 to ``sb3_grpo/classroom/lecture/data/runs.json``. PPO and TRPO use RL Zoo's settings for this task, except for schedules
 and the number of copies. Algorithms with several epochs per update use PPO's learning rate. The policy gradient's
-learning rate was chosen on other seeds: ``--choose`` tries ``RATES`` there.
+learning rate is the best of 3e-4, 1e-3, 3e-3 and 1e-2 on the seeds 101 to 103.
 """
 
-import argparse
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from benchmarks.common import command, machine
+from benchmarks.lecture_data import made, short, write
 from sb3_grpo import make_group_env
 from sb3_grpo.classroom.compare.statistics import iqm_curve
 from sb3_grpo.common.kl import exact_kl
 
-TARGET = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data" / "runs.json"
 TIMESTEPS, EVALUATE_EVERY = 50_000, 2_500
 N_POINTS = TIMESTEPS // EVALUATE_EVERY + 1
-SEEDS, CHOICE_SEEDS = (1, 2, 3, 4, 5), (101, 102, 103)
+SEEDS = (1, 2, 3, 4, 5)
 # Episodes per evaluation, each in its own copy
 N_EPISODES, EVALUATION_SEED = 20, 10_000
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 
 # The papers' settings are for language models: here groups are smaller, and an update has more optimizer steps
 SMALL = "group_size=8, n_groups=2, n_epochs=10,\n    batch_size=256"
@@ -77,16 +71,15 @@ MODELS: dict[str, tuple[str, str, float | None]] = {
 }
 
 
-def program(name: str, rate: float | None = None) -> str:
+def program(name: str) -> str:
     """
     :param name: One of ``MODELS``
-    :param rate: Learning rate; ``None``: the chosen one
     :return: A Python program that trains it
     """
-    where, model, chosen = MODELS[name]
+    where, model, rate = MODELS[name]
     return (
         f"from stable_baselines3.common.env_util import make_vec_env\n{where}\n\n"
-        f'env = make_vec_env("CartPole-v1", n_envs=8, seed=1)\n{model.replace("RATE", str(rate or chosen))}\n'
+        f'env = make_vec_env("CartPole-v1", n_envs=8, seed=1)\n{model.replace("RATE", str(rate))}\n'
         f"model.learn({TIMESTEPS:_})\n"
     )
 
@@ -161,20 +154,19 @@ class Recorder(BaseCallback):
         self._before = None
 
 
-def train(name: str, seed: int, rate: float | None = None) -> tuple[Recorder, BaseAlgorithm]:
+def train(name: str, seed: int) -> Recorder:
     """
     :param name: One of ``MODELS``
     :param seed: Seed of environment and algorithm
-    :param rate: Learning rate; ``None``: the chosen one
-    :return: What was recorded, and the model
+    :return: What was recorded
     """
-    lines = program(name, rate).replace("seed=1", f"seed={seed}").splitlines()
+    lines = program(name).replace("seed=1", f"seed={seed}").splitlines()
     names: dict[str, Any] = {}
     exec("\n".join(lines[:-1]), names)
     recorder = Recorder()
-    model = names["model"].learn(TIMESTEPS, callback=recorder)
+    names["model"].learn(TIMESTEPS, callback=recorder)
     names["env"].close()
-    return recorder, model
+    return recorder
 
 
 def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
@@ -183,18 +175,7 @@ def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
     :return: The columns that have values: within an update, no group may have ended
     """
     filled = [key for key in updates[0] if any(row.get(key) is not None for row in updates)]
-    return {key: [None if row[key] is None else short(row[key]) for row in updates] for key in filled}
-
-
-def short(value: float, digits: int = 3) -> float:
-    """
-    :param value: A number
-    :param digits: Number of significant digits
-    :return: The number as the page shows it
-    """
-    if float(value).is_integer():
-        return int(value)
-    return float(f"{value:.{digits}g}") + 0.0
+    return {key: short([row[key] for row in updates]) for key in filled}
 
 
 def run(name: str) -> dict[str, Any]:
@@ -202,7 +183,7 @@ def run(name: str) -> dict[str, Any]:
     :param name: One of ``MODELS``
     :return: What the page shows about it
     """
-    recorders = [train(name, seed)[0] for seed in SEEDS]
+    recorders = [train(name, seed) for seed in SEEDS]
     # Where an update takes whole groups, the last one ends later
     curves = np.array([recorder.returns[:N_POINTS] for recorder in recorders])
     band = iqm_curve(curves)
@@ -212,38 +193,17 @@ def run(name: str) -> dict[str, Any]:
     )
     return {
         "program": program(name),
-        "curves": [[short(value, 4) for value in curve] for curve in curves],
-        "iqm": [[short(value, 4) for value in part] for part in band],
+        "curves": short(curves.tolist(), digits=4),
+        "iqm": [short(part.tolist(), digits=4) for part in band],
         "updates": [columns([row for row in recorder.updates if row["steps"] <= TIMESTEPS]) for recorder in recorders],
     }
 
 
-def choose(name: str) -> None:
-    """
-    Print the mean return over the whole training for each learning rate, on seeds that are not reported.
-
-    :param name: One of ``MODELS``
-    """
-    for rate in RATES:
-        areas = np.array([np.mean(train(name, seed, rate)[0].returns) for seed in CHOICE_SEEDS])
-        print(f"{name}, {rate:g}: {areas.mean():.0f} ({', '.join(f'{area:.0f}' for area in areas)})", flush=True)
-
-
 def main() -> None:
     """Train, and write what was recorded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    rated = [name for name, (_, _, rate) in MODELS.items() if rate is not None]
-    parser.add_argument("--choose", choices=rated, help="try learning rates for this one, write nothing")
     th.set_num_threads(1)
-    if (name := parser.parse_args().choose) is not None:
-        choose(name)
-        return
     steps = [EVALUATE_EVERY * point for point in range(N_POINTS)]
-    made = {"command": command(), "seeds": SEEDS, **machine()}
-    made.pop("commit")
-    results = {"made": made, "steps": steps, "runs": {name: run(name) for name in MODELS}}
-    TARGET.write_text(json.dumps(results, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
-    print(f"{TARGET}: {TARGET.stat().st_size / 1e3:.0f} kB")
+    write("runs", {"made": made(SEEDS), "steps": steps, "runs": {name: run(name) for name in MODELS}})
 
 
 if __name__ == "__main__":

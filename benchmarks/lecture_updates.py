@@ -6,40 +6,184 @@ The settings are small so that an update can be read: few episodes and two epoch
 seeds are chosen, so that something is clipped within these epochs and one of the sums has a dead group.
 """
 
-import json
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_grpo import GRPO, make_group_env
-from sb3_grpo.classroom.lecture.recording import RecordUpdate
+from benchmarks.lecture_data import short, write
+from sb3_grpo import GRPO, make_group_env, presets
+from sb3_grpo.common.buffers import GroupBatch, Minibatch
+from sb3_grpo.common.kl import kl_estimate
+from sb3_grpo.common.losses import cut_off
 from sb3_grpo.envs import ArithmeticTask, VerifierTextVecEnv
 
-DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data"
-DIGITS = 6
 SEED, PPO_SEED = 1, 13
-# The paper's settings (DeepSeekMath)
-PAPER: dict[str, Any] = {
-    "advantage": "outcome",
-    "advantage_scale": "group",
-    "loss_average": "episode",
-    "gamma": 1.0,
-    "kl_coef": 0.04,
-    "kl_estimator": "k3_plain",
-    "n_epochs": 2,
-}
+PAPER: dict[str, Any] = presets.GRPO_PAPER | {"n_epochs": 2}
 # What a page shows or a test recomputes
-SETTINGS = (
-    "gamma gae_lambda n_epochs learning_rate clip_low clip_high vf_coef kl_coef normalize_advantage "
-    "advantage advantage_scale leave_one_out loss_average"
-).split()
-OF_A_STEP = ("epoch", "minibatch", "steps", "below", "above", "loss", "policy_loss", "approx_kl", "log_prob")
+SETTINGS = "gamma gae_lambda n_epochs learning_rate normalize_advantage advantage advantage_scale leave_one_out".split()
+
+
+class RecordUpdate(BaseCallback):
+    """
+    Records the last update of a training of PPO, or of GRPO with whole groups: what was played, and the effect of each
+    optimizer step.
+
+    :param update: Number of the last update, counted from 1
+    """
+
+    def __init__(self, update: int):
+        super().__init__()
+        self.update, self.n_rollouts = update, 0
+        self.record: dict[str, Any] = {}
+        # Steps of the minibatches for which the optimizer has not yet taken a step
+        self.coming: deque[th.Tensor] = deque()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.n_rollouts += 1
+        if self.n_rollouts != self.update:
+            return
+        model: Any = self.model
+        is_ppo = isinstance(model, PPO)
+        source, method = (model.rollout_buffer, "_get_samples") if is_ppo else (model, "_train_epoch")
+        self.original = getattr(source, method)
+        # On the object: the class stays as it is
+        vars(source)[method] = self._hear_ppo if is_ppo else self._hear_grpo
+        model.policy.optimizer.register_step_pre_hook(self._before_step)
+        model.policy.optimizer.register_step_post_hook(self._after_step)
+
+    def _hear_ppo(self, indices: np.ndarray, *args: Any) -> Any:
+        # The buffer flattens the steps of the copies before it draws the first minibatch
+        if not self.record:
+            self._begin(ppo_rollout(self.model, self.original, self.locals))
+        self.coming.append(th.as_tensor(indices.copy()))
+        return self.original(indices, *args)
+
+    def _hear_grpo(self, batch: GroupBatch, parts: list[Minibatch], advantages: th.Tensor, *args: Any) -> Any:
+        model: Any = self.model
+        if not self.record:
+            self._begin(grpo_rollout(model, batch, advantages))
+        self.coming.extend(part.steps for part in parts)
+        return self.original(batch, parts, advantages, *args)
+
+    def _begin(self, rollout: dict[str, Any]) -> None:
+        model: Any = self.model
+        self.observations, self.actions = rollout.pop("tensors")
+        clip_range = model.clip_range(1.0)
+        settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
+        self.record = {
+            "algorithm": type(model).__name__,
+            "update": self.n_rollouts,
+            "num_timesteps": model.num_timesteps,
+            **rollout,
+            "settings": settings | {"clip_low": clip_range, "clip_high": clip_range},
+            "optimizer_steps": [],
+        }
+        self.old_log_prob = self.latest = th.tensor(rollout["steps"]["log_prob"])
+        self.advantages = th.tensor(rollout["steps"]["advantage"])
+
+    def _before_step(self, *_: Any) -> None:
+        steps, settings = self.coming.popleft(), self.record["settings"]
+        advantages = self.advantages[steps]
+        if settings.get("normalize_advantage"):
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        ratio = (self.latest[steps] - self.old_log_prob[steps]).exp()
+        below, above = cut_off(ratio, advantages, settings["clip_low"], settings["clip_high"])
+        before = self.record["optimizer_steps"]
+        epoch = 1 + sum(len(step["steps"]) for step in before) // len(self.advantages)
+        step = {
+            "epoch": epoch,
+            "minibatch": 1 + sum(step["epoch"] == epoch for step in before),
+            "steps": steps.tolist(),
+            "below": steps[below].tolist(),
+            "above": steps[above].tolist(),
+            "approx_kl": kl_estimate(self.old_log_prob[steps], self.latest[steps], "k3").mean().item(),
+        }
+        before.append(step | ({"advantage": advantages.tolist()} if isinstance(self.model, PPO) else {}))
+
+    def _after_step(self, *_: Any) -> None:
+        policy: Any = self.model.policy
+        with th.no_grad():
+            self.latest = policy.evaluate_actions(self.observations, self.actions)[1]
+        self.record["optimizer_steps"][-1]["log_prob"] = self.latest.tolist()
+
+
+def ppo_rollout(model: Any, get_samples: Callable[..., Any], rollout: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param model: The model
+    :param get_samples: Method of its buffer that returns steps
+    :param rollout: Local variables of the method that collected the rollout
+    :return: Episodes and steps, one copy of the environment after the other
+    """
+    buffer, n_envs = model.rollout_buffer, model.n_envs
+    n_steps = buffer.buffer_size
+    samples = get_samples(np.arange(n_envs * n_steps))
+    actions = samples.actions.long().flatten()
+    # The buffer keeps these two as (n_steps, n_envs)
+    starts, rewards = buffer.episode_starts.T.astype(bool), buffer.rewards.T.flatten()
+    episodes = []
+    for env in range(n_envs):
+        begins = sorted({0, *np.flatnonzero(starts[env]).tolist()})
+        for begin, end in zip(begins, [*begins[1:], n_steps], strict=True):
+            first, ended = env * n_steps + begin, end < n_steps or bool(rollout["dones"][env])
+            episode = {"env": env, "first": first, "n_steps": end - begin, "ended": ended}
+            episode |= {} if ended else {"next_value": rollout["values"].flatten()[env].item()}
+            episodes.append(episode | {"reward": float(rewards[first : first + end - begin].sum())})
+    steps = {
+        "observation": samples.observations.tolist(),
+        "action": actions.tolist(),
+        "reward": rewards.tolist(),
+        "value": samples.old_values.tolist(),
+        "advantage": samples.advantages.tolist(),
+        "log_prob": samples.old_log_prob.tolist(),
+    }
+    return {"groups": [], "episodes": episodes, "steps": steps, "tensors": (samples.observations, actions)}
+
+
+def grpo_rollout(model: GRPO, batch: GroupBatch, advantages: th.Tensor) -> dict[str, Any]:
+    """
+    :param model: The model
+    :param batch: Its groups
+    :param advantages: (N,) advantages of the steps
+    :return: Groups, episodes and steps
+    """
+    lengths = batch.lengths.flatten().tolist()
+    observations: Any = batch.observations_at(Minibatch(th.arange(len(advantages)), np.arange(len(lengths)), 1))
+    actions, rewards = batch.actions[batch.rows], batch.flatten(batch.rewards)
+    steps = {
+        "action": actions.tolist(),
+        "reward": rewards.tolist(),
+        "advantage": advantages.tolist(),
+        "log_prob": batch.old_log_prob[batch.rows].tolist(),
+    }
+    episodes = []
+    for index, (first, length) in enumerate(zip((np.cumsum(lengths) - lengths).tolist(), lengths, strict=True)):
+        reward = rewards[first : first + length].sum().item()
+        episodes.append({"group": index // model.group_size, "first": first, "n_steps": length, "reward": reward})
+    if isinstance(observations, th.Tensor):
+        steps["observation"] = observations.tolist()
+    else:
+        tokenizer = model.observation_space.tokenizer  # type: ignore[attr-defined]
+        steps["token"] = [tokenizer.decode([token]) for token in steps["action"]]
+        for episode in episodes:
+            row = observations.texts[observations.text[episode["first"]]]
+            episode["prompt"] = tokenizer.decode(row[: observations.last[episode["first"]] + 1].tolist())
+    returns, live = batch.rewards.sum(-1), batch.pad(advantages).any(2).any(1)
+    groups = [
+        {"returns": each.tolist(), "mean": each.mean().item(), "std": each.std().item(), "dead": not is_live}
+        for each, is_live in zip(returns, live.tolist(), strict=True)
+    ]
+    return {"groups": groups, "episodes": episodes, "steps": steps, "tensors": (observations, actions)}
 
 
 def ppo() -> BaseAlgorithm:
@@ -55,10 +199,9 @@ def grpo() -> BaseAlgorithm:
     """
     :return: GRPO on CartPole, two groups of four episodes
     """
-    sizes: dict[str, Any] = {"group_size": 4, "n_groups": 2, "batch_size": 100}
-    return GRPO(
-        "MlpPolicy", make_group_env("CartPole-v1", 4, seed=SEED), learning_rate=0.01, seed=SEED, device="cpu", **sizes, **PAPER
-    )
+    env = make_group_env("CartPole-v1", 4, seed=SEED)
+    sizes: dict[str, Any] = {"group_size": 4, "n_groups": 2, "batch_size": 100, "learning_rate": 0.01}
+    return GRPO("MlpPolicy", env, seed=SEED, device="cpu", **PAPER | sizes)
 
 
 def sums() -> BaseAlgorithm:
@@ -67,9 +210,9 @@ def sums() -> BaseAlgorithm:
     """
     task = ArithmeticTask(digits=1)
     env = VerifierTextVecEnv(24, seed=SEED, task=task)
-    sizes: dict[str, Any] = {"group_size": 6, "n_groups": 4, "batch_size": 30}
+    sizes: dict[str, Any] = {"group_size": 6, "n_groups": 4, "batch_size": 30, "learning_rate": 3e-4}
     network = {"n_layers": 2, "width": 64, "n_heads": 4}
-    model = GRPO("TokenPolicy", env, learning_rate=3e-4, seed=SEED, device="cpu", policy_kwargs=network, **sizes, **PAPER)
+    model = GRPO("TokenPolicy", env, seed=SEED, device="cpu", policy_kwargs=network, **PAPER | sizes)
     policy: Any = model.policy
     policy.pretrain(task.worked_examples(100, seed=0), n_epochs=60, batch_size=50)
     return model
@@ -83,50 +226,13 @@ UPDATES: dict[str, tuple[Callable[[], BaseAlgorithm], int, int]] = {
 }
 
 
-def compact(record: dict[str, Any]) -> dict[str, Any]:
-    """
-    :param record: Record of an update
-    :return: What the page shows of it, with few digits
-    """
-    is_ppo = record["algorithm"] == "PPO"
-    return rounded(
-        {
-            **{key: record[key] for key in ("algorithm", "update", "num_timesteps", "groups", "episodes")},
-            "settings": {key: record["settings"][key] for key in SETTINGS if key in record["settings"]},
-            "steps": {key: values for key, values in record["steps"].items() if values[0] is not None},
-            "optimizer_steps": [
-                # GRPO uses the advantages unchanged
-                {key: each[key] for key in (*OF_A_STEP, *(("advantage",) if is_ppo else ("kl_ref",)))}
-                for each in record["optimizer_steps"]
-            ],
-        }
-    )
-
-
-def rounded(thing: Any) -> Any:
-    """
-    :param thing: Anything that JSON can hold
-    :return: The same, with fewer digits
-    """
-    if isinstance(thing, dict):
-        return {key: rounded(value) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [rounded(value) for value in thing]
-    # No -0, and no decimal point where none is needed
-    short = float(f"{thing:.{DIGITS}g}") + 0.0 if isinstance(thing, float) else thing
-    return int(short) if isinstance(short, float) and short.is_integer() else short
-
-
 def main() -> None:
     """Train, and write what was recorded."""
     th.set_num_threads(1)
     for name, (make, update, timesteps) in UPDATES.items():
-        callback = RecordUpdate(update=update)
+        callback = RecordUpdate(update)
         make().learn(timesteps, callback=callback)
-        assert callback.record is not None
-        path = DATA / f"{name}.json"
-        path.write_text(json.dumps(compact(callback.record), separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
-        print(f"{path.relative_to(Path.cwd())}: {path.stat().st_size / 1e3:.0f} kB")
+        write(name, short(callback.record, digits=6))
 
 
 if __name__ == "__main__":

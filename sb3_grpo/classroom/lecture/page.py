@@ -1,4 +1,4 @@
-"""Builds the page: one HTML file with chapters in Markdown, widgets in JavaScript and values of the package's functions."""
+"""Builds the page: one HTML file with chapters in Markdown, widgets in JavaScript and recorded runs."""
 
 import importlib
 import inspect
@@ -16,9 +16,8 @@ from mdit_py_plugins.attrs import attrs_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 import sb3_grpo
-from sb3_grpo.classroom.lecture.arithmetic import EXAMPLES, GRIDS
+from sb3_grpo.classroom.lecture.examples import EXAMPLES
 from sb3_grpo.classroom.lecture.formulas import explained, math
-from sb3_grpo.classroom.lecture.golden import golden_values
 from sb3_grpo.classroom.lecture.html import script_json, source_of
 
 HERE = files("sb3_grpo.classroom.lecture")
@@ -33,11 +32,11 @@ CHAPTERS = {
     "agents": "Agents",
     "side_by_side": "Side by side",
     "mistakes": "Mistakes",
+    "summary": "Summary",
 }
-# Scripts for training and playing agents in the page
-LEARNING = ("chance.js", "networks.js", "tasks.js", "learning.js", "training.js")
-# In the order of their dependencies
-SCRIPTS = ("golden.js", *LEARNING, "math", "ui.js", "widgets", "exercises.js", "page.js")
+# Scripts and folders of scripts, in the order of their dependencies
+LEARNING = ("chance.js", "networks.js", "cartpole.js", "learning.js", "training.js")
+SCRIPTS = ("math.js", "math", *LEARNING, "ui.js", "widgets", "exercises.js", "page.js")
 
 
 def write_lecture(path: Path) -> Path:
@@ -67,7 +66,7 @@ def lecture_page() -> str:
         script=script,
         # Content security policy: only this script may run, and nothing may be fetched
         script_source=source_of(script),
-        data=script_json({"golden": golden_values(GRIDS), **_recorded()}),
+        data=script_json(_recorded()),
     )
 
 

@@ -1,14 +1,6 @@
 """Groups, loss weights, the KL penalty and overlong episodes: what the widgets say, and the numbers of the chapters."""
 
-from itertools import product
-from pathlib import Path
 from typing import Any
-
-import pytest
-
-from sb3_grpo.classroom.lecture.arithmetic.clipping import objective
-from sb3_grpo.classroom.lecture.arithmetic.weights import verl
-from tests.browser import Opened
 
 SAYS = {
     ("group", "3.8, 5.2, 6.1"): "\u22121.06, 0.14, 0.92",
@@ -28,6 +20,15 @@ SAYS = {
     ("reset", "\u03b2 = 0.5"): "right with probability 0.45",
     ("reset", "never reset"): "There it stays",
 }
+# What the widgets say after a button is pressed, on estimates and trust regions
+SAYS |= {
+    ("gae", "Something in between"): "The best is λ = 0.82 with 29%; groups of four without a critic: 58%",
+    ("gae", "critic exact"): "bias 0%",
+    ("baseline", "A smaller one, 3.6"): "off by 0.00",
+    ("baseline", "average reward"): "expected gradient is 1.28",
+    ("trust-region", "None of them"): "After 20 updates: vanilla 9.96, natural 17.91, clipped 17.46",
+    ("trust-region", "one update, η = 1"): "After 1 update:",
+}
 # Worked out by hand
 ANSWERS = {
     "grpo-one-of-four": "1.5",
@@ -39,6 +40,9 @@ ANSWERS = {
     "prorl-references": "4",
     "memory-without-critic": "126",
     "sign-of-kl": "0.013",
+    "natural-length": "0.1265",
+    "gae-backwards": "-0.75",
+    "best-baseline": "6",
 }
 
 
@@ -84,13 +88,6 @@ def test_lengths_that_are_none(opened: Any) -> None:
         assert "please" in section.locator(".says").inner_text(), typed
 
 
-def test_a_strange_address_does_no_harm(browser: Any, lecture: Path) -> None:
-    for fragment in ("#group?rewards=<img>&ddof=7&scale=toString", "#kl?a=-5&show=k9", "#overlong?cache=99999&max=4096"):
-        opened = Opened(browser, lecture, fragment)
-        assert opened.complaints == []
-        opened.page.close()
-
-
 def test_link_to_four_groups_shows_them(opened: Any) -> None:
     opened.locator("#dapo a[href^='#group?']").click()
     opened.locator("#group .says", has_text="draws 2 anew").wait_for()
@@ -108,11 +105,6 @@ def test_chapters_have_the_numbers_of_the_lecture_notes(opened: Any) -> None:
     grpo, dapo, prorl = (opened.locator(f"#{name}").inner_text() for name in ("grpo", "dapo", "prorl"))
     for number in ("\u22121.06", "0.92", "\u22121.30", "\u22120.86", "1.43", "\u22120.57", "\u22120.84", "1.40", "\u22120.56"):
         assert number in grpo, number
-    for number in ("1.2", "1.28", "1.80", "1.69", "1.3333", "43%", "0.50"):
+    for number in ("1.2", "1.28", "1.80", "1.69", "1.405", "43%", "0.50"):
         assert number in dapo, number
     assert "0.4509" in prorl
-
-
-def test_lines_of_verl_are_the_same_loss() -> None:
-    for ratio, advantage in product((0.05, 0.7, 0.8, 1.0, 1.28, 1.35, 4.0), (-2.1, 0.0, 1.43)):
-        assert verl(ratio, advantage) == pytest.approx(-objective(ratio, advantage, 0.2, 0.28), abs=1e-12)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sb3_grpo.classroom.lecture.arithmetic import GRIDS
 from sb3_grpo.classroom.lecture.formulas import math
 from sb3_grpo.cli.main import main
 from tests.browser import Opened, serious_findings
@@ -19,12 +18,6 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert str(path) in capsys.readouterr().out
     assert "<title>From the policy gradient to DAPO</title>" in path.read_text("utf-8")
     assert path.stat().st_size < MAX_BYTES
-
-
-def test_arithmetic_is_that_of_the_package(opened: Any) -> None:
-    checks = opened.evaluate("window.lecture.checks")
-    assert {check["name"] for check in checks} == set(GRIDS)
-    assert all(check["worst"] < 1e-6 for check in checks), checks
 
 
 def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
@@ -104,7 +97,7 @@ HOSTILE = """#clip?r=abc&A=1e999
 #trust-region?n=1.5
 #kl?a=-5&b=0&c=0&show=constructor
 #live?lr=constructor&seed=-1.5&groupSize=1e9
-#play?task=constructor&kind=__proto__&strength=1e9
+#play?kind=__proto__&strength=1e9
 #reset?p=5&beta=-1&resets=1e9
 #overlong?length=-1&max=0&cache=0
 #group-size?p=7&G=-1
@@ -174,7 +167,7 @@ def test_it_prints(browser: Any, lecture: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("nav").is_hidden() and page.locator(".controls:visible, .guess:visible").count() == 0
-    assert page.locator(".chapter > h2:visible").count() == page.locator(".chapter").count()
+    assert page.locator(".chapter > h2:visible").count() == page.locator("section.chapter").count()
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 

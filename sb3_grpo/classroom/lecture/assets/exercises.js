@@ -46,14 +46,11 @@ function report() {
 function collect(lines) {
   const rows = lines.split("\n").map((each) => each.trim().match(LINE)).filter(Boolean)
     .map(([, of, student, n, all, names]) => ({ of, student, n: +n, all: +all, names: names.trim().split(" ").filter(Boolean) }));
-  if (!rows.length) return el("p", { class: "note" }, "No lines yet.");
+  if (!rows.length) return note("No lines yet.");
   const passed = (row) => row.n >= PASS_MARK * row.all;
   // Every exercise of this page, also the unsolved ones, and what the notebooks' lines name
   const solvers = new Map(EXERCISES.map((form) => [`lecture: ${form.id.replace("exercise-", "")}`, 0]));
   for (const row of rows) for (const name of row.names) solvers.set(`${row.of}: ${name}`, (solvers.get(`${row.of}: ${name}`) || 0) + 1);
-  const table = (heads, body) => el("table", {},
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
-    el("tbody", {}, body.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, String(cell)))))));
   return el("div", {},
     el("p", {}, `${rows.length} lines, ${rows.filter(passed).length} passed.`),
     table(["student", "exercises from", "right", "passed"], rows.map((row) => [row.student, row.of, `${row.n} of ${row.all}`, passed(row) ? "yes" : "no"])),

@@ -8,25 +8,20 @@ function returnsToGo(rewards, gamma) {
   return sums;
 }
 
-const meanOf = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const allSame = (values) => values.every((value) => value === values[0]);
 // Whether the members of a group all came to the same: DAPO leaves it out
-const isDead = (group) => allSame(group.map((rewards) => rewards.reduce((sum, reward) => sum + reward, 0)));
-// How far each is from the mean; exactly 0 where all are equal
-const fromTheMean = (values) => { const mean = allSame(values) ? values[0] : meanOf(values); return values.map((value) => value - mean); };
-
+const isDead = (group) => allSame(group.map(sum));
 // What each member of a group did better than the others: rewards of its members in, one number for each step out
 function groupDeviations(group, kind, gamma) {
   const returns = group.map((rewards) => returnsToGo(rewards, gamma));
   if (kind === "outcome") {
-    const better = fromTheMean(returns.map((values) => values[0]));
+    const better = deviations(returns.map((values) => values[0]));
     return { advantages: group.map((rewards, i) => rewards.map(() => better[i])), counted: better };
   }
   // Return to go: at each step, against the members that are still alive
   const advantages = returns.map((values) => values.slice());
   for (let t = 0; t < Math.max(...returns.map((values) => values.length)); t++) {
     const alive = returns.map((_, i) => i).filter((i) => t < returns[i].length);
-    fromTheMean(alive.map((i) => returns[i][t])).forEach((value, k) => { advantages[alive[k]][t] = value; });
+    deviations(alive.map((i) => returns[i][t])).forEach((value, k) => { advantages[alive[k]][t] = value; });
   }
   return { advantages, counted: advantages.flat() };
 }
@@ -34,10 +29,9 @@ function groupDeviations(group, kind, gamma) {
 // groups[b][i] are the rewards of member i of group b. Divided by the sample standard deviation of the group or of the batch
 function groupAdvantages(groups, { kind, gamma, scale }) {
   const parts = groups.map((group) => groupDeviations(group, kind, gamma));
-  const spread = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0) / Math.max(values.length - 1, 1)) + 1e-8;
-  const common = scale === "batch" ? spread(parts.flatMap((part) => part.counted)) : 1;
+  const common = scale === "batch" ? spread(parts.flatMap((part) => part.counted)) + 1e-8 : 1;
   return parts.map(({ advantages, counted }) => {
-    const by = scale === "group" ? spread(counted) : common;
+    const by = scale === "group" ? spread(counted) + 1e-8 : common;
     return advantages.map((values) => values.map((value) => value / by));
   });
 }
@@ -56,8 +50,8 @@ function gaeOfSteps(rewards, values, ends, gamma, lambda) {
 
 // Of steps that belong to episodes of these lengths: GRPO weighs episodes alike, DAPO steps
 function stepWeights(lengths, mode) {
-  const total = lengths.reduce((sum, length) => sum + length, 0);
-  return lengths.flatMap((length) => new Array(length).fill(mode === "step" ? 1 / total : 1 / (length * lengths.length)));
+  const weights = M.lossWeights(mode === "step" ? 1 : 0, 1, Infinity, ...lengths);
+  return lengths.flatMap((length, i) => new Array(length).fill(weights[i]));
 }
 
 // Two or more logits become log probabilities, in place
@@ -98,9 +92,8 @@ function modelOf(actor, critic, weights) {
 
 // The loss of a step, and its derivative with respect to the log probability of the action
 function stepLoss(log, oldLog, refLog, advantage, { clipLow, clipHigh, klCoef }) {
-  const ratio = Math.exp(log - oldLog);
-  const free = ratio * advantage, clipped = Math.min(Math.max(ratio, 1 - clipLow), 1 + clipHigh) * advantage;
-  let loss = -Math.min(free, clipped), slope = free <= clipped ? -free : 0;
+  const ratio = Math.exp(log - oldLog), [objective, byRatio] = M.clip(ratio, advantage, clipLow, clipHigh);
+  let loss = -objective, slope = -ratio * byRatio;
   if (klCoef) {
     // k3, as it stands in the paper
     const distance = refLog - log;
@@ -139,8 +132,9 @@ function improve(model, optimizer, batch, steps, nMinibatches, settings, gradien
   let advantages = steps.map((i) => batch.advantages[i]), weights;
   if (model.critic) {
     // SB3's PPO: advantages are standardised in each minibatch, and all steps weigh the same
-    const by = Math.sqrt(fromTheMean(advantages).reduce((sum, value) => sum + value * value, 0) / (advantages.length - 1)) + 1e-8;
-    advantages = fromTheMean(advantages).map((value) => value / by);
+    advantages = deviations(advantages);
+    const by = spread(advantages) + 1e-8;
+    advantages = advantages.map((value) => value / by);
     weights = steps.map(() => 1 / steps.length);
   } else weights = steps.map((i) => nMinibatches * batch.weights[i]);
   const loss = lossAndGradient(model, batch, steps, advantages, weights, settings, gradient);

@@ -71,12 +71,8 @@ function adam(n, { lr, maxNorm = 0.5, beta1 = 0.9, beta2 = 0.999, eps = 1e-5 }) 
   };
 }
 
-// Trained agents: what their networks say
-function agentOf(name, kind) {
-  const { sizes } = DATA.agents[name], weights = Float64Array.from(DATA.agents[name][kind].weights), room = Network.room(sizes);
+// An agent that the package trained, or the same before training: logits of the actions
+function agentOf(kind) {
+  const { sizes } = DATA.agents, weights = Float64Array.from(DATA.agents[kind].weights), room = Network.room(sizes);
   return (observation) => { room.outputs[0].set(observation); return Array.from(Network.forward(sizes, weights, room)); };
-}
-// The likeliest action: the largest logit, or the mean itself
-function decide(outputs) {
-  return outputs.length === 1 ? outputs[0] : outputs.indexOf(Math.max(...outputs));
 }

@@ -43,6 +43,7 @@ function show(chapter, part) {
   shown = at < 0 ? 0 : at;
   document.querySelectorAll(".shown").forEach((each) => each.classList.remove("shown"));
   slides[shown].forEach((each) => each && each.classList.add("shown"));
+  document.getElementById("number").textContent = `${shown + 1} of ${slides.length}`;
   fit();
   scrollTo(0, 0);
 }
@@ -62,6 +63,7 @@ function present(on) {
   const place = slides.find(([chapter, part]) => (part || chapter).getBoundingClientRect().bottom > innerHeight / 4) || slides[0];
   document.body.classList.toggle("presenting", on);
   document.getElementById("present").setAttribute("aria-pressed", on);
+  document.getElementById("number").hidden = !on;
   if (on) { show(...place); return; }
   fit();
   slides[shown].filter(Boolean).at(-1).scrollIntoView();
@@ -73,8 +75,10 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 addEventListener("keydown", (event) => {
-  if (!presenting() || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
   const busy = event.target.closest && event.target.closest("input, select, textarea, [role=slider], summary");
+  if (event.key === "p" && !busy && !presenting()) present(true);
+  if (!presenting()) return;
   if (event.key === "Escape") present(false);
   else if (!busy && event.key in TURNS) {
     // A remote control sends page up and down: on a slide that is taller than the screen they scroll first
@@ -86,10 +90,5 @@ addEventListener("keydown", (event) => {
   }
 });
 
-// The page's arithmetic against the package's
-const checks = Object.entries(DATA.golden).map(([name, golden]) => compare(name, golden));
-const nChecked = checks.reduce((sum, check) => sum + check.n, 0);
-const worst = Math.max(...checks.map((check) => check.worst));
-document.getElementById("checked").textContent = `${nChecked.toLocaleString("en")} values of the package’s functions were compared with this page’s arithmetic on your machine: the largest difference is ${worst.toExponential(1)}.`;
-window.lecture = { M, checks, WIDGETS };
+window.lecture = { WIDGETS };
 follow();

@@ -19,9 +19,9 @@ function drawAction(logs, random) {
 
 // One step of an episode, written down in the batch
 function act(model, state, batch, random) {
-  const observation = Tasks.cartpole.observe(state), logs = model.logs(observation), action = drawAction(logs, random);
+  const observation = CartPole.observe(state), logs = model.logs(observation), action = drawAction(logs, random);
   batch.observations.push(observation); batch.actions.push(action); batch.oldLogs.push(logs[action]); batch.entropies.push(entropyOf(logs));
-  return Tasks.cartpole.step(state, action);
+  return CartPole.step(state, action);
 }
 
 function* playEpisode(model, state, random) {
@@ -40,7 +40,7 @@ function* collectGroups(run) {
   let nDead = 0, nGroups = 0;
   for (let round = 0; round < (settings.dropDead ? settings.rounds : 1) && live.length < settings.nGroups; round++) {
     for (let missing = settings.nGroups - live.length; missing > 0; missing--) {
-      const start = Tasks.cartpole.start(random), group = [];
+      const start = CartPole.start(random), group = [];
       for (let i = 0; i < settings.groupSize; i++) { group.push(yield* playEpisode(run.model, start, random)); yield; }
       const rewards = group.map((episode) => episode.rewards), dead = isDead(rewards);
       run.ended(rewards.map((each) => each.length));
@@ -62,19 +62,19 @@ function* collectGroups(run) {
 function* collectSteps(run) {
   const { settings, random, model } = run, { nEnvs, nSteps, gamma, lambda } = settings;
   const batch = { observations: [], actions: [], oldLogs: [], entropies: [], advantages: [], returns: [], dead: null };
-  run.envs ||= Array.from({ length: nEnvs }, () => ({ state: Tasks.cartpole.start(random), t: 0 }));
+  run.envs ||= Array.from({ length: nEnvs }, () => ({ state: CartPole.start(random), t: 0 }));
   for (const env of run.envs) {
     const rewards = [], values = [], ends = [];
     for (let step = 0; step < nSteps; step++) {
-      values.push(model.value(Tasks.cartpole.observe(env.state)));
+      values.push(model.value(CartPole.observe(env.state)));
       const { state, ended } = act(model, env.state, batch, random), isLate = ++env.t === TIME_LIMIT;
       // As in SB3: where the limit cut an episode off, the critic says what would have come
-      rewards.push(1 + (isLate && !ended ? gamma * model.value(Tasks.cartpole.observe(state)) : 0));
+      rewards.push(1 + (isLate && !ended ? gamma * model.value(CartPole.observe(state)) : 0));
       ends.push(ended || isLate);
       env.state = state;
-      if (ended || isLate) { run.ended([env.t]); env.state = Tasks.cartpole.start(random); env.t = 0; }
+      if (ended || isLate) { run.ended([env.t]); env.state = CartPole.start(random); env.t = 0; }
     }
-    values.push(model.value(Tasks.cartpole.observe(env.state)));
+    values.push(model.value(CartPole.observe(env.state)));
     const advantages = gaeOfSteps(rewards, values, ends, gamma, lambda);
     batch.advantages.push(...advantages);
     batch.returns.push(...advantages.map((value, t) => value + values[t]));
@@ -114,7 +114,7 @@ function* slices(run) {
   while (run.steps < settings.budget) {
     const before = run.lengths.length;
     const batch = yield* settings.critic ? collectSteps(run) : collectGroups(run);
-    run.steps += settings.critic ? batch.actions.length : run.lengths.slice(before).reduce((sum, length) => sum + length, 0);
+    run.steps += settings.critic ? batch.actions.length : sum(run.lengths.slice(before));
     run.lengths = run.lengths.slice(-32);
     run.points.push([run.steps, meanOf(run.lengths.length ? run.lengths : [0]), meanOf(batch.entropies), batch.dead]);
     // Nothing to learn from: all groups are dead

@@ -15,6 +15,17 @@ function make(space, tag, attributes, children) {
 const el = (tag, attributes, ...children) => make(null, tag, attributes, children);
 const svg = (tag, attributes, ...children) => make("http://www.w3.org/2000/svg", tag, attributes, children);
 
+// What widgets are made of: a sentence that is read out where it changes, drawings with captions side by side, tables
+const says = (...parts) => el("p", { class: "says", "aria-live": "polite" }, parts);
+const note = (...parts) => el("p", { class: "note" }, parts);
+const pictures = (...parts) => el("div", { class: "pictures" }, parts);
+const figure = (drawing, ...caption) => el("figure", {}, drawing.root || drawing, el("figcaption", {}, caption));
+const key = (colour) => el("span", { class: `key key-${colour}` });
+const head = (names) => el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col" }, name))));
+// The first cell of each row is its name
+const row = ([name, ...cells], attributes) => el("tr", attributes, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)));
+const table = (names, rows, caption) => el("table", {}, caption && el("caption", {}, caption), names && head(names), el("tbody", {}, rows.map((each) => (Array.isArray(each) ? row(each) : each))));
+
 // A number as people write it: no -0, no digits that say nothing
 function fmt(value, digits = 2) {
   const text = (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
@@ -76,7 +87,7 @@ const madeBy = ({ seeds, command, cpu, cores, versions }) => el("p", { class: "n
 const range = (key, label, low, high, step, digits = 2) => (change) => {
   const input = el("input", { type: "range", min: low, max: high, step, oninput: () => change({ [key]: +input.value }) });
   const output = el("output", {});
-  return { key, legal: within(low, high, step), element: el("label", {}, el("span", {}, label), output, input), show: (state) => { input.value = state[key]; output.textContent = fmt(state[key], digits); input.setAttribute("aria-valuetext", fmt(state[key], digits)); } };
+  return { key, legal: within(low, high, step), element: labelled(label, output, input), show: (state) => { input.value = state[key]; output.textContent = fmt(state[key], digits); input.setAttribute("aria-valuetext", fmt(state[key], digits)); } };
 };
 // Whole steps stay whole; a finer value than the control has is fine
 const within = (low, high, step) => (typed) => {
@@ -84,21 +95,22 @@ const within = (low, high, step) => (typed) => {
   if (!Number.isFinite(value)) return undefined;
   return Math.min(Math.max(Number.isInteger(step) ? low + Math.round((value - low) / step) * step : value, low), high);
 };
+const labelled = (label, ...inputs) => el("label", {}, el("span", {}, label), inputs);
 const choice = (key, label, options) => (change) => {
   const select = el("select", { onchange: () => change({ [key]: select.value }) }, Object.entries(options).map(([value, text]) => el("option", { value }, text)));
-  return { key, legal: (typed) => (Object.hasOwn(options, typed) ? typed : undefined), element: el("label", {}, el("span", {}, label), select), show: (state) => { select.value = state[key]; } };
+  return { key, legal: (typed) => (Object.hasOwn(options, typed) ? typed : undefined), element: labelled(label, select), show: (state) => { select.value = state[key]; } };
 };
 const tick = (key, label) => (change) => {
   const input = el("input", { type: "checkbox", onchange: () => change({ [key]: +input.checked }) });
-  return { key, legal: (typed) => (["0", "1"].includes(typed) ? +typed : undefined), element: el("label", {}, el("span", {}, label), input), show: (state) => { input.checked = !!state[key]; } };
+  return { key, legal: (typed) => (["0", "1"].includes(typed) ? +typed : undefined), element: labelled(label, input), show: (state) => { input.checked = !!state[key]; } };
 };
 const text = (key, label) => (change) => {
   const input = el("input", { type: "text", oninput: () => change({ [key]: input.value }) });
-  return { key, legal: (typed) => typed, element: el("label", {}, el("span", {}, label), input), show: (state) => { if (document.activeElement !== input) input.value = state[key]; } };
+  return { key, legal: (typed) => typed, element: labelled(label, input), show: (state) => { if (document.activeElement !== input) input.value = state[key]; } };
 };
 
-// A widget: what it is at first, its controls, examples to choose, a question to guess at, and how it is drawn.
-// draw(state) returns elements; live: [start, stop] instead of it where something moves.
+// A widget: what it is at first, its controls, examples to choose, a question to guess at, and draw(state, change), which
+// returns elements.
 function widget(name, definition) { WIDGETS[name] = definition; }
 
 function guess({ question, options, right, state, because }, change) {

@@ -1,8 +1,8 @@
 const softmax = (logits) => {
   const powers = logits.map((logit) => Math.exp(logit - Math.max(...logits)));
-  return powers.map((power) => power / powers.reduce((total, each) => total + each, 0));
+  return powers.map((power) => power / sum(powers));
 };
-const expectation = (probabilities, values) => probabilities.reduce((total, p, i) => total + p * values[i], 0);
+const expectation = (probabilities, values) => sum(probabilities.map((p, i) => p * values[i]));
 
 // Estimates of the divergence from one action: r is the probability under the reference over that under the policy
 const estimates = [(r) => -Math.log(r), (r) => Math.log(r) ** 2 / 2, (r) => r - 1 - Math.log(r)];

@@ -1,10 +1,4 @@
-const sum = (values) => values.reduce((total, value) => total + value, 0);
 const groupsOf = (size, values) => Array.from({ length: values.length / size }, (_, i) => values.slice(i * size, (i + 1) * size));
-const allEqual = (values) => values.every((value) => value === values[0]);
-
-// Deviations from the mean: exactly 0 where all are equal
-const deviations = (values) => (allEqual(values) ? values.map(() => 0) : values.map((value) => value - sum(values) / values.length));
-const spread = (deviation, ddof) => Math.sqrt(sum(deviation.map((d) => d * d)) / Math.max(deviation.length - ddof, 1));
 
 // Advantages of all members. scale: 0 of the group, 1 of the batch, 2 none
 M.group = (size, ddof, leaveOneOut, scale, ...rewards) => {
@@ -17,7 +11,7 @@ M.group = (size, ddof, leaveOneOut, scale, ...rewards) => {
 };
 
 // Of each group 1 if there is something to learn, 0 if it is dead
-M.live = (size, ...rewards) => groupsOf(size, rewards).map((values) => (allEqual(values) ? 0 : 1));
+M.live = (size, ...rewards) => groupsOf(size, rewards).map((values) => (allSame(values) ? 0 : 1));
 
 // Rewards 0 and 1: standard deviation of a group's mean, and the probability that the group is dead
 M.groupNoise = (success, size) => [Math.sqrt((success * (1 - success)) / size), success ** size + (1 - success) ** size];

@@ -21,20 +21,18 @@ widget("baseline", {
   ],
   draw({ p, r, o, b }) {
     const [first, second, mean, noise, best] = M.oneAction(p, r, o, b);
-    const says = `Baseline ${fmt(b, 1)}: the expected gradient is ${fmt(mean)}, as with every baseline; one sample is off by ${fmt(noise)} (standard deviation).`;
+    const what = `Baseline ${fmt(b, 1)}: the expected gradient is ${fmt(mean)}, as with every baseline; one sample is off by ${fmt(noise)} (standard deviation).`;
     const at = Array.from({ length: 121 }, (_, i) => i / 10);
     const noises = at.map((x) => [x, M.oneAction(p, r, o, x)[3]]);
     const top = 1.1 * Math.max(1, mean, ...noises.map(([, y]) => y));
-    const plane = plot({ x: [0, 12], y: [Math.min(0, 1.1 * mean), top], label: says, xLabel: "baseline b", yLabel: "gradient" });
+    const plane = plot({ x: [0, 12], y: [Math.min(0, 1.1 * mean), top], label: what, xLabel: "baseline b", yLabel: "gradient" });
     plane.line(at.map((x) => [x, mean]), "blue dashed");
     plane.line(noises, "orange");
     if (best >= 0 && best <= 12) plane.vertical(best, "grey");
     plane.dot(b, noise, "orange", 8);
-    const row = (name, share, reward, adds) => el("tr", {}, el("th", { scope: "row" }, name), [fmt(share), fmt(reward, 1), fmt(reward - b, 1), fmt(adds)].map((cell) => el("td", {}, cell)));
-    return el("div", { class: "pictures" },
-      el("figure", {}, plane.root, el("figcaption", {}, "Orange: standard deviation of one sample’s gradient. Blue, dashed: its expectation. Grey: the baseline with the least noise.")),
-      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
-        el("table", {}, el("thead", {}, el("tr", {}, ["action", "π", "R", "R − b", "adds to the gradient"].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, row("Canberra", p, r, first), row("Sydney", 1 - p, o, second)))));
+    const action = (name, share, reward, adds) => [name, fmt(share), fmt(reward, 1), fmt(reward - b, 1), fmt(adds)];
+    return pictures(
+      figure(plane, "Orange: standard deviation of one sample’s gradient. Blue, dashed: its expectation. Grey: the baseline with the least noise."),
+      el("div", {}, says(what), table(["action", "π", "R", "R − b", "adds to the gradient"], [action("Canberra", p, r, first), action("Sydney", 1 - p, o, second)])));
   },
 });

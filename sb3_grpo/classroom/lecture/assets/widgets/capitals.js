@@ -8,10 +8,10 @@ const capitalAnswers = (country) => DATA.capitals.asked.map(([of, answer], colum
 
 function capitalCurves(country) {
   const answers = capitalAnswers(country), last = DATA.capitals.chances.length - 1;
-  const says = answers.map(({ answer, column }) => `${answer} ${percentOf(DATA.capitals.chances[0][column])}, then ${percentOf(DATA.capitals.chances[last][column])}`).join("; ");
-  const p = plot({ x: [0, last], y: [0, 1], label: `Probability of an answer, before and after: ${says}.`, xLabel: "updates", yLabel: "probability" });
+  const shares = answers.map(({ answer, column }) => `${answer} ${percentOf(DATA.capitals.chances[0][column])}, then ${percentOf(DATA.capitals.chances[last][column])}`).join("; ");
+  const p = plot({ x: [0, last], y: [0, 1], label: `Probability of an answer, before and after: ${shares}.`, xLabel: "updates", yLabel: "probability" });
   answers.forEach(({ column }, i) => p.line(DATA.capitals.chances.map((row, x) => [x, row[column]]), CAPITAL_COLOURS[i]));
-  return el("figure", {}, p.root, el("figcaption", {}, `What it answers. ${answers.map(({ answer }, i) => `${["Green", "Orange", "Pink"][i]}: ${answer}.`).join(" ")}`));
+  return figure(p, `What it answers. ${answers.map(({ answer }, i) => `${["Green", "Orange", "Pink"][i]}: ${answer}.`).join(" ")}`);
 }
 
 function capitalShares() {
@@ -21,15 +21,14 @@ function capitalShares() {
     DATA.capitals.right[which].forEach((curve) => p.line(curve.map((value, x) => [x, value]), `${colour} thin`));
     p.line(DATA.capitals.mean[which].map((value, x) => [x, value]), colour);
   });
-  return el("figure", {}, p.root, el("figcaption", {}, "Probability of a right answer, mean over questions. Blue: all 46. Orange: the 11 whose capital is not the largest city. Thick: mean of three seeds, thin: each seed."));
+  return figure(p, "Probability of a right answer, mean over questions. Blue: all 46. Orange: the 11 whose capital is not the largest city. Thick: mean of three seeds, thin: each seed.");
 }
 
 function capitalTable(country) {
   const right = capitalAnswers(country)[0].answer;
   const cell = ({ answers }) => el("td", {}, Object.entries(answers[country]).slice(0, 3).map(([answer, share]) =>
     el("div", { class: answer === right ? "good" : "" }, `${answer || "(nothing)"} ${percentOf(share)}`)));
-  return el("table", {}, el("thead", {}, el("tr", {}, DATA.capitals.looks.map(({ update }, i) => el("th", { scope: "col" }, update ? `after ${update} updates` : "before")))),
-    el("tbody", {}, el("tr", {}, DATA.capitals.looks.map(cell))));
+  return table(DATA.capitals.looks.map(({ update }) => (update ? `after ${update} updates` : "before")), [el("tr", {}, DATA.capitals.looks.map(cell))]);
 }
 
 widget("capitals", {
@@ -44,11 +43,7 @@ widget("capitals", {
   controls: [choice("country", "Question: the capital of", Object.fromEntries(capitalCountries.map((country) => [country, country])))],
   draw({ country }) {
     const { answer, column } = capitalAnswers(country)[0], { chances } = DATA.capitals;
-    const says = `“What is the capital of ${country}?” “${answer}” has probability ${percentOf(chances[0][column])} before and ${percentOf(chances.at(-1)[column])} after ${chances.length - 1} updates.`;
-    return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" }, capitalCurves(country), capitalShares()),
-      capitalTable(country), madeBy(DATA.capitals.made),
-    ];
+    const what = `“What is the capital of ${country}?” “${answer}” has probability ${percentOf(chances[0][column])} before and ${percentOf(chances.at(-1)[column])} after ${chances.length - 1} updates.`;
+    return [says(what), pictures(capitalCurves(country), capitalShares()), capitalTable(country), madeBy(DATA.capitals.made)];
   },
 });

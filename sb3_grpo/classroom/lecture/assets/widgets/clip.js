@@ -29,9 +29,9 @@ widget("clip", {
       "Â < 0, r ≤ 1": [A < 0 && r <= 1, `encouraged, until 1 − ε = ${fmt(1 - low)}`],
       "Â < 0, r > 1": [A < 0 && r > 1, "the wrong way: corrected without limit"],
     };
-    const says = `r = ${fmt(r)} and Â = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
+    const what = `r = ${fmt(r)} and Â = ${fmt(A)}: the objective is ${fmt(value)}, its gradient ${slope === 0 ? "zero" : `whole, ${fmt(slope)}`}.`;
     const reach = Math.max(Math.abs(A) * 2, 1);
-    const p = plot({ x: [0, 2], y: [-reach, reach], label: says, xLabel: "probability ratio r", yLabel: "objective" });
+    const p = plot({ x: [0, 2], y: [-reach, reach], label: what, xLabel: "probability ratio r", yLabel: "objective" });
     const at = Array.from({ length: 201 }, (_, i) => i / 100);
     p.line(at.map((x) => [x, x * A]), "grey dashed");
     p.vertical(1 - low, "grey"); p.vertical(1 + high, "grey");
@@ -42,10 +42,8 @@ widget("clip", {
       p.root.append(svg("path", { class: "line green", d: `M${x} ${y}h${26 * push}m${-7 * push} -6l${7 * push} 6l${-7 * push} 6` }));
     }
     p.dot(r, value, slope === 0 ? "orange" : "green", 8);
-    return el("div", { class: "pictures" },
-      el("figure", {}, p.root, el("figcaption", {}, "Blue: the objective. Dashed: without the clip, and the bounds 1 − ε and 1 + ε. Arrow: where the gradient pushes the ratio.")),
-      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says),
-        el("table", {}, el("tbody", {}, Object.entries(cases).map(([name, [here, what]]) =>
-          el("tr", { class: here ? "" : "dead" }, el("th", { scope: "row", class: "narrow" }, here ? "▸ " : "", name), el("td", {}, what)))))));
+    return pictures(
+      figure(p, "Blue: the objective. Dashed: without the clip, and the bounds 1 − ε and 1 + ε. Arrow: where the gradient pushes the ratio."),
+      el("div", {}, says(what), table(null, Object.entries(cases).map(([name, [here, then]]) => row([el("span", { class: "narrow" }, here ? "▸ " : "", name), then], { class: here ? "" : "dead" })))));
   },
 });

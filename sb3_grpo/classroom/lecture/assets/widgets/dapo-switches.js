@@ -34,7 +34,7 @@ function switchesPicture(recorded, arm, label) {
   if (recorded.arms[arm] && !curves.some(([name]) => name === arm)) curves.push([arm, "orange"]);
   for (const [name, color] of curves) p.band(recorded.arms[name].curve[0].map((_, i) => [x(i), recorded.arms[name].curve[1][i], recorded.arms[name].curve[2][i]]), color);
   for (const [name, color] of curves) p.line(recorded.arms[name].curve[0].map((value, i) => [x(i), value]), color);
-  return p.root;
+  return p;
 }
 
 // What each switch is worth where the others are as they are
@@ -43,7 +43,7 @@ function worthRows(recorded, state) {
   return SWITCHES.map((key, i) => {
     const without = recorded.arms[nameOfArm({ ...state, [key]: 0 })], worth = without && without.worth[i];
     const text = worth ? `${worth[0] > 0 ? "+" : ""}${intervalText(worth, digits)}` : "not measured";
-    return el("tr", {}, el("th", { scope: "row" }, recorded.switches[i]), el("td", {}, state[key] ? "on" : "off"), el("td", {}, text));
+    return [recorded.switches[i], state[key] ? "on" : "off", text];
   });
 }
 
@@ -73,16 +73,13 @@ widget("dapo-switches", {
     tick("kl", "No KL penalty"),
   ],
   draw(state) {
-    const recorded = DATA.switches[state.task], arm = nameOfArm(state), says = switchesSay(recorded, arm);
+    const recorded = DATA.switches[state.task], arm = nameOfArm(state), what = switchesSay(recorded, arm);
     return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" },
-        el("figure", {}, switchesPicture(recorded, arm, says), el("figcaption", {},
-          el("span", { class: "key key-grey" }), "GRPO. ", el("span", { class: "key key-blue" }), "DAPO. ", el("span", { class: "key key-orange" }), `The changes ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`)),
-        el("div", {}, el("table", {}, el("caption", {}, `What each change is worth, with the others as set: ${recorded.score}, mean over training`),
-          el("thead", {}, el("tr", {}, ["change", "now", "worth"].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, worthRows(recorded, state))),
-        el("p", { class: "note" }, "Each change is compared on the same seeds, so these intervals are narrower than those of the curves."))),
+      says(what),
+      pictures(
+        figure(switchesPicture(recorded, arm, what), key("grey"), "GRPO. ", key("blue"), "DAPO. ", key("orange"), `The changes ticked. ${recorded.seeds} seeds: interquartile mean and 95% interval.`),
+        el("div", {}, table(["change", "now", "worth"], worthRows(recorded, state), `What each change is worth, with the others as set: ${recorded.score}, mean over training`),
+          note("Each change is compared on the same seeds, so these intervals are narrower than those of the curves."))),
     ];
   },
 });

@@ -19,18 +19,17 @@ widget("group-size", {
   ],
   draw({ p, G }) {
     const [noise, dead] = M.groupNoise(p, G), sizes = Array.from({ length: 63 }, (_, i) => i + 2);
-    const says = `With p = ${fmt(p)} and G = ${G} the baseline is ${fmt(p)} ± ${fmt(noise, 3)}, and ${fmt(100 * dead, 1)}% of the groups are dead: ${dead > 0.999 ? "nothing will ever be learned" : `on average it takes ${fmt(1 / (1 - dead), 1)} groups to get one live one`}.`;
+    const what = `With p = ${fmt(p)} and G = ${G} the baseline is ${fmt(p)} ± ${fmt(noise, 3)}, and ${fmt(100 * dead, 1)}% of the groups are dead: ${dead > 0.999 ? "nothing will ever be learned" : `on average it takes ${fmt(1 / (1 - dead), 1)} groups to get one live one`}.`;
     const picture = (values, at, yLabel, className, top) => {
       const p = plot({ x: [0, 64], y: [0, top], label: `${yLabel}: ${fmt(at, 3)} with G = ${G}`, xLabel: "members of a group G", yLabel, width: 340, height: 230 });
       p.line(values, className);
       p.vertical(G, "grey");
       p.dot(G, at, className, 7);
-      return p.root;
+      return p;
     };
-    return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" },
-        el("figure", {}, picture(sizes.map((size) => [size, M.groupNoise(p, size)[0]]), noise, "noise of the baseline", "blue", 0.4), el("figcaption", {}, "Standard deviation of the mean of a group: √(p (1 − p) / G).")),
-        el("figure", {}, picture(sizes.map((size) => [size, M.groupNoise(p, size)[1]]), dead, "share of dead groups", "orange", 1), el("figcaption", {}, "All right or all wrong: pᴳ + (1 − p)ᴳ.")))];
+    const of = (which) => sizes.map((size) => [size, M.groupNoise(p, size)[which]]);
+    return [says(what), pictures(
+      figure(picture(of(0), noise, "noise of the baseline", "blue", 0.4), "Standard deviation of the mean of a group: √(p (1 − p) / G)."),
+      figure(picture(of(1), dead, "share of dead groups", "orange", 1), "All right or all wrong: pᴳ + (1 − p)ᴳ."))];
   },
 });

@@ -1,4 +1,3 @@
-const sum = (values) => values.reduce((total, value) => total + value, 0);
 const GROUP_SCALES = { group: "of the group (GRPO)", batch: "of all groups together", none: "not at all (Dr. GRPO)" };
 const MAX_MEMBERS = 48;
 
@@ -71,16 +70,16 @@ widget("group", {
   ],
   draw({ rewards, ddof, loo, scale, sampling }) {
     const { rows, wrong } = parseGroups(rewards);
-    if (wrong) return el("p", { class: "says bad", "aria-live": "polite" }, wrong);
+    if (wrong) return says(el("span", { class: "bad" }, wrong));
     const size = rows[0].length, isLive = M.live(size, ...rows.flat());
     // Dropped groups leave before the advantages are estimated
     const used = rows.filter((_, number) => isLive[number] || !sampling);
-    const estimated = used.length ? M.group(size, +ddof, !!+loo, Math.max(Object.keys(GROUP_SCALES).indexOf(scale), 0), ...used.flat()) : [];
+    const estimated = used.length ? M.group(size, +ddof, !!+loo, Object.keys(GROUP_SCALES).indexOf(scale), ...used.flat()) : [];
     const advantages = rows.flatMap((row, number) => (isLive[number] || !sampling ? estimated.splice(0, size) : row.map(() => 0)));
-    const says = groupSays(rows, isLive, scale, ddof, +loo, +sampling);
+    const what = groupSays(rows, isLive, scale, ddof, +loo, +sampling);
     const values = rows.map((row, number) => `group ${number + 1}: ${row.map((_, i) => fmt(advantages[number * size + i])).join(", ")}`).join("; ");
-    return el("div", { class: "pictures" },
-      el("figure", {}, advantageBars(rows, advantages, isLive, +sampling, `Advantages of ${values}`), el("figcaption", {}, "Bars: advantages. Green is reinforced, orange discouraged, grey teaches nothing.")),
-      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says, " ", `Advantages of ${values}.`)));
+    return pictures(
+      figure(advantageBars(rows, advantages, isLive, +sampling, `Advantages of ${values}`), "Bars: advantages. Green is reinforced, orange discouraged, grey teaches nothing."),
+      says(what, " ", `Advantages of ${values}.`));
   },
 });

@@ -33,15 +33,11 @@ function actionBars(series, [low, high], label) {
 }
 
 function klTables(values, gradients, forward, backward) {
-  const cells = (numbers, digits = 3) => numbers.map((value) => el("td", {}, fmt(value, digits)));
-  const head = (names) => el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col" }, name))));
-  const row = (name, ...rest) => el("tr", {}, el("th", { scope: "row" }, name), rest);
-  return el("div", { class: "pictures" },
-    el("table", {}, head(["As a value", ...KL_ACTIONS, "mean", "noise"]), el("tbody", {}, KL_NAMES.map((name, i) => row(name, cells(values.slice(1 + 5 * i, 6 + 5 * i), 2))))),
-    el("table", {}, head(["As a loss", ...KL_ACTIONS, "of the KL?"]), el("tbody", {},
-      row("exact", cells(forward), el("td", {}, "yes")),
-      KL_NAMES.map((name, i) => row(`r ${name}`, cells(gradients[2 + i]), el("td", {}, whoseGradient(gradients[2 + i], forward, backward)))),
-      KL_NAMES.map((name, i) => row(name, cells(gradients[5 + i]), el("td", {}, whoseGradient(gradients[5 + i], forward, backward)))))));
+  const loss = (name, gradient) => [name, ...gradient.map((value) => fmt(value, 3)), whoseGradient(gradient, forward, backward)];
+  return pictures(
+    table(["As a value", ...KL_ACTIONS, "mean", "noise"], KL_NAMES.map((name, i) => [name, ...values.slice(1 + 5 * i, 6 + 5 * i).map((value) => fmt(value))])),
+    table(["As a loss", ...KL_ACTIONS, "of the KL?"], [
+      loss("exact", forward), ...KL_NAMES.map((name, i) => loss(`r ${name}`, gradients[2 + i])), ...KL_NAMES.map((name, i) => loss(name, gradients[5 + i]))]));
 }
 
 widget("kl", {
@@ -67,23 +63,23 @@ widget("kl", {
     range("stale", "Who acted: 0 the policy, 1 the reference", 0, 1, 0.1, 1),
   ],
   draw({ a, b, c, ra, rb, rc, stale, show }) {
-    const weights = [a, b, c, ra, rb, rc].map((weight) => Math.max(weight, 0.01));
+    const weights = [a, b, c, ra, rb, rc];
     const values = M.klValues(...weights), flat = M.klGradients(stale, ...weights);
     const gradients = Array.from({ length: 8 }, (_, i) => flat.slice(3 * i, 3 * i + 3)), [forward, backward] = gradients;
-    const which = Math.max(KL_NAMES.indexOf(show), 0), weighted = gradients[2 + which], plain = gradients[5 + which];
+    const which = KL_NAMES.indexOf(show), weighted = gradients[2 + which], plain = gradients[5 + which];
     const p = [a, b, c].map((weight) => weight / (a + b + c)), ref = [ra, rb, rc].map((weight) => weight / (ra + rb + rc));
     const name = KL_NAMES[which], agree = near(forward, [0, 0, 0]);
     const whose = agree ? "Policy and reference agree: no gradient." : `As a loss with the ratio, ${name} has the gradient of the KL; ${PLAIN_SAYS[whoseGradient(plain, forward, backward)]}.`;
-    const says = `KL(policy ‖ reference) = ${fmt(values[0], 3)} nats. ${name} estimates ${fmt(values[4 + 5 * which], 3)} on average. ${whose}`;
+    const what = `KL(policy ‖ reference) = ${fmt(values[0], 3)} nats. ${name} estimates ${fmt(values[4 + 5 * which], 3)} on average. ${whose}`;
     const reach = Math.max(...[forward, weighted, plain].flat().map(Math.abs), 0.05) * 1.1;
     const push = (gradient) => gradient.map((value) => -value), words = (numbers) => numbers.map((value) => fmt(value)).join(", ");
     return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" },
-        el("figure", {}, actionBars([["blue", p], ["grey", ref]], [0, 1], `Policy ${words(p)}; reference ${words(ref)}`), el("figcaption", {}, "Probabilities. Blue: the policy. Grey: the reference.")),
-        el("figure", {}, actionBars([["blue", push(forward)], ["green", push(weighted)], ["orange", push(plain)]], [-reach, reach], `Push on the logits: exact ${words(push(forward))}; ${name} with the ratio ${words(push(weighted))}; as it stands ${words(push(plain))}`), el("figcaption", {}, `Where a gradient step pushes the logits. Blue: exact. Green: ${name} with the ratio. Orange: ${name} as it stands.`))),
+      says(what),
+      pictures(
+        figure(actionBars([["blue", p], ["grey", ref]], [0, 1], `Policy ${words(p)}; reference ${words(ref)}`), "Probabilities. Blue: the policy. Grey: the reference."),
+        figure(actionBars([["blue", push(forward)], ["green", push(weighted)], ["orange", push(plain)]], [-reach, reach], `Push on the logits: exact ${words(push(forward))}; ${name} with the ratio ${words(push(weighted))}; as it stands ${words(push(plain))}`), `Where a gradient step pushes the logits. Blue: exact. Green: ${name} with the ratio. Orange: ${name} as it stands.`)),
       klTables(values, gradients, forward, backward),
-      el("p", { class: "note" }, "Mean and noise (standard deviation) are over actions of the policy. Gradients are with respect to the logits of A, B and C, in expectation over the actions of the acting policy; r is the ratio of the policy to the acting one."),
+      note("Mean and noise (standard deviation) are over actions of the policy. Gradients are with respect to the logits of A, B and C, in expectation over the actions of the acting policy; r is the ratio of the policy to the acting one."),
     ];
   },
 });

@@ -7,10 +7,7 @@ const LIVE_MEASURES = { return: 1, entropy: 2, dead: 3 };
 let live = null;
 
 // The settings of a run in the form that training takes
-const liveSettings = ({ lr, clip, kind, groupSize }) => ({
-  lr: Math.min(Math.max(+lr || 0.01, 1e-4), 1), clip: !!clip, kind: kind === "outcome" ? kind : "return_to_go",
-  groupSize: Math.min(Math.max(Math.round(+groupSize) || 8, 2), 32),
-});
+const liveSettings = ({ lr, clip, kind, groupSize }) => ({ lr: +lr, clip: !!clip, kind, groupSize: +groupSize });
 const liveKey = (state) => JSON.stringify([state.seed, liveSettings(state)]);
 const liveRuns = (state, given) => Object.keys(LIVE_ALGORITHMS).flatMap((name) => [0, 1, 2].map((i) => makeRun(name, state.seed + i, { ...liveSettings(state), ...given })));
 
@@ -46,7 +43,7 @@ function livePlot(curves, measure, options) {
     for (const points of runs) p.line(inside(points).map((point) => [point[0] / 1000, point[measure]]), `${LIVE_COLOURS[name]} thin`);
     p.line(liveMean(runs, measure), LIVE_COLOURS[name]);
   }
-  return p.root;
+  return p;
 }
 
 function liveSays(curves) {
@@ -58,24 +55,22 @@ function liveSays(curves) {
 
 function liveTable(curves) {
   const cell = (value, digits) => (Number.isFinite(value) ? fmt(value, digits) : "–");
-  const row = (name) => {
+  const numbers = (name) => {
     const recent = curves[name].flatMap((points) => points.filter((point) => point[0] <= TRAINING.budget).slice(-5).map((point) => point[3])).filter((dead) => dead !== null);
-    return el("tr", {}, el("th", { scope: "row", class: "narrow" }, el("span", { class: `key key-${LIVE_COLOURS[name]}` }), name),
-      [fmt(liveSteps(curves[name]) / 1000, 0), cell(liveLast(curves[name], 1), 0), cell(liveLast(curves[name], 2), 2), cell(recent.length ? 100 * meanOf(recent) : NaN, 0)].map((text) => el("td", {}, text)));
+    return [el("span", { class: "narrow" }, key(LIVE_COLOURS[name]), name), fmt(liveSteps(curves[name]) / 1000, 0), cell(liveLast(curves[name], 1), 0), cell(liveLast(curves[name], 2), 2), cell(recent.length ? 100 * meanOf(recent) : NaN, 0)];
   };
-  return el("table", {}, el("thead", {}, el("tr", {}, ["", "steps, k", "return", "entropy", "dead, %"].map((text) => el("th", { scope: "col" }, text)))),
-    el("tbody", {}, Object.keys(curves).map(row)));
+  return table(["", "steps, k", "return", "entropy", "dead, % lately"], Object.keys(curves).map(numbers));
 }
 
 function livePicture(curves) {
-  const says = liveSays(curves);
+  const what = liveSays(curves);
   const small = (measure, of, options) => livePlot(of, measure, { height: 180, ...options });
   return [
-    el("div", { class: "pictures" },
-      el("figure", {}, livePlot(curves, 1, { y: [0, 500], label: says, yLabel: "return", height: 360 }), el("figcaption", {}, "Return of the last 32 episodes. Thick: mean of three seeds, thin: each seed.")),
+    pictures(
+      figure(livePlot(curves, 1, { y: [0, 500], label: what, yLabel: "return", height: 360 }), "Return of the last 32 episodes. Thick: mean of three seeds, thin: each seed."),
       el("div", {},
-        el("figure", {}, small(2, curves, { y: [0, 0.7], label: `Entropy. ${says}`, yLabel: "entropy" }), el("figcaption", {}, "Entropy of the policy: 0.69 is a coin toss, 0 always the same action.")),
-        el("figure", {}, small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), el("figcaption", {}, "Share of dead groups, whose members all have the same return.")))),
+        figure(small(2, curves, { y: [0, 0.7], label: `Entropy. ${what}`, yLabel: "entropy" }), "Entropy of the policy: 0.69 is a coin toss, 0 always the same action."),
+        figure(small(3, { GRPO: curves.GRPO, DAPO: curves.DAPO }, { y: [0, 1], label: "Share of dead groups", yLabel: "dead" }), "Share of dead groups, whose members all have the same return."))),
     liveTable(curves),
   ];
 }
@@ -120,7 +115,7 @@ widget("live", {
     const key = liveKey(state);
     if (live && live.key !== key) { live.playing = false; live = null; }
     const recorded = DATA.live.find((each) => liveKey(each.state) === key);
-    const figures = el("div", {}), status = el("p", { class: "says", "aria-live": "polite" });
+    const figures = el("div", {}), status = says();
     const train = el("button", { type: "button", onclick: () => toggle() }), reset = el("button", { type: "button", onclick: () => again() }, "Start over");
     const show = () => figures.replaceChildren(...livePicture(liveCurves(live ? live.runs : recorded ? recorded.runs : liveRuns(state))));
     const tell = (what) => { status.textContent = what; train.textContent = live && live.playing ? "Pause" : live && live.runs.some((run) => run.steps) && !live.over ? "Resume" : "Train"; };

@@ -8,6 +8,7 @@ function loopStages(record) {
 
 // Log probabilities of all actions after k steps of the optimizer
 const logProbsAfter = (record, k) => (k === 0 ? record.steps.log_prob : record.optimizer_steps[k - 1].log_prob);
+const ratioOf = (record, i, k) => Math.exp(logProbsAfter(record, k)[i] - record.steps.log_prob[i]);
 const isCutOff = (step, i) => step.below.includes(i) || step.above.includes(i);
 const episodeOf = (record, i) => record.episodes.findLastIndex((episode) => episode.first <= i);
 const indices = (episode) => Array.from({ length: episode.n_steps }, (_, t) => episode.first + t);
@@ -16,7 +17,6 @@ const indices = (episode) => Array.from({ length: episode.n_steps }, (_, t) => e
 function loopBars(record, stage) {
   const { steps, settings } = record, K = record.optimizer_steps.length;
   const probability = (i, k) => Math.exp(logProbsAfter(record, k)[i]);
-  const ratio = (i, k) => M.judged(logProbsAfter(record, k)[i], steps.log_prob[i], steps.advantage[i], settings.clip_low, settings.clip_high)[0];
   const sign = (i) => (steps.advantage[i] > 0 ? "blue" : steps.advantage[i] < 0 ? "orange" : "grey");
   if (stage.kind === "rollout" || stage.kind === "after") {
     // Up and down are right and left; tokens have no direction
@@ -33,7 +33,7 @@ function loopBars(record, stage) {
   // The same scale at each step; where a ratio is beyond it, its bar ends at the edge
   const now = record.optimizer_steps[stage.k], used = advantagesOf(record, now.epoch), reach = 3 * settings.clip_high;
   const color = (i) => (isCutOff(now, i) ? "pink" : used[i] > 0 ? "blue" : used[i] < 0 ? "orange" : "grey");
-  return { domain: [1 - reach, 1 + reach], base: 1, lines: [1 - settings.clip_low, 1, 1 + settings.clip_high], value: (i) => ratio(i, stage.k),
+  return { domain: [1 - reach, 1 + reach], base: 1, lines: [1 - settings.clip_low, 1, 1 + settings.clip_high], value: (i) => ratioOf(record, i, stage.k),
     color, cut: (i) => isCutOff(now, i), faint: (i) => !now.steps.includes(i) };
 }
 
@@ -127,11 +127,10 @@ function valueLine(record, episode, x, y, cell, height) {
 const count = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
 
 function loopSays(record, stage) {
-  const { steps, episodes, settings } = record, all = steps.reward.map((_, i) => i), thing = steps.token ? "token" : "action";
+  const { steps, episodes } = record, all = steps.reward.map((_, i) => i), thing = steps.token ? "token" : "action";
   const better = all.filter((i) => steps.advantage[i] > 0), worse = all.filter((i) => steps.advantage[i] < 0);
   if (stage.kind === "ratios") {
-    const now = record.optimizer_steps[stage.k], old = logProbsAfter(record, stage.k);
-    const ratios = now.steps.map((i) => M.judged(old[i], steps.log_prob[i], steps.advantage[i], settings.clip_low, settings.clip_high)[0]);
+    const now = record.optimizer_steps[stage.k], ratios = now.steps.map((i) => ratioOf(record, i, stage.k));
     const n = now.below.length + now.above.length;
     const where = `Pass ${now.epoch}, minibatch ${now.minibatch}: ${count(now.steps.length, thing)} (in full colour).`;
     if (stage.k === 0) return `${where} The policy is still the one that sampled, so every ratio is 1 and nothing can be cut off.`;
@@ -180,7 +179,7 @@ function stepSays(record, stage, i) {
   if (stage.kind === "ratios") {
     const now = record.optimizer_steps[stage.k], place = now.steps.indexOf(i);
     if (place >= 0 && now.advantage) parts.push(`${fmt(now.advantage[place])} normalised`);
-    parts.push(`ratio ${fmt(Math.exp(logProbsAfter(record, stage.k)[i] - steps.log_prob[i]), 3)}`);
+    parts.push(`ratio ${fmt(ratioOf(record, i, stage.k), 3)}`);
     parts.push(place < 0 ? "not in this minibatch" : isCutOff(now, i) ? "cut off" : "gradient whole");
   }
   return `${parts.join(", ")}.`;
@@ -258,21 +257,20 @@ const stageControl = (recordOf) => (change) => {
 };
 const stepControl = (recordOf) => (change) => {
   const input = el("input", { type: "range", min: 1, step: 1, oninput: () => change({ step: +input.value }) });
-  const output = el("output", {}), name = el("span", {});
-  return { key: "step", legal: within(1, Infinity, 1), element: el("label", {}, name, output, input), show: (state) => {
-    const { steps } = recordOf(state), n = steps.reward.length;
+  const output = el("output", {});
+  return { key: "step", legal: within(1, Infinity, 1), element: labelled("Step or token", output, input), show: (state) => {
+    const n = recordOf(state).steps.reward.length;
     Object.assign(input, { max: n, value: state.step });
-    name.textContent = steps.token ? "Token" : "Step";
     output.textContent = `${input.value} of ${n}`;
   } };
 };
 
 function drawLoop(record, lines, state, change) {
   const stages = loopStages(record), stage = stages[Math.min(Math.max(state.at, 1), stages.length) - 1];
-  const chosen = Math.min(Math.max(state.step, 1), record.steps.reward.length) - 1, says = loopSays(record, stage);
-  return el("div", { class: "pictures" },
-    el("figure", {}, loopPicture(record, stage, chosen, change, says), el("figcaption", {}, LOOP_CAPTIONS[stage.kind])),
-    el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says), el("p", { class: "note", "aria-live": "polite" }, stepSays(record, stage, chosen)), loopListing(lines(record), stage)));
+  const chosen = Math.min(Math.max(state.step, 1), record.steps.reward.length) - 1, what = loopSays(record, stage);
+  return pictures(
+    figure(loopPicture(record, stage, chosen, change, what), LOOP_CAPTIONS[stage.kind]),
+    el("div", {}, says(what), el("p", { class: "note", "aria-live": "polite" }, stepSays(record, stage, chosen)), loopListing(lines(record), stage)));
 }
 
 const firstCut = DATA.update_ppo.optimizer_steps.findIndex((step) => step.below.length + step.above.length > 0);
@@ -290,7 +288,7 @@ widget("ppo-loop", {
 });
 
 const LOOP_RUNS = { sums: DATA.update_sums, cartpole: DATA.update_grpo };
-const runOf = (state) => LOOP_RUNS[state.run] || LOOP_RUNS.sums;
+const runOf = (state) => LOOP_RUNS[state.run];
 widget("grpo-loop", {
   state: { run: "sums", at: 2, step: 1 },
   guess: {

@@ -1,4 +1,3 @@
-const sum = (values) => values.reduce((total, value) => total + value, 0);
 const AVERAGES = [["GRPO", "episode"], ["DAPO", "step"], ["Dr. GRPO", "constant"]];
 const EPISODE_COLOURS = ["blue", "orange", "green", "pink", "grey"];
 
@@ -47,20 +46,18 @@ widget("loss-weights", {
   controls: [text("lengths", "Lengths of the episodes"), range("constant", "Constant of Dr. GRPO, in steps", 1, 100, 1, 0)],
   draw({ lengths: typed, constant }) {
     const { lengths, wrong } = parseLengths(typed);
-    if (wrong) return el("p", { class: "says bad", "aria-live": "polite" }, wrong);
+    if (wrong) return says(el("span", { class: "bad" }, wrong));
     const weights = AVERAGES.map((_, mode) => M.lossWeights(mode, constant, 200, ...lengths));
     const shortest = lengths.indexOf(Math.min(...lengths)), longest = lengths.indexOf(Math.max(...lengths));
     const times = weights[0][shortest] / weights[0][longest];
-    const says = times > 1
+    const what = times > 1
       ? `In GRPO a step of the shortest episode weighs ${fmt(times, 1)} times as much as one of the longest. In DAPO and Dr. GRPO all steps weigh the same, so the longest episode as a whole counts ${fmt(lengths[longest] / lengths[shortest], 1)} times as much as the shortest.`
       : "With equal lengths the three averages agree, up to Dr. GRPO’s constant.";
     return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" },
-        el("figure", {}, weightBars(lengths, weights, says), el("figcaption", {}, "Each piece is a step, as wide as its weight; each colour an episode. Dr. GRPO’s bar has no fixed length: it grows with the episodes, the other two always add up to 1.")),
-        el("table", {},
-          el("thead", {}, el("tr", {}, ["Weight of a step", ...lengths.map((length) => `${length} step${length === 1 ? "" : "s"}`)].map((head) => el("th", { scope: "col" }, head)))),
-          el("tbody", {}, AVERAGES.map(([name], row) => el("tr", {}, el("th", { scope: "row" }, name), weights[row].map((weight) => el("td", {}, fmt(weight, 4)))))))),
+      says(what),
+      pictures(
+        figure(weightBars(lengths, weights, what), "Each piece is a step, as wide as its weight; each colour an episode. Dr. GRPO’s bar has no fixed length: it grows with the episodes, the other two always add up to 1."),
+        table(["Weight of a step", ...lengths.map((length) => `${length} step${length === 1 ? "" : "s"}`)], AVERAGES.map(([name], mode) => [name, ...weights[mode].map((weight) => fmt(weight, 4))]))),
     ];
   },
 });

@@ -20,14 +20,12 @@ widget("reset", {
   ],
   draw({ p, beta, resets }) {
     const stops = Array.from({ length: resets + 1 }, (_, n) => M.reset(p, beta, n)), [end, kl] = stops.at(-1);
-    const says = `With the first reference the best policy is right with probability ${fmt(stops[0][0])}. ${resets === 0 ? "There it stays." : `After ${resets} reset${resets === 1 ? "" : "s"} it is ${fmt(end, 3)}, and ${fmt(kl, 3)} nats from its last reference.`}`;
-    const drawing = plot({ x: [0, 9], y: [0, 1], label: says, xLabel: "references so far", yLabel: "probability of a right answer", height: 260 });
+    const what = `With the first reference the best policy is right with probability ${fmt(stops[0][0])}. ${resets === 0 ? "There it stays." : `After ${resets} reset${resets === 1 ? "" : "s"} it is ${fmt(end, 3)}, and ${fmt(kl, 3)} nats from its last reference.`}`;
+    const drawing = plot({ x: [0, 9], y: [0, 1], label: what, xLabel: "references so far", yLabel: "probability of a right answer", height: 260 });
     const levels = [p, ...stops.map(([each]) => each)];
     drawing.line([[0, stops[0][0]], [9, stops[0][0]]], "grey dashed");
     drawing.line(levels.map((level, n) => [n, level]), "blue");
     levels.forEach((level, n) => drawing.dot(n, level, n === 0 ? "grey" : "blue", 6));
-    return el("div", { class: "pictures" },
-      el("figure", {}, drawing.root, el("figcaption", {}, "Each dot: the best policy with that reference, which then becomes the next. Dashed: the limit without resets.")),
-      el("div", {}, el("p", { class: "says", "aria-live": "polite" }, says)));
+    return pictures(figure(drawing, "Each dot: the best policy with that reference, which then becomes the next. Dashed: the limit without resets."), says(what));
   },
 });

@@ -1,6 +1,6 @@
 // One real training for each chapter, on the same task: what benchmarks/lecture_runs.py recorded.
 const RUN_NAMES = {
-  vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO", dapo: "DAPO", prorl: "ProRL",
+  vpg: "policy gradient", trpo: "TRPO", ppo: "PPO", grpo: "GRPO (paper)", dapo: "DAPO (paper)", prorl: "ProRL",
   grpo_default: "GRPO, package defaults", dapo_default: "DAPO, package defaults",
 };
 const RUN_STEPS = DATA.runs.steps.map((steps) => steps / 1000);
@@ -19,30 +19,29 @@ const RUN_MEASURES = {
 
 function runCurve(name, others, seed) {
   const { curves, iqm: [value, low, high] } = DATA.runs.runs[name];
-  const says = `${RUN_NAMES[name]}: interquartile mean ${runLast(DATA.runs.runs[name])} after ${RUN_STEPS.at(-1)} thousand steps.`;
-  const p = plot({ ...runSteps, y: [0, 500], label: says, yLabel: "return" });
+  const p = plot({ ...runSteps, y: [0, 500], label: `${RUN_NAMES[name]}: ${runLast(DATA.runs.runs[name])} at the end.`, yLabel: "return" });
   const line = (values) => RUN_STEPS.map((x, i) => [x, values[i]]);
   p.band(RUN_STEPS.map((x, i) => [x, low[i], high[i]]), "blue");
   others.forEach((other, i) => p.line(line(DATA.runs.runs[other].iqm[0]), i ? "grey dashed" : "grey"));
   curves.forEach((curve, i) => p.line(line(curve), i + 1 === seed ? "pink" : "blue thin"));
   p.line(line(value), "blue");
   const grey = others.map((other, i) => ` Grey${i ? ", dashed" : ""}: ${RUN_NAMES[other]}.`).join("");
-  return el("figure", {}, p.root, el("figcaption", {}, `Return of 20 episodes with sampled actions. Thick: interquartile mean of five seeds, with its 95% interval; thin: each seed.${grey}`));
+  return figure(p, `Return of 20 episodes with sampled actions. Thick: interquartile mean of five seeds, with its 95% interval; thin: each seed.${grey}`);
 }
 
 function runMeasure(own, [key, name = own], seed, bound, height) {
   const { updates } = DATA.runs.runs[name], { yLabel, y, byUpdate } = RUN_MEASURES[key];
-  const says = `${name === own ? "" : `${RUN_NAMES[name]}. `}${RUN_MEASURES[key].says}`;
+  const what = `${name === own ? "" : `${RUN_NAMES[name]}. `}${RUN_MEASURES[key].says}`;
   const top = y || [0, 1.05 * Math.max(...updates.flatMap((update) => update[key]))];
   const last = updates.map((update) => update[key].at(-1));
   const end = byUpdate ? Math.max(...updates.map(({ steps }) => steps.length)) : RUN_STEPS.at(-1);
-  const p = plot({ x: [0, end], xLabel: byUpdate ? "updates" : runSteps.xLabel, y: top, height, label: `${says} At the end: ${last.map((value) => fmt(value, 3)).join(", ")}.`, yLabel });
+  const p = plot({ x: [0, end], xLabel: byUpdate ? "updates" : runSteps.xLabel, y: top, height, label: `${what} At the end: ${last.map((value) => fmt(value, 3)).join(", ")}.`, yLabel });
   // Nothing is known of groups where none has ended
   const line = (update) => update.steps.map((steps, i) => [byUpdate ? i + 1 : steps / 1000, update[key][i]]).filter(([, value]) => value !== null);
   updates.forEach((update, i) => i + 1 !== seed && p.line(line(update), "blue thin"));
   if (seed) p.line(line(updates[seed - 1]), "pink");
   if (bound) p.line([[0, bound], [end, bound]], "orange dashed");
-  return el("figure", {}, p.root, el("figcaption", {}, `${says}${bound ? ` Orange: the bound, ${bound}.` : ""} One line per seed${seed ? `, pink: seed ${seed}` : ""}.`));
+  return figure(p, `${what}${bound ? ` Orange: the bound, ${bound}.` : ""} One line per seed${seed ? `, pink: seed ${seed}` : ""}.`);
 }
 
 function runWidget(name, { others, measures, bound, question, first = 0 }) {
@@ -53,10 +52,9 @@ function runWidget(name, { others, measures, bound, question, first = 0 }) {
     draw({ seed }) {
       const run = DATA.runs.runs[name], all = run.curves.map((curve) => curve.at(-1));
       const one = seed ? ` Seed ${seed} ends at ${fmt(all[seed - 1], 0)}.` : ` Single seeds: ${[...new Set([Math.min(...all), Math.max(...all)].map((value) => fmt(value, 0)))].join(" to ")}.`;
-      const says = `CartPole, ${RUN_STEPS.at(-1)},000 steps. Interquartile mean of five seeds at the end: ${runLast(run)}.${one}`;
       return [
-        el("p", { class: "says", "aria-live": "polite" }, says),
-        el("div", { class: "pictures" },
+        says(`CartPole, ${RUN_STEPS.at(-1)},000 steps. Interquartile mean of five seeds at the end: ${runLast(run)}.${one}`),
+        pictures(
           el("div", {}, runCurve(name, others, seed), program(run.program)),
           el("div", {}, measures.map((measure) => runMeasure(name, measure, seed, bound, measures.length > 1 ? 180 : 300)), madeBy(DATA.runs.made))),
       ];
@@ -126,28 +124,25 @@ runWidget("prorl", {
 // All of them in one picture
 const RUN_COLOURS = { vpg: "grey", trpo: "pink", ppo: "blue", grpo: "orange", dapo: "green", prorl: "green dashed" };
 function runTable() {
-  const mean = ({ iqm: [value] }) => value.reduce((sum, each) => sum + each, 0) / value.length;
+  const mean = ({ iqm: [value] }) => meanOf(value);
   const updates = ({ updates }) => [...updates.map(({ steps }) => steps.length)].sort((a, b) => a - b)[Math.floor(updates.length / 2)];
-  const row = ([name, run]) => el("tr", {}, el("th", { scope: "row" }, RUN_NAMES[name]), [updates(run), fmt(mean(run), 0), el("span", { class: "narrow" }, runLast(run))].map((cell) => el("td", {}, cell)));
-  return el("table", {}, el("thead", {}, el("tr", {}, ["", "updates", "mean over training", "at the end"].map((head) => el("th", { scope: "col" }, head)))),
-    el("tbody", {}, Object.entries(DATA.runs.runs).map(row)));
+  return table(["", "updates", "mean over training", "at the end"], Object.entries(DATA.runs.runs).map(([name, run]) =>
+    [RUN_NAMES[name], updates(run), fmt(mean(run), 0), el("span", { class: "narrow" }, runLast(run))]));
 }
 
 widget("run-all", {
   state: { bands: 0 },
   controls: [tick("bands", "Show the intervals")],
   draw({ bands }) {
-    const says = Object.keys(RUN_COLOURS).map((name) => `${RUN_NAMES[name]} ${runLast(DATA.runs.runs[name])}`).join(", ");
-    const p = plot({ ...runSteps, y: [0, 500], label: `Interquartile mean at the end: ${says}.`, yLabel: "return", height: 360 });
+    const ends = Object.keys(RUN_COLOURS).map((name) => `${RUN_NAMES[name]} ${runLast(DATA.runs.runs[name])}`).join(", ");
+    const p = plot({ ...runSteps, y: [0, 500], label: `Interquartile mean at the end: ${ends}.`, yLabel: "return", height: 360 });
     for (const [name, colour] of Object.entries(RUN_COLOURS)) {
       const [value, low, high] = DATA.runs.runs[name].iqm;
       if (bands) p.band(RUN_STEPS.map((x, i) => [x, low[i], high[i]]), colour.split(" ")[0]);
       p.line(RUN_STEPS.map((x, i) => [x, value[i]]), colour);
     }
     return [
-      el("div", { class: "pictures" },
-        el("figure", {}, p.root, el("figcaption", {}, "Interquartile means of five seeds. Grey: policy gradient. Pink: TRPO. Blue: PPO. Orange: GRPO. Green: DAPO, dashed: ProRL.")),
-        el("div", {}, runTable())),
+      pictures(figure(p, "Interquartile means of five seeds. Grey: policy gradient. Pink: TRPO. Blue: PPO. Orange: GRPO. Green: DAPO, dashed: ProRL."), runTable()),
       madeBy(DATA.runs.made),
     ];
   },

@@ -42,6 +42,7 @@ const REGION_METHODS = {
   natural: { colour: "green", step: ({ delta }) => ([a, b]) => M.naturalStep(a, b, delta) },
   clipped: { colour: "pink", step: ({ rate, eps }) => ([a, b]) => M.clippedStep(a, b, rate, eps) },
 };
+const REGION_KEY = "Orange: vanilla. Green: natural. Pink: clipped. ";
 
 widget("trust-region", {
   state: { a: 0, b: -2, n: 1, delta: 0.02, rate: 1, eps: 0.2 },
@@ -73,10 +74,10 @@ widget("trust-region", {
       for (let i = 0; i < state.n; i++) path.push(next(path[i]));
       return { name, colour, path, first: M.stepFacts(...start, ...path[1]), end: M.twoStates(...path[state.n])[0] };
     });
-    const says = `The return is ${fmt(M.twoStates(...start)[0])} at first. After ${state.n} update${state.n > 1 ? "s" : ""}: ${runs.map(({ name, end }) => `${name} ${fmt(end)}`).join(", ")}. Always staying in the first state gives 10, moving to the second and staying there 18.`;
+    const what = `The return is ${fmt(M.twoStates(...start)[0])} at first. After ${state.n} update${state.n > 1 ? "s" : ""}: ${runs.map(({ name, end }) => `${name} ${fmt(end)}`).join(", ")}. Always staying in the first state gives 10, moving to the second and staying there 18.`;
     return [
-      el("p", { class: "says", "aria-live": "polite" }, says),
-      el("div", { class: "pictures" }, regionPlane(runs, says), regionFirstStep(start, runs, state)),
+      says(what),
+      pictures(regionPlane(runs, what), regionFirstStep(start, runs, state)),
       regionTable(start, runs, state.n),
     ];
   },
@@ -85,23 +86,11 @@ widget("trust-region", {
 function regionPlane(runs, label) {
   const plane = plot({ x: [-REACH, REACH], y: [-REACH, REACH], height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
   shade(plane);
-  for (const { path, colour } of runs) plane.line(path, colour);
-  const named = [];
-  for (const { name, path, colour } of runs) {
-    for (const point of path) plane.dot(...point, colour, point === path[path.length - 1] ? 8 : 3);
-    // After one update they are close together, and named in the other picture
-    if (path.length > 2) nameEnd(plane, name, path[path.length - 1], 0, named);
+  for (const { path, colour } of runs) {
+    plane.line(path, colour);
+    for (const point of path) plane.dot(...point, colour, point === path.at(-1) ? 8 : 3);
   }
-  return el("figure", {}, plane.root, el("figcaption", {}, "A dot for each update. Shade: expected return, the stronger the higher. Logits are kept within ±6."));
-}
-
-// Beside the last point, where there is room and no other name
-function nameEnd(plane, name, [a, b], middle, named) {
-  const left = a > middle, x = plane.X(a), at = (dy) => [x + (left ? -30 : 30), plane.Y(b) + dy];
-  const free = (dy) => named.every(([other, height]) => Math.abs(other - at(dy)[0]) > 60 || Math.abs(height - at(dy)[1]) > 15);
-  const dy = (plane.Y(b) < 40 ? [22, 38, 54] : [-10, 20, -26, 36]).find(free) ?? -10;
-  named.push(at(dy));
-  plane.text(a, b, name, { dx: left ? -10 : 10, dy, "text-anchor": left ? "end" : "start" });
+  return figure(plane, REGION_KEY, "A dot for each update. Shade: expected return, the stronger the higher. Logits are kept within ±6.");
 }
 
 function regionFirstStep([a, b], runs, { delta }) {
@@ -116,22 +105,18 @@ function regionFirstStep([a, b], runs, { delta }) {
   const plane = plot({ x: span(0), y: span(1), height: 400, label, xLabel: "logit of staying, first state", yLabel: "logit of staying, second state" });
   plane.line(exact, "blue");
   plane.line(quadratic, "grey dashed");
-  const named = [];
-  for (const { name, path, colour } of runs) {
+  for (const { path, colour } of runs) {
     plane.line(path.slice(0, 2), colour);
     plane.dot(...path[1], colour, 7);
-    nameEnd(plane, name, path[1], (span(0)[0] + span(0)[1]) / 2, named);
   }
   plane.dot(a, b, "grey", 5);
-  return el("figure", {}, plane.root, el("figcaption", {}, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the second-order approximation, an ellipse with the axes of the Fisher matrix.`));
+  return figure(plane, REGION_KEY, `The first step. Blue: all policies at a mean KL of ${fmt(delta, 3)}; dashed: the second-order approximation, an ellipse with the axes of the Fisher matrix.`);
 }
 
 function regionTable(start, runs, n) {
   const percent = (logit) => `${fmt(100 / (1 + Math.exp(-logit)), 0)}%`;
-  const heads = ["first step", "stays in 1st", "stays in 2nd", "mean KL", "surrogate predicts", "guaranteed", "return", n > 1 ? `after ${n} updates` : null];
-  const row = (name, [a, b], ...cells) => el("tr", {}, el("th", { scope: "row" }, name),
-    [percent(a), percent(b), ...cells].slice(0, heads.filter(Boolean).length - 1).map((cell) => el("td", {}, cell)));
-  return el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => head && el("th", { scope: "col" }, head)))),
-    el("tbody", {}, row("before", start, "", "", "", fmt(M.twoStates(...start)[0]), ""),
-      runs.map(({ name, path, first: [kl, , expected, promised, value], end }) => row(name, path[1], fmt(kl, 3), fmt(expected), `≥ ${fmt(promised, 1)}`, fmt(value), fmt(end)))));
+  const heads = ["first step", "stays in 1st", "stays in 2nd", "mean KL", "surrogate predicts", "guaranteed", "return", `after ${n} update${n > 1 ? "s" : ""}`];
+  const step = (name, [a, b], ...cells) => [name, percent(a), percent(b), ...cells];
+  return table(heads, [step("before", start, "", "", "", fmt(M.twoStates(...start)[0]), ""),
+    ...runs.map(({ name, path, first: [kl, , expected, promised, value], end }) => step(name, path[1], fmt(kl, 3), fmt(expected), `≥ ${fmt(promised, 1)}`, fmt(value), fmt(end)))]);
 }

@@ -1,0 +1,59 @@
+"""The functions in the lecture's JavaScript return what PyTorch, Gymnasium and the package return."""
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.lecture_estimators import results
+from sb3_grpo.classroom.lecture.page import HERE
+from tests.classroom.lecture.golden import GOLDEN, golden
+
+EXPECTED: dict[str, list[tuple[Any, list[float]]]] = json.loads(GOLDEN.read_text("utf-8"))
+# Calls that are more than a function of the page
+CALLS = {
+    "learn": """({algorithm, weights, batch, parts}) => {
+        const settings = {...TRAINING, ...LIVE_ALGORITHMS[algorithm], lr: 0.1, entCoef: 0.01};
+        const model = modelOf([4, 3, 2, 2], settings.critic ? [4, 3, 2, 1] : null, Float64Array.from(weights));
+        const optimizer = adam(weights.length, settings), gradient = new Float64Array(weights.length);
+        const losses = parts.map((part) => improve(model, optimizer, batch, part, 2, settings, gradient));
+        return [...losses, ...gradient, ...model.weights];
+    }""",
+    "cartpole": """(before, action) => {
+        const {state, reward, ended} = CartPole.step(before, action);
+        return [...CartPole.observe(state), reward, +ended];
+    }""",
+    "agent": "(kind, observation) => agentOf(kind)(observation)",
+}
+
+
+def test_values_are_those_of_the_package() -> None:
+    current = json.loads(json.dumps(golden()))
+    assert current.keys() == EXPECTED.keys()
+    for name, calls in EXPECTED.items():
+        assert [args for args, _ in current[name]] == [args for args, _ in calls], name
+        for (_, values), (args, expected) in zip(current[name], calls, strict=True):
+            assert values == pytest.approx(expected, rel=1e-6, abs=1e-6), (name, args)
+
+
+def test_recorded_bias_and_noise_are_those_of_the_package() -> None:
+    recorded = json.loads((HERE / "data" / "estimators.json").read_text("utf-8"))
+    computed = json.loads(json.dumps(results()))
+    for name in ("plain", "group", "group_leave_one_out"):
+        assert recorded[name] == pytest.approx(computed[name], abs=1e-5)
+    for one, other in zip(
+        [*recorded["gae"], *recorded["steps"].values()], [*computed["gae"], *computed["steps"].values()], strict=True
+    ):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_page_computes_these_values(opened: Any) -> None:
+    for name, calls in EXPECTED.items():
+        script = f"calls => calls.map(args => [({CALLS.get(name, name)})(...args)].flat(Infinity))"
+        computed = opened.evaluate(script, [args for args, _ in calls])
+        for values, (args, expected) in zip(computed, calls, strict=True):
+            assert values == pytest.approx(expected, rel=1e-6, abs=1e-6), (name, args)
+
+
+def test_every_function_of_the_widgets_is_compared(opened: Any) -> None:
+    assert {f"M.{name}" for name in opened.evaluate("Object.keys(M)")} <= EXPECTED.keys()
