@@ -17,7 +17,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
-from sb3_grpo.classroom.clips.recording import leave_clip
+from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.cli.runs import (
     CONFIG,
     add_preset,

@@ -21,7 +21,7 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, Event
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_grpo import TrainingCheckpoint, presets
-from sb3_grpo.classroom.clips.recording import leave_clip
+from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.common.arguments import ARGUMENTS, KEYWORDS
 from sb3_grpo.common.callbacks import ClampedProgressBarCallback
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
