@@ -18,13 +18,12 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, sync_envs_normalization
 
 from sb3_grpo.common.sampling import renew_noise
-from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.files import replace_file
 
 # Maximum size of a file in bytes
 MAX_BYTES = 300_000
-# Maximum number of steps to play, and of questions to answer
-MAX_STEPS, N_QUESTIONS = 1000, 5
+# Maximum number of steps to play
+MAX_STEPS = 1000
 # Number of steps shown one by one, and maximum number of evenly spaced ones after them
 _HEAD, _BODY = 16, 64
 # Pixels of the longer side of an agent's image; the duration of an image and of the last one in milliseconds
@@ -161,46 +160,14 @@ def record(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> tuple[list[Fra
             sync_envs_normalization(training_env, env)
         return env
 
-    with _no_clip_if_it_fails(), _headless():
-        return play(untrained(model), make_env("rgb_array"), seed), play(model, trained_env(), seed)
-
-
-def answer(model: BaseAlgorithm, make_env: MakeEnv, seed: int) -> list[tuple[str, str, float]]:
-    """
-    :param model: a model for a text environment
-    :param make_env: creates a single copy of it
-    :param seed: seed of the questions
-    :return: questions, the most likely answers, and their rewards
-    """
-    answered: list[tuple[str, str, float]] = []
-    with _no_clip_if_it_fails():
-        env = make_env(None)
-        env.seed(seed)
-        observation = env.reset()
-        for _ in range(N_QUESTIONS * MAX_STEPS):
-            action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
-            observation, rewards, dones, infos = env.step(action)
-            if dones[0]:
-                # Only complete answers, and the replies to them, are messages
-                said = infos[0].get("messages", [])
-                said = said if len(said) % 2 else [*said, infos[0]["answer"]]
-                answered.append((infos[0]["prompt"], "\n".join(said), round(float(rewards[0]), 4)))
-                if len(answered) == N_QUESTIONS:
-                    break
-        env.close()
-    return answered
-
-
-@contextmanager
-def _no_clip_if_it_fails() -> Iterator[None]:
-    """Renderers and their dependencies raise all kinds of errors. None of them should cost a training."""
     try:
-        with warnings.catch_warnings():
+        with _headless(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            return play(untrained(model), make_env("rgb_array"), seed), play(model, trained_env(), seed)
     except NoClipError:
         raise
     except Exception as error:
+        # Renderers and their dependencies raise all kinds of errors. None of them should cost a training
         raise NoClipError(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
@@ -290,7 +257,7 @@ def side_by_side(episodes: Sequence[list[Frame]], names: Sequence[str], limit: i
 
 def leave_clip(model: BaseAlgorithm, make_env: MakeEnv, seed: int, folder: Path, name: str, limit: int = MAX_BYTES) -> str:
     """
-    Write ``clip.webp``, or ``clip.txt`` for a text environment.
+    Write ``clip.webp``.
 
     :param model: a trained model
     :param make_env: creates a single copy of its environment, without its statistics
@@ -300,27 +267,13 @@ def leave_clip(model: BaseAlgorithm, make_env: MakeEnv, seed: int, folder: Path,
     :param limit: maximum size in bytes
     :return: where the clip is and what it shows, or why there is none
     """
+    path = folder / "clip.webp"
     try:
-        if isinstance(model.observation_space, TokenSpace):
-            path = folder / "clip.txt"
-            before, after = answer(untrained(model), make_env, seed), answer(model, make_env, seed)
-            content = _as_text(before, after, name).encode()
-            said = f"{len(after)} questions"
-        else:
-            path = folder / "clip.webp"
-            episodes = record(model, make_env, seed)
-            content = side_by_side(episodes, ("untrained", name), limit)
-            said = "return " + " and ".join(format_return(episode[-1].total) for episode in episodes)
+        episodes = record(model, make_env, seed)
+        content = side_by_side(episodes, ("untrained", name), limit)
         with replace_file(path) as file:
             file.write(content)
     except (NoClipError, OSError) as error:
         return f"none, {error}"
-    return f"{path}: untrained and trained from the same start, {said}"
-
-
-def _as_text(before: Sequence[tuple[str, str, float]], after: Sequence[tuple[str, str, float]], name: str) -> str:
-    blocks = [
-        f"question: {question}\nuntrained: {first}   (reward {reward:g})\n{name}: {answer}   (reward {better:g})\n"
-        for (question, first, reward), (_, answer, better) in zip(before, after, strict=False)
-    ]
-    return "\n".join(blocks)
+    returns = " and ".join(format_return(episode[-1].total) for episode in episodes)
+    return f"{path}: untrained and trained from the same start, return {returns}"

@@ -5,8 +5,6 @@ import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from rich.text import Text
 from sb3_grpo import presets
 from sb3_grpo.cli.runs import add_save_freq, positive, say_table
 from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
-from sb3_grpo.utils.files import no_room
 
 if TYPE_CHECKING:
     from sb3_grpo.classroom.compare.experiment import Experiment
@@ -88,8 +85,7 @@ def _make_report(folder: Path) -> int:
     _check_extra()
     from sb3_grpo.classroom.compare.report import make_report
 
-    with _no_room_is_said(folder):
-        say(Text("Report: ", "bold"), str(make_report(folder)))
+    say(Text("Report: ", "bold"), str(make_report(folder)))
     return OK
 
 
@@ -99,11 +95,10 @@ def _pack(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.collect import collect, combine, pack
     from sb3_grpo.classroom.compare.experiment import seeds_in_words
 
-    with _no_room_is_said(args.target):
-        parts = [collect(folder) for folder in args.folders]
-        results = combine(parts)
-        pack(results, args.target)
-        pack_clips(results, args.target)
+    parts = [collect(folder) for folder in args.folders]
+    results = combine(parts)
+    pack(results, args.target)
+    pack_clips(results, args.target)
     for part in parts:
         say(f"{part.folder}: {seeds_in_words(part.experiment['seeds'])}, {part.progress()}")
     size = sum(path.stat().st_size for path in args.target.rglob("*") if path.is_file()) / 1024
@@ -132,18 +127,8 @@ def _compare(args: argparse.Namespace) -> int:
         raise UsageError(f"Another comparison is at work in {folder}: wait for it, or choose another --output") from error
     except OSError as error:
         raise UsageError(f"Cannot write to {folder}: {error}") from error
-    with locked, _no_room_is_said(folder):
+    with locked:
         return _run(args, experiment, folder)
-
-
-@contextmanager
-def _no_room_is_said(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if (code := no_room(error)) is None:
-            raise
-        raise UsageError(f"{folder}: {os.strerror(code)}. Make room, and give the same command again") from error
 
 
 def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> int:
@@ -260,9 +245,4 @@ def _begin(experiment: "Experiment", folder: Path, command: str) -> None:
                 "Choose another folder with --name or --output, or go on with the same settings."
             )
         everything = merge(before, experiment)
-        if done and before.versions != experiment.versions:
-            say(
-                Text("Warning: ", "bold yellow"),
-                "earlier runs were made with other versions of packages; the report lists them.",
-            )
     everything.save(folder)

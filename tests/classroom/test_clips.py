@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_grpo import DAPO, GRPO, make_group_env
-from sb3_grpo.classroom.clips import Frame, NoClipError, answer, leave_clip, record, side_by_side, untrained
-from sb3_grpo.envs import VerifierTextVecEnv
+from sb3_grpo.classroom.clips import Frame, NoClipError, leave_clip, record, side_by_side, untrained
 from sb3_grpo.starts.atari import make_env_of
 
 
@@ -88,42 +86,6 @@ def test_minatar_is_shown_in_its_colours(tmp_path: Path) -> None:
     assert said.startswith(f"{tmp_path / 'clip.webp'}: untrained and trained from the same start, return ")
     pixels = np.asarray(opened((tmp_path / "clip.webp").read_bytes()).convert("RGB"), int)[40:150, 20:140].reshape(-1, 3)
     assert (pixels.max(axis=1) - pixels.min(axis=1)).max() > 40, "not grey"
-
-
-def test_texts_are_left_as_text(tmp_path: Path) -> None:
-    pairs = [("ab", "ba"), ("ca", "ac"), ("bc", "cb")]
-    kwargs: dict[str, Any] = {"task": pairs, "max_answer_tokens": 4}
-    model = GRPO(
-        "TokenPolicy", VerifierTextVecEnv(16, **kwargs), group_size=4, n_groups=4, gamma=1.0, advantage="outcome", seed=0
-    )
-    model.policy.pretrain(pairs, n_epochs=150)  # type: ignore[operator]
-    model.learn(50)
-
-    def make(render_mode: str | None) -> VecEnv:
-        return make_group_env("sb3_grpo.envs:VerifierText-v0", 1, env_kwargs=kwargs)
-
-    after, before = (answer(each, make, 3) for each in (model, untrained(model)))
-    assert [question for question, _, _ in before] == [question for question, _, _ in after]
-    right = dict(pairs)
-    assert all(said == right[question] and reward == 1.0 for question, said, reward in after)
-    assert not all(reward == 1.0 for _, _, reward in before)
-    assert leave_clip(model, make, 3, tmp_path, "GRPO").endswith("5 questions")
-    first = (tmp_path / "clip.txt").read_text().split("\n\n")[0].splitlines()
-    assert first[0] == f"question: {after[0][0]}" and first[1].startswith("untrained: ")
-    assert first[2] == f"GRPO: {after[0][1]}   (reward 1)"
-
-
-def test_all_turns_of_an_answer_without_an_end_are_shown() -> None:
-    env = VerifierTextVecEnv(1, seed=0, task="guess_number", max_answer_tokens=4)
-    eos = env.rules.tokenizer.eos_id
-    tokens = cycle([*env.rules.tokenizer.encode("?"), eos, *env.rules.tokenizer.encode("44")])
-
-    class Writer:
-        def predict(self, observation: np.ndarray, deterministic: bool) -> tuple[np.ndarray, None]:
-            return np.array([next(tokens)]), None
-
-    answers = answer(Writer(), lambda render_mode: env, 0)  # type: ignore[arg-type]
-    assert {said for _, said, _ in answers} == {"?\n?\n44"}
 
 
 def test_the_camera_follows_who_runs_away() -> None:

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from sb3_grpo.checkpoint.folder import checkpoints_in
-from sb3_grpo.classroom.compare.experiment import Experiment, Job
+from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.runs import CHECKPOINTS, CONFIG, ERROR, LOG, RESULT, is_done
 from sb3_grpo.console import UsageError, missing_extra
 from sb3_grpo.utils.files import no_room
@@ -97,30 +97,16 @@ class RunProcess:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         prepare_runs()
-        self._steps = _PROCESSES.RawValue(c_longlong, 0)
-        self._process = _PROCESSES.Process(target=_run, args=(settings, folder, save_freq, self._steps))
+        self.steps = _PROCESSES.RawValue(c_longlong, 0)
+        self.process = _PROCESSES.Process(target=_run, args=(settings, folder, save_freq, self.steps))
         with _one_thread():
-            self._process.start()
-
-    @property
-    def steps(self) -> int:
-        """Number of steps so far."""
-        return self._steps.value
-
-    @property
-    def sentinel(self) -> int:
-        """What ``multiprocessing.connection.wait`` waits for."""
-        return self._process.sentinel
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+            self.process.start()
 
     def has_ended(self) -> bool:
         """
         :return: whether it has ended. If it had no chance to report the cause of a failure, this is written now
         """
-        code = self._process.exitcode
+        code = self.process.exitcode
         if code is not None and not is_done(self.folder) and not (self.folder / ERROR).exists():
             cause = f"signal {signal.Signals(-code).name} (out of memory?)" if code < 0 else f"exit code {code}"
             # If the disk is full, the other runs continue
@@ -130,10 +116,10 @@ class RunProcess:
 
     def stop(self) -> None:
         """End the process now. What remains are checkpoints, or its results if it has just finished."""
-        self._process.terminate()
-        self._process.join(_PATIENCE)
-        self._process.kill()
-        self._process.join()
+        self.process.terminate()
+        self.process.join(_PATIENCE)
+        self.process.kill()
+        self.process.join()
 
 
 def _end_with_parent() -> None:
@@ -190,11 +176,11 @@ def run_here(runs: Runs, n_workers: int, save_freq: int | None = None) -> Iterat
             while waiting and len(running) < n_workers:
                 folder, settings = waiting.pop(0)
                 running[folder] = RunProcess(settings, folder, save_freq)
-            connection.wait([process.sentinel for process in running.values()], _INTERVAL)
+            connection.wait([each.process.sentinel for each in running.values()], _INTERVAL)
             ended = [folder for folder, process in running.items() if process.has_ended()]
             for folder in ended:
                 del running[folder]
-            yield ended, {folder: process.steps for folder, process in running.items()}
+            yield ended, {folder: process.steps.value for folder, process in running.items()}
     finally:
         for process in running.values():
             process.stop()
@@ -265,58 +251,6 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
         part.replace(folder / name)
 
 
-class Board:
-    """
-    Shows the progress of the runs: a line for each that has ended, and progress bars in a terminal.
-
-    :param experiment: the experiment
-    :param folder: folder of the experiment
-    :param console: console to print to
-    """
-
-    def __init__(self, experiment: Experiment, folder: Path, console: Console):
-        self._experiment, self._folder = experiment, folder
-        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn()
-        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
-        jobs = experiment.jobs()
-        self._n_runs, self._n_ended = len(jobs), sum(job.is_done(folder) for job in jobs)
-        self._bars: dict[tuple[str, str], Any] = {}
-        for job in jobs:
-            key = (job.env, job.variant.name)
-            if key not in self._bars:
-                total = experiment.timesteps[job.env] * len(experiment.seeds)
-                self._bars[key] = self.bars.add_task(" ".join(key), total=total)
-            self._count(job, experiment.timesteps[job.env] if job.is_done(folder) else 0)
-        self._shown: dict[Path, int] = {}
-
-    def _count(self, job: Job, n_steps: int) -> None:
-        self.bars.advance(self._bars[job.env, job.variant.name], n_steps)
-
-    def update(self, job: Job, n_steps: int) -> None:
-        """
-        :param job: a run
-        :param n_steps: number of its steps so far, at most its budget
-        """
-        n_steps = min(n_steps, self._experiment.timesteps[job.env])
-        path = job.folder(self._folder)
-        self._count(job, n_steps - self._shown.get(path, 0))
-        self._shown[path] = n_steps
-
-    def end(self, job: Job) -> bool:
-        """
-        :param job: a run that has ended
-        :return: whether it has failed
-        """
-        self._n_ended += 1
-        self.update(job, self._experiment.timesteps[job.env])
-        folder = job.folder(self._folder)
-        failed = not is_done(folder)
-        said = _failure(folder) if failed else _outcome(folder)
-        line = Text.assemble(f"[{self._n_ended}/{self._n_runs}] ", (f"{job}: {said}", "bold red" if failed else ""))
-        self.bars.console.print(line, soft_wrap=True, highlight=False)
-        return failed
-
-
 def _failure(folder: Path) -> str:
     """The last line of the traceback. A full disk may have had no room for it."""
     path = folder / ERROR
@@ -334,7 +268,8 @@ def _outcome(folder: Path) -> str:
 
 def run_jobs(experiment: Experiment, folder: Path, execute: Execute, console: Console) -> int:
     """
-    Execute all runs that have no results yet. If this is interrupted, finished runs are kept.
+    Execute all runs that have no results yet, and show their progress: a line for each that has ended, and a bar in a
+    terminal. If this is interrupted, finished runs are kept.
 
     :param experiment: the experiment
     :param folder: folder of the experiment
@@ -342,12 +277,23 @@ def run_jobs(experiment: Experiment, folder: Path, execute: Execute, console: Co
     :param console: console that shows the progress
     :return: number of failed runs
     """
-    jobs = {job.folder(folder): job for job in experiment.jobs() if not job.is_done(folder)}
-    board = Board(experiment, folder, console)
-    n_failed = 0
-    with board.bars, closing(execute({path: experiment.settings(job) for path, job in jobs.items()})) as updates:  # type: ignore[type-var]
+    everything = experiment.jobs()
+    jobs = {job.folder(folder): job for job in everything if not job.is_done(folder)}
+    n_ended, n_failed = len(everything) - len(jobs), 0
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn()
+    bars = Progress(*columns, console=console, disable=not console.is_terminal)
+    bar = bars.add_task("", total=sum(experiment.timesteps[job.env] for job in everything))
+    n_steps = sum(experiment.timesteps[job.env] for job in everything if job.folder(folder) not in jobs)
+    updates = execute({path: experiment.settings(job) for path, job in jobs.items()})
+    with bars, closing(updates):  # type: ignore[type-var]
         for ended, steps in updates:
-            for path, n_steps in steps.items():
-                board.update(jobs[path], n_steps)
-            n_failed += sum(board.end(jobs[path]) for path in ended)
+            for path in ended:
+                n_ended += 1
+                n_steps += experiment.timesteps[jobs[path].env]
+                failed = not is_done(path)
+                n_failed += failed
+                said = (f"{jobs[path]}: {_failure(path) if failed else _outcome(path)}", "bold red" if failed else "")
+                line = Text.assemble(f"[{n_ended}/{len(everything)}] ", said)
+                console.print(line, soft_wrap=True, highlight=False)
+            bars.update(bar, completed=n_steps + sum(steps.values()), description=f"{n_ended} of {len(everything)} runs")
     return n_failed

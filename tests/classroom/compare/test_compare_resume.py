@@ -261,7 +261,7 @@ def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Pat
         process = RunProcess(settings, run, 1)
         wait_for(lambda before=before: checkpoints_in(run / "checkpoints")[-1:] not in ([], before))
         if sign is not None:
-            os.kill(process.pid, sign)
+            os.kill(process.process.pid, sign)
             wait_for(process.has_ended)
         process.stop()
         left = {path.name for path in run.iterdir()}

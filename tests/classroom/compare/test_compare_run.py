@@ -255,7 +255,7 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     class Process(running.RunProcess):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            pids.append(self.pid)
+            pids.append(self.process.pid)
 
     def execute(runs: Any) -> Any:
         for ended, steps in run_here(runs, 2):
