@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
-from sb3_grpo import presets
 from sb3_grpo.cli.runs import add_save_freq, positive, say_table
 from sb3_grpo.console import INTERRUPTED, OK, UsageError, missing_extra, say
 
@@ -166,16 +165,22 @@ def _list_presets() -> int:
     from sb3_grpo.classroom.compare.ready import ready_comparisons
 
     rows = [("--preset", "minutes on two cores", "extras", "shows")]
-    rows += [(each.name, str(each.minutes), ", ".join(each.extras), each.about) for each in ready_comparisons()]
+    rows += [
+        (name, str(each["minutes"]), ", ".join(each["extras"]), each["about"]) for name, each in ready_comparisons().items()
+    ]
     say_table([tuple(Text(cell, "" if i else "bold", overflow="fold") for cell in row) for i, row in enumerate(rows)])
     return OK
 
 
 def _experiment(args: argparse.Namespace) -> "Experiment":
     from sb3_grpo.classroom.compare.definition import make_experiment, read_experiment
+    from sb3_grpo.classroom.compare.ready import ready_comparisons, ready_path
 
     content: dict[str, Any]
-    path = args.config if args.preset is None else _ready_file(args.preset)
+    path = args.config if args.preset is None else ready_path(args.preset)
+    if args.preset is not None and path is None:
+        known = f"comparisons that are ready are {', '.join(ready_comparisons())}"
+        raise UsageError(f"--preset {args.preset}: {known}. Presets of algorithms are written into a file for --config")
     if path is not None:
         given = "--config" if args.preset is None else "--preset"
         for option in ("env", "algo", "timesteps", *(["config"] if args.preset is not None else [])):
@@ -194,19 +199,6 @@ def _experiment(args: argparse.Namespace) -> "Experiment":
         source = "compare"
     overrides = {"name": args.name, "seeds": args.seeds}
     return make_experiment(content | {key: value for key, value in overrides.items() if value is not None}, source)
-
-
-def _ready_file(name: str) -> Path:
-    from sb3_grpo.classroom.compare.ready import ready_comparisons, ready_path
-
-    path = ready_path(name)
-    if path is None:
-        known = ", ".join(each.name for each in ready_comparisons())
-        hint = ""
-        if name in presets.PRESETS:
-            hint = f". {name} is one of an algorithm: write {{algo: grpo, preset: {name}}} in a file for --config"
-        raise UsageError(f"--preset {name}: comparisons that are ready are {known}{hint}")
-    return path
 
 
 def _check(experiment: "Experiment") -> None:

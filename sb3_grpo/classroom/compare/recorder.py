@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
@@ -114,14 +113,6 @@ class Recorder(BaseCallback):
             steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
             self.rows += [{"target_steps": target, **steps, **row} for target in targets]
         self._begin += time.perf_counter() - begin
-
-
-def drops_groups(model: BaseAlgorithm) -> bool:
-    """
-    :param model: the model
-    :return: whether dynamic sampling drops the steps of dead groups; an update that takes ``n_steps`` learns from all of them
-    """
-    return isinstance(model, OnGroupAlgorithm) and model.dynamic_sampling and model.n_steps is None
 
 
 class DroppedSteps(BaseCallback):

@@ -18,7 +18,7 @@ from sb3_grpo.checkpoint.folder import newest_checkpoint
 from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.classroom.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.classroom.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
-from sb3_grpo.classroom.compare.recorder import Diagnostics, DroppedSteps, Recorder, drops_groups
+from sb3_grpo.classroom.compare.recorder import Diagnostics, DroppedSteps, Recorder
 from sb3_grpo.classroom.compare.runs import CHECKPOINTS, CONFIG, DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, RESULT
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import save_model
@@ -63,7 +63,9 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[int], None],
         recorder = Recorder(evaluator, *numbers, report, checkpoint)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
-        dropped = DroppedSteps() if drops_groups(model) else None
+        # An update that takes n_steps learns from all of them
+        drops = isinstance(model, OnGroupAlgorithm) and model.dynamic_sampling and model.n_steps is None
+        dropped = DroppedSteps() if drops else None
         callbacks: list[BaseCallback] = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
         if checkpoint is not None:
             checkpoint.also = {"recorder": recorder, "diagnostics": diagnostics, **({"dropped": dropped} if dropped else {})}

@@ -261,7 +261,7 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
     [
         ([], "--env is missing"),
         (["--preset", "clas"], "--preset clas: comparisons that are ready are class, homework, lunch"),
-        (["--preset", "gspo"], "write {algo: grpo, preset: gspo} in a file for --config"),
+        (["--preset", "gspo"], "Presets of algorithms are written into a file for --config"),
         (["--preset", "class", "--timesteps", "5"], "--timesteps and --preset exclude each other: change a copy of"),
         (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
         (["--config", "no.yml"], "Cannot read no.yml"),
