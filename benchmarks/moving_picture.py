@@ -9,8 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from sb3_grpo import DAPO
-from sb3_grpo.classroom.clips.pictures import one_picture
-from sb3_grpo.classroom.clips.recording import Pair, record
+from sb3_grpo.classroom.clips import format_return, record, side_by_side
 from sb3_grpo.starts.atari import make_env_of
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "lunar_lander.webp"
@@ -23,11 +22,11 @@ def main() -> None:
     model = DAPO("MlpPolicy", ENV, n_groups=4, batch_size=512, seed=0, device="cpu").learn(TIMESTEPS, progress_bar=True)
     for seed in count(10_000):
         played = record(model, functools.partial(make_env_of, ENV, 1, None), seed)
-        assert isinstance(played, Pair)
-        if played.trained.total >= 200.0:
+        total = played[1][-1].total
+        if total >= 200.0:
             break
-    PICTURE.write_bytes(one_picture(played, ("untrained", "DAPO")))
-    print(f"{PICTURE}: seed {seed}, return {played.trained.total:.0f}, {PICTURE.stat().st_size / 1024:.0f} KiB")
+    PICTURE.write_bytes(side_by_side(played, ("untrained", "DAPO")))
+    print(f"{PICTURE}: seed {seed}, return {format_return(total)}, {PICTURE.stat().st_size / 1024:.0f} KiB")
 
 
 if __name__ == "__main__":

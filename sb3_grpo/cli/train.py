@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
-from sb3_grpo.classroom.clips.recording import leave_clip
+from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.cli.runs import Curve, Run, add_run_options, curve_figure, positive, run_arguments
 from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for

@@ -10,13 +10,15 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.classroom.compare.build import preserve_generators
-from sb3_grpo.classroom.compare.reading import MODES
+from sb3_grpo.classroom.compare.runs import MODES
 from sb3_grpo.common.sampling import renew_noise, unchecked_distributions
 
 # Seed of the first environment of an evaluation. Training seeds are smaller, see MAX_SEED. Final evaluations begin in states
 # that no other evaluation has seen; they are the same for all runs, otherwise scores would differ because of their starts
 EVALUATION_SEED = 2**31
 FINAL_EVALUATION_SEED = 2**31 + 2**30
+# What gSDE draws anew
+_NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
 
 
 class _Actor:
@@ -40,9 +42,6 @@ class _Actor:
             renew_noise(self._model, self._n_steps, self._n_envs)
             self._n_steps += 1
         return self._model.predict(observation, state, episode_start, deterministic)
-
-
-_NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
 
 
 class Evaluator:
@@ -104,10 +103,7 @@ class Evaluator:
         finally:
             env.close()
         if not np.isfinite(returns).all():
-            raise ValueError(
-                f"The returns of an evaluation are {returns}, with which nothing can be compared: rewards must be finite. "
-                "Correct the environment's reward function."
-            )
+            raise ValueError(f"The returns of an evaluation are {returns}: rewards must be finite. Correct the environment.")
         return {
             "mode": mode,
             "return_mean": float(np.mean(returns)),

@@ -1,15 +1,18 @@
 """Runs of a comparison: environments x variants of algorithms x seeds."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sb3_grpo.classroom.compare.reading import read_experiment_json
-from sb3_grpo.classroom.compare.runs import is_done, run_folder
+from sb3_grpo.classroom.compare.runs import ENV_ID, MAX_SEED, MODES, VARIANT_NAME, is_done, run_folder
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.files import replace_text
+from sb3_grpo.utils.parameters import Choice, Instance, Whole
+
+FILE = "experiment.json"
 
 
 class Variant(NamedTuple):
@@ -121,12 +124,17 @@ class Experiment:
             "command": self.command.rpartition("\n")[2],
         }
 
+    def content(self) -> dict[str, Any]:
+        """
+        :return: the experiment as data for JSON
+        """
+        return asdict(self) | {"variants": [variant._asdict() for variant in self.variants]}
+
     def save(self, folder: Path) -> None:
         """
         :param folder: folder of the experiment
         """
-        content = asdict(self) | {"variants": [variant._asdict() for variant in self.variants]}
-        replace_text(folder / "experiment.json", json.dumps(content, indent=2) + "\n")
+        replace_text(folder / FILE, json.dumps(self.content(), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> "Experiment":
@@ -134,15 +142,60 @@ class Experiment:
         :param folder: folder of an experiment
         :return: the experiment
         """
-        content = read_experiment_json(folder)
-        try:
-            return cls(**content | {"variants": [Variant(**variant) for variant in content["variants"]]})
-        except TypeError as error:
-            path = folder / "experiment.json"
-            raise UsageError(
-                f"{path} cannot be used ({error}): it is damaged, or a newer version of this package has written it. "
-                "Update this package, or choose another folder"
-            ) from error
+        return cls.of(read_experiment_json(folder))
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "Experiment":
+        """
+        :param content: what :meth:`content` returned
+        :return: the experiment
+        """
+        return cls(**content | {"variants": [Variant(**variant) for variant in content["variants"]]})
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """
+    :param path: the file to name in the error if the ``with`` block fails
+    """
+    try:
+        yield
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is damaged, or was not written by this version of compare ({type(error).__name__}: {error})"
+        ) from error
+
+
+def read_experiment_json(folder: Path) -> dict[str, Any]:
+    """
+    Others may have written the file: no name in it leads outside the folder, and what reports are made of has its type.
+
+    :param folder: folder of a comparison
+    :return: content of ``experiment.json``
+    """
+    path = folder / FILE
+    with reading(path):
+        content = json.loads(path.read_text("utf-8"))
+        experiment = Experiment.of(content)
+        for key in ("envs", "variants", "seeds", "timesteps"):
+            if not content[key]:
+                raise ValueError(f"there are no {key}")
+        for env in experiment.envs:
+            ENV_ID.check("envs", env)
+            Whole().check(f"timesteps.{env}", experiment.timesteps[env])
+        for variant in experiment.variants:
+            VARIANT_NAME.check("variants", variant.name)
+            Instance(str, "a string").check("algo", variant.algo)
+            Instance(dict, "a mapping").check("hyperparams", variant.hyperparams)
+        for seed in experiment.seeds:
+            Whole(0, MAX_SEED).check("seeds", seed)
+        for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes"):
+            Whole().check(key, content[key])
+        for key in ("versions", "machine", "hyperparams", "networks"):
+            Instance(dict, "a mapping").check(key, getattr(experiment, key))
+        for env, mode in experiment.main_modes.items():
+            Choice(MODES).check(f"main_modes.{env}", mode)
+    return content
 
 
 def seeds_in_words(seeds: Sequence[int]) -> str:
@@ -157,54 +210,43 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
     return f"seeds {', '.join(map(str, seeds))}"
 
 
-def differences(
-    before: Experiment, now: Experiment, done: Collection[tuple[str, str]], defaults: Mapping[str, Mapping[str, Any]]
-) -> list[tuple[str, Any, Any]]:
+def differences(before: Experiment, now: Experiment, done: Collection[tuple[str, str]]) -> list[tuple[str, Any, Any]]:
     """
     Find differences that prevent comparing the runs of two experiments. Additional environments, variants or seeds do not,
-    nor do changes that no finished run depends on, nor parameters added by a later version with their default value.
+    nor do changes that no finished run depends on.
 
     :param before: an experiment with results
     :param now: another experiment
     :param done: environment and variant of the finished runs of the first
-    :param defaults: default parameters of each variant's algorithm
     :return: for each difference, what it is about, and its value in the first and in the second
     """
     found: list[tuple[str, Any, Any]] = []
-    for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes", "device"):
-        if done and getattr(before, key) != getattr(now, key):
-            found.append((key, getattr(before, key), getattr(now, key)))
-    for env in now.envs:
-        if any(env == other for other, _ in done) and before.timesteps[env] != now.timesteps[env]:
-            found.append((f"timesteps of {env}", f"{before.timesteps[env]:,}", f"{now.timesteps[env]:,}"))
+    if done:
+        keys = ("n_evaluations", "n_eval_episodes", "n_final_episodes", "device")
+        found += [(key, getattr(before, key), getattr(now, key)) for key in keys]
+    for env in sorted({env for env, _ in done if env in now.envs}):
+        found.append((f"timesteps of {env}", before.timesteps[env], now.timesteps[env]))
+        modes = before.main_modes.get(env, "deterministic"), now.main_modes.get(env, "deterministic")
+        found.append((f"main_modes of {env}", *modes))
     former = {variant.name: variant for variant in before.variants}
     for variant in now.variants:
-        envs = [env for env, name in done if name == variant.name]
+        envs = [env for env, name in sorted(done) if name == variant.name]
         if not envs:
             continue
-        if (algo := former[variant.name].algo) != variant.algo:
+        algo, hyperparams = former[variant.name].algo, former[variant.name].hyperparams
+        if algo != variant.algo:
             found.append((f"algorithm of {variant.name!r}", algo, variant.algo))
             continue
-        changes: list[tuple[str, Any, Any]] = []
-        for env in now.envs:
-            if env in envs:
-                old, new = (each.hyperparams.get(env, {}).get(variant.name) for each in (before, now))
-                if old is None or new is None:  # Written by an early version
-                    continue
-                # All parameters were recorded: one that was not did not exist
-                known = {key: str(value) for key, value in defaults[variant.name].items() if key in {*old, *new}}
-                old, new = known | old, known | new
-                changes += [
-                    (f"{key} of {variant.name!r} on {env}", old.get(key, "not set"), new.get(key, "not set"))
-                    # The budget has been compared above
-                    for key in sorted({*old, *new} - {"n_timesteps"})
-                    if old.get(key) != new.get(key)
-                ]
-        if not changes and (hyperparams := former[variant.name].hyperparams) != variant.hyperparams:
-            # The finished runs are on other environments, but a name must stand for the same variant everywhere
-            changes.append((f"hyperparams of {variant.name!r}", hyperparams, variant.hyperparams))
-        found += changes
-    return found
+        shared = [env for env in envs if env in now.envs]
+        if not shared:
+            # A name must stand for the same variant everywhere
+            found.append((f"hyperparams of {variant.name!r}", hyperparams, variant.hyperparams))
+        for env in shared:
+            old, new = (each.hyperparams.get(env, {}).get(variant.name, {}) for each in (before, now))
+            # The budget has been compared above
+            for key in sorted({*old, *new} - {"n_timesteps"}):
+                found.append((f"{key} of {variant.name!r} on {env}", old.get(key, "not set"), new.get(key, "not set")))
+    return [each for each in found if each[1] != each[2]]
 
 
 def merge(before: Experiment, now: Experiment) -> Experiment:
@@ -213,19 +255,17 @@ def merge(before: Experiment, now: Experiment) -> Experiment:
     :param now: another experiment, without ``differences`` from it
     :return: the combined experiment
     """
-    variants = {variant.name: variant for variant in [*before.variants, *now.variants]}
-    hyperparams = {env: before.hyperparams.get(env, {}) | now.hyperparams.get(env, {}) for env in [*before.envs, *now.envs]}
+    envs = list(dict.fromkeys([*before.envs, *now.envs]))
     commands = now.command.splitlines()
     return replace(
         now,
         name=before.name,
         command="\n".join([*(line for line in before.command.splitlines() if line not in commands), *commands]),
-        envs=list(dict.fromkeys([*before.envs, *now.envs])),
-        variants=list(variants.values()),
+        envs=envs,
+        variants=list({variant.name: variant for variant in [*before.variants, *now.variants]}.values()),
         seeds=sorted({*before.seeds, *now.seeds}),
         timesteps=before.timesteps | now.timesteps,
-        # Existing runs keep the rule by which they were scored, even in folders older than any rule
-        main_modes={env: mode for env, mode in now.main_modes.items() if env not in before.envs} | before.main_modes,
-        hyperparams=hyperparams,
-        networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in hyperparams},
+        main_modes=before.main_modes | now.main_modes,
+        hyperparams={env: before.hyperparams.get(env, {}) | now.hyperparams.get(env, {}) for env in envs},
+        networks={env: before.networks.get(env, {}) | now.networks.get(env, {}) for env in envs},
     )

@@ -3,10 +3,9 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
@@ -14,22 +13,6 @@ from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.classroom.compare.evaluation import Evaluator
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.utils.machine import peak_memory
-
-_PROGRESS_INTERVAL = 0.5
-
-
-class Progress(NamedTuple):
-    """
-    Progress of a run.
-
-    :param steps: environment steps so far
-    :param seconds: seconds of training
-    :param wall_seconds: seconds of training and evaluations
-    """
-
-    steps: int
-    seconds: float
-    wall_seconds: float
 
 
 class Recorder(BaseCallback):
@@ -41,7 +24,7 @@ class Recorder(BaseCallback):
     :param timesteps: budget of the run
     :param n_evaluations: number of evaluations, in addition to the one before training
     :param n_episodes: episodes per evaluation
-    :param report: function that is called from time to time with the progress
+    :param report: function that is called with the number of steps so far
     :param checkpoint: callback that writes checkpoints, including the state of this one
     """
 
@@ -51,7 +34,7 @@ class Recorder(BaseCallback):
         timesteps: int,
         n_evaluations: int,
         n_episodes: int,
-        report: Callable[[Progress], None],
+        report: Callable[[int], None],
         checkpoint: TrainingCheckpoint | None,
     ):
         super().__init__()
@@ -62,16 +45,15 @@ class Recorder(BaseCallback):
         self._report = report
         self._checkpoint = checkpoint
         self._n_evaluated = 0  # number of targets evaluated so far
-        self._begin = self._last_report = 0.0
-        self._paused = 0.0  # seconds of evaluations, and of checkpoints before an interruption
-        self._at_rollout = Progress(0, 0.0, 0.0)
+        self._begin = 0.0  # when training would have begun without pauses
+        self._rollout_steps, self._rollout_seconds = 0, 0.0  # at the start of the rollout
         self._earlier_memory = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds of training."""
         writing = 0.0 if self._checkpoint is None else self._checkpoint.seconds
-        return time.perf_counter() - self._begin - self._paused - writing
+        return time.perf_counter() - self._begin - writing
 
     @property
     def memory(self) -> float:
@@ -83,16 +65,15 @@ class Recorder(BaseCallback):
         :return: state for a checkpoint
         """
         evaluated = {"rows": self.rows, "n_evaluated": self._n_evaluated}
-        return {**evaluated, "progress": tuple(self._at_rollout), "memory": self.memory}
+        return {**evaluated, "steps": self._rollout_steps, "seconds": self._rollout_seconds, "memory": self.memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """
         :param state: state from a checkpoint
         """
         self.rows, self._n_evaluated, self._earlier_memory = state["rows"], state["n_evaluated"], state["memory"]
-        before = Progress(*state["progress"])
-        self._begin = time.perf_counter() - before.wall_seconds
-        self._paused = before.wall_seconds - before.seconds
+        self._rollout_steps = state["steps"]
+        self._begin = time.perf_counter() - state["seconds"]
 
     def _on_training_start(self) -> None:
         self._begin = time.perf_counter()
@@ -101,21 +82,15 @@ class Recorder(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         # Must not include the time for writing a checkpoint, which comes next
-        self._at_rollout = self._progress()
+        self._rollout_steps, self._rollout_seconds = self.model.num_timesteps, self.seconds
 
     def _on_step(self) -> bool:
         # The last evaluation comes after the last update within the budget
         if self.num_timesteps >= self.targets[self._n_evaluated] and self._n_evaluated < len(self.targets) - 1:
             self._reach(self.num_timesteps)
-        now = time.perf_counter()
-        if now - self._last_report > _PROGRESS_INTERVAL:
-            self._last_report = now
-            self._report(self._progress())
+        self._report(self.num_timesteps)
         # An update now would learn from more steps than the budget. If there has been none, there is one nevertheless
-        return self.num_timesteps <= self.targets[-1] or self._at_rollout.steps == 0
-
-    def _progress(self) -> Progress:
-        return Progress(self.model.num_timesteps, self.seconds, time.perf_counter() - self._begin)
+        return self.num_timesteps <= self.targets[-1] or self._rollout_steps == 0
 
     def _reach(self, steps: int) -> None:
         reached = [target for target in self.targets[self._n_evaluated : -1] if target <= steps]
@@ -137,15 +112,7 @@ class Recorder(BaseCallback):
         for row in self.evaluator.evaluate(n_episodes, final):
             steps = {"steps": self.model.num_timesteps, "seconds": round(seconds, 3)}
             self.rows += [{"target_steps": target, **steps, **row} for target in targets]
-        self._paused += time.perf_counter() - begin
-
-
-def drops_groups(model: BaseAlgorithm) -> bool:
-    """
-    :param model: the model
-    :return: whether dynamic sampling drops the steps of dead groups; an update that takes ``n_steps`` learns from all of them
-    """
-    return isinstance(model, OnGroupAlgorithm) and model.dynamic_sampling and model.n_steps is None
+        self._begin += time.perf_counter() - begin
 
 
 class DroppedSteps(BaseCallback):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sb3_grpo.classroom.compare.reading import MODES
-from sb3_grpo.classroom.compare.runs import UNPLANNED
+from sb3_grpo.classroom.compare.runs import MODES, UNPLANNED
 from sb3_grpo.console import missing_extra
 
 if TYPE_CHECKING:

@@ -9,24 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch as th
-from sb3_contrib import QRDQN
-from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
 from sb3_grpo.checkpoint.callback_states import callback_states
 from sb3_grpo.checkpoint.folder import newest_checkpoint
-from sb3_grpo.classroom.clips.episodes import NoClipError
-from sb3_grpo.classroom.clips.recording import Exchanges, Pair, reason, record
-from sb3_grpo.classroom.clips.stored import save_played
+from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.classroom.compare.build import Built, build, count_parameters, describe_network
 from sb3_grpo.classroom.compare.evaluation import EVALUATION_SEED, FINAL_EVALUATION_SEED, Evaluator
-from sb3_grpo.classroom.compare.recorder import Diagnostics, DroppedSteps, Progress, Recorder, drops_groups
-from sb3_grpo.classroom.compare.runs import DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS
-from sb3_grpo.classroom.compare.worker import CHECKPOINTS, CONFIG, RESULT
+from sb3_grpo.classroom.compare.recorder import Diagnostics, DroppedSteps, Recorder
+from sb3_grpo.classroom.compare.runs import CHECKPOINTS, CONFIG, DIAGNOSTIC_COLUMNS, EVALUATION_COLUMNS, KEYS, RESULT
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
 from sb3_grpo.console import save_model
 from sb3_grpo.utils.files import replace_text
@@ -35,6 +29,8 @@ from sb3_grpo.zoo.hyperparams import provenance
 
 # Maximum number of rows of diagnostics per key
 _N_DIAGNOSTICS = 100
+# A report has a clip for each variant
+_MAX_CLIP_BYTES = 100_000
 
 
 class _Checkpoint(TrainingCheckpoint):
@@ -48,14 +44,14 @@ class _Checkpoint(TrainingCheckpoint):
             self._plan_next(0.0)
 
 
-def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], None], save_freq: int | None = None) -> None:
+def train(settings: dict[str, Any], folder: Path, report: Callable[[int], None], save_freq: int | None = None) -> None:
     """
     Execute a run, or continue an interrupted one, and write its results. ``result.json`` is written last, except for the
     clip: a crash of the renderer must not cost the run.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: folder for the results
-    :param report: function that is called from time to time with the progress
+    :param report: function that is called with the number of steps so far
     :param save_freq: number of steps between checkpoints, see ``TrainingCheckpoint``
     """
     with build(settings) as fresh:
@@ -67,7 +63,9 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         recorder = Recorder(evaluator, *numbers, report, checkpoint)
         diagnostics = Diagnostics(settings["timesteps"] / _N_DIAGNOSTICS, lambda: recorder.seconds)
         model.set_logger(Logger(None, [diagnostics]))
-        dropped = DroppedSteps() if drops_groups(model) else None
+        # An update that takes n_steps learns from all of them
+        drops = isinstance(model, OnGroupAlgorithm) and model.dynamic_sampling and model.n_steps is None
+        dropped = DroppedSteps() if drops else None
         callbacks: list[BaseCallback] = [*built.manager.callbacks, *([dropped] if dropped else []), recorder]
         if checkpoint is not None:
             checkpoint.also = {"recorder": recorder, "diagnostics": diagnostics, **({"dropped": dropped} if dropped else {})}
@@ -92,57 +90,9 @@ def train(settings: dict[str, Any], folder: Path, report: Callable[[Progress], N
         # Only now: a run that is killed before this continues from them
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         if settings["clips"]:
-            _leave_clip(built, folder)
-
-
-def make_clip(settings: dict[str, Any], folder: Path) -> None:
-    """
-    Record the clip of a finished run that has none, in the same way as at the end of the run.
-
-    :param settings: see :meth:`Experiment.settings`
-    :param folder: folder of the run
-    """
-    with build(settings) as built:
-        try:
-            _set_trained(built.model, folder)
-        except Exception as error:
-            # The run is finished, even if its model cannot be loaded
-            _save_clip(reason(error), folder)
-        else:
-            _leave_clip(built, folder)
-
-
-def _set_trained(model: BaseAlgorithm, folder: Path) -> None:
-    """
-    :param model: model that gets the parameters learned in a run
-    :param folder: folder of the run
-    """
-    model.set_parameters(str(folder / "model.zip"), device=model.device)
-    if isinstance(model, DQN | QRDQN):
-        # Used for sampling actions, but not a saved parameter
-        model.exploration_rate = model.exploration_schedule(0.0)
-    normalizer = model.get_vec_normalize_env()
-    if normalizer is not None:
-        saved = VecNormalize.load(str(folder / "vecnormalize.pkl"), normalizer.venv)
-        normalizer.obs_rms, normalizer.ret_rms = saved.obs_rms, saved.ret_rms
-
-
-def _leave_clip(built: Built, folder: Path) -> None:
-    played: Pair | Exchanges | str
-    try:
-        # From the start of the final evaluation
-        played = record(built.model, built.manager.drawn_env, FINAL_EVALUATION_SEED)
-    except NoClipError as error:
-        played = str(error)
-    _save_clip(played, folder)
-
-
-def _save_clip(played: Pair | Exchanges | str, folder: Path) -> None:
-    try:
-        save_played(played, folder)
-    except OSError as error:
-        # The run is finished and has not failed
-        print(f"No clip: {error}")
+            # From the start of the final evaluation
+            where = FINAL_EVALUATION_SEED, folder, keys["variant"], _MAX_CLIP_BYTES
+            print(f"Clip: {leave_clip(model, built.manager.drawn_env, *where)}")
 
 
 def _begin(built: Built, settings: dict[str, Any], folder: Path) -> Built:

@@ -12,8 +12,8 @@ pytest.importorskip("rliable")
 from compare_data import curve_to, turn_round_sampled, write_experiment
 
 from sb3_grpo.classroom.compare import statistics
-from sb3_grpo.classroom.compare.reading import Name
 from sb3_grpo.classroom.compare.report import make_report
+from sb3_grpo.classroom.compare.runs import Name
 from tests.browser import Opened, serious_findings
 
 HOSTILE = "</script><img src=x onerror=window.hacked=1>"

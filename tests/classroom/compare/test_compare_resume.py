@@ -24,12 +24,9 @@ from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
-from sb3_grpo.classroom.clips.stored import load_played
 from sb3_grpo.classroom.compare import recorder, training
 from sb3_grpo.classroom.compare.definition import make_experiment
-from sb3_grpo.classroom.compare.pools import LocalPool
-from sb3_grpo.classroom.compare.runs import is_done
-from sb3_grpo.classroom.compare.worker import is_under_way, note_progress
+from sb3_grpo.classroom.compare.running import RunProcess, is_under_way, run_here
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
 
@@ -61,28 +58,20 @@ def settings_of(**changes: Any) -> dict[str, Any]:
     return experiment.settings(experiment.jobs()[0])
 
 
-def train(settings: dict[str, Any], folder: Path, until: int | None = None) -> list[recorder.Progress]:
+def train(settings: dict[str, Any], folder: Path, until: int | None = None) -> None:
     """Make a run, or go on with it, until it is killed after a number of steps."""
-    seen = []
 
-    def report(progress: recorder.Progress) -> None:
-        seen.append(progress)
-        if until is not None and progress.steps >= until:
+    def report(n_steps: int) -> None:
+        if until is not None and n_steps >= until:
             raise Killed
 
     folder.mkdir(exist_ok=True)
     training.train(settings, folder, report, save_freq=1)
-    return seen
 
 
 def killed(settings: dict[str, Any], folder: Path, at: int) -> None:
     with pytest.raises(Killed):
         train(settings, folder, until=at)
-
-
-@pytest.fixture(autouse=True)
-def reports_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_PROGRESS_INTERVAL", -1.0)
 
 
 def tidy(folder: Path) -> dict[str, Any]:
@@ -146,55 +135,6 @@ def test_checkpoints_stay_until_the_result_is_there(tmp_path: Path, monkeypatch:
     assert tidy(tmp_path)["result"]["status"] == "done" and not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "envs": ["Pendulum-v1"],
-            "variants": [{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True}}],
-        },
-        {"variants": [{"algo": "dqn", "hyperparams": {"exploration_final_eps": 0.9}}]},
-    ],
-    ids=["dapo", "ppo with statistics", "dqn"],
-)
-def test_a_clip_that_was_interrupted_is_made_as_it_would_have_been(
-    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(*arguments: Any) -> None:
-        raise Killed
-
-    settings = settings_of(**changes)
-    train(settings, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "record", kill)
-        killed(settings, tmp_path / "cut", at=10**9)
-    assert is_done(tmp_path / "cut") and not (tmp_path / "cut" / "clip.json").exists()
-    training.make_clip(settings, tmp_path / "cut")
-    for name in ("clip.json", "clip.webp"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-def test_a_model_that_cannot_be_read_is_why_there_is_no_clip(tmp_path: Path) -> None:
-    settings = settings_of()
-    train(settings, tmp_path)
-    (tmp_path / "model.zip").write_bytes(b"PK")
-    training.make_clip(settings, tmp_path)
-    assert "model.zip" in str(load_played(tmp_path)) and is_done(tmp_path)
-
-
-def test_a_clip_that_cannot_be_written_is_said_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def save(*arguments: Any) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(training, "save_played", save)
-    train(settings_of(), tmp_path)
-    assert tidy(tmp_path)["result"]["status"] == "done"
-    assert "No clip: No space left on device" in capsys.readouterr().out
-
-
 def test_peers_begin_anew(tmp_path: Path) -> None:
     settings = settings_of(variants=[{"algo": "ppo", "hyperparams": {"n_envs": 2, "n_steps": 32, "batch_size": 32}}])
     train(settings, tmp_path / "whole")
@@ -219,7 +159,7 @@ def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatc
     settings = settings_of()
     killed(settings, tmp_path / "cut", 1000)
     clock.now += 1e6
-    seen = train(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut")
     whole, cut = (json.loads((tmp_path / name / "result.json").read_text())["seconds"] for name in ("whole", "cut"))
     assert 0 < whole < 1000
     # What was lost between the last checkpoint and the end is not counted twice
@@ -227,8 +167,6 @@ def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatc
     with (tmp_path / "cut" / "evaluations.csv").open(newline="") as file:
         seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
     assert seconds == sorted(seconds) and seconds[-1] <= cut + 0.1
-    assert all(progress.seconds <= progress.wall_seconds for progress in seen)
-    assert seen[0].seconds > whole / 3
 
 
 @pytest.mark.parametrize("change", [{"hyperparams": {**GROUPS, "gamma": 0.9}}, {"versions": {"numpy": "0.1"}}], ids=str)
@@ -294,7 +232,7 @@ def wait_for(condition: Any) -> None:
 def test_a_killed_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli_compare, "_report", lambda args: 0)
+    monkeypatch.setattr(cli_compare, "_make_report", lambda folder: 0)
     (tmp_path / "tiny.yml").write_text(yaml.safe_dump(TINY | {"timesteps": 4000}))
     command = ["compare", "--config", str(tmp_path / "tiny.yml"), "--workers", "1", "--save-freq", "100", "--output"]
     assert main([*command, str(tmp_path / "whole")]) == 0
@@ -317,23 +255,22 @@ def test_a_killed_comparison_goes_on(
 
 
 def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Path) -> None:
-    settings = settings_of(timesteps=10_000_000)
+    settings, run = settings_of(timesteps=10_000_000), tmp_path / "run"
     for sign in (None, signal.SIGKILL):
-        pool = LocalPool(1, save_freq=1)
-        pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
-        before = checkpoints_in(tmp_path / "run" / "checkpoints")[-1:]
-        wait_for(lambda before=before: checkpoints_in(tmp_path / "run" / "checkpoints")[-1:] not in ([], before))
+        before = checkpoints_in(run / "checkpoints")[-1:]
+        process = RunProcess(settings, run, 1)
+        wait_for(lambda before=before: checkpoints_in(run / "checkpoints")[-1:] not in ([], before))
         if sign is not None:
-            os.kill(next(iter(pool._running.values())).pid, sign)
-            wait_for(pool.take_ended)
-        pool.close()
-        left = {path.name for path in (tmp_path / "run").iterdir()}
-        assert left == {"checkpoints", "config.json"} | (set() if sign is None else {"error.txt", "log.txt"})
+            os.kill(process.process.pid, sign)
+            wait_for(process.has_ended)
+        process.stop()
+        left = {path.name for path in run.iterdir()}
+        assert left == {"checkpoints", "config.json", "log.txt"} | (set() if sign is None else {"error.txt"})
     # What raises an error would do so again, or go on with what was corrected in the middle
-    pool = LocalPool(1, save_freq=1)
-    pool.start(("CartPole-v1", "dapo", 0), settings | {"variant": {**settings["variant"], "algo": "none"}}, tmp_path / "run")
-    wait_for(pool.take_ended)
-    assert "none" in (tmp_path / "run" / "error.txt").read_text() and not (tmp_path / "run" / "checkpoints").exists()
+    wrong = settings | {"variant": {**settings["variant"], "algo": "none"}}
+    for _ in run_here({run: wrong}, 1):
+        pass
+    assert "none" in (run / "error.txt").read_text() and not (run / "checkpoints").exists()
 
 
 class FullDisk(BaseCallback):
@@ -347,10 +284,7 @@ class FullDisk(BaseCallback):
 
 def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
     settings = settings_of(variants=[{"algo": "dapo", "hyperparams": {**GROUPS, "callback": f"{__name__}.FullDisk"}}])
-    pool = LocalPool(1, save_freq=1)
-    pool.start(("CartPole-v1", "dapo", 0), settings, tmp_path / "run")
-    wait_for(pool.take_ended)
+    for _ in run_here({tmp_path / "run": settings}, 1, save_freq=1):
+        pass
     assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
     assert is_under_way(tmp_path / "run"), "the same command continues it"
-    # And what is only shown is worth no run
-    note_progress(tmp_path / "run" / "error.txt", recorder.Progress(1, 1.0, 1.0))

@@ -1,6 +1,7 @@
-"""One comparison from the folders of several machines."""
+"""Folders of results: as the runs leave them, packed, combined from several machines, or made by strangers."""
 
 import json
+import resource
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +12,10 @@ import pytest
 pytest.importorskip("rliable")
 
 import pandas as pd
-from compare_data import BUDGET, curve_to, write_experiment, write_run
+from compare_data import curve_to, write_experiment
 
-from sb3_grpo.classroom.clips.episodes import Reply
-from sb3_grpo.classroom.clips.recording import Exchanges
-from sb3_grpo.classroom.clips.stored import save_played
-from sb3_grpo.classroom.compare.clips import median_seeds
-from sb3_grpo.classroom.compare.collect import collect
-from sb3_grpo.classroom.compare.combine import combine
-from sb3_grpo.classroom.compare.experiment import seeds_in_words
-from sb3_grpo.classroom.compare.packed import pack
+from sb3_grpo.classroom.compare.collect import collect, combine, pack
+from sb3_grpo.classroom.compare.experiment import Experiment, seeds_in_words
 from sb3_grpo.classroom.compare.report import make_report
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.cli.main import main
@@ -30,6 +25,166 @@ pytestmark = pytest.mark.filterwarnings("error::FutureWarning")
 
 ENVS = ("CartPole-v1", "Acrobot-v1")
 TABLES = ("runs", "evaluations", "diagnostics")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path / "full", lambda env, variant, seed: curve_to(100.0 + seed / 3), seeds=3)
+
+
+@pytest.mark.slow
+def test_the_report_is_the_same(folder: Path, tmp_path: Path) -> None:
+    assert main(["compare", "pack", str(folder), str(tmp_path / "packed")]) == 0
+    pages = []
+    for each in (folder, tmp_path / "packed"):
+        assert main(["compare", "report", str(each)]) == 0
+        pages.append((each / "report.html").read_text().replace(str(each), "FOLDER"))
+    assert pages[0] == pages[1]
+    assert not (tmp_path / "packed" / "runs").exists()
+    # The packed results can be packed again, and say the same
+    assert main(["compare", "pack", str(tmp_path / "packed"), str(tmp_path / "again")]) == 0
+    for table in ("runs", "evaluations", "diagnostics"):
+        ours, theirs = (getattr(collect(each), table).fillna("") for each in (folder, tmp_path / "again"))
+        pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=0, atol=0)
+
+
+def test_names_that_look_like_something_else(tmp_path: Path) -> None:
+    variants = {"NA": "ppo", "1.0": "dapo", "True": "grpo"}
+    folder = write_experiment(tmp_path / "full", lambda env, variant, seed: curve_to(100.0), variants=variants, seeds=2)
+    pack(collect(folder), tmp_path / "packed")
+    results = collect(tmp_path / "packed")
+    for name in variants:
+        assert results.final_scores("CartPole-v1", name, "deterministic").tolist() == [100.0, 100.0]
+
+
+def test_packed_results_are_not_continued(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "pack", str(folder), str(tmp_path / "packed")])
+    command = [
+        "compare",
+        "--env",
+        "CartPole-v1",
+        "--algo",
+        "ppo",
+        "dapo",
+        "--seeds",
+        "1",
+        "--output",
+        str(tmp_path / "packed"),
+    ]
+    assert main(command) == 2
+    assert "holds packed results, which cannot be continued" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("seeds", [[0, 1, 2, 2], [0, 1, 2, 3], [0, 1]])
+def test_packed_runs_that_are_not_the_planned_ones(seeds: list[int], folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / "runs.csv"
+    runs = pd.read_csv(path)
+    rows = [runs[runs.seed == min(seed, 2)].assign(seed=seed, status="missing" if seed > 2 else "done") for seed in seeds]
+    pd.concat(rows).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"packed is damaged: its runs.csv does not have one row for each run"):
+        collect(tmp_path / "packed")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_finished_run_without_its_return_is_named(packed: bool, folder: Path, tmp_path: Path) -> None:
+    path = folder / "runs" / "CartPole-v1" / "dapo" / "1" / "evaluations.csv"
+    if packed:
+        pack(collect(folder), tmp_path / "packed")
+        folder, path = tmp_path / "packed", tmp_path / "packed" / "evaluations.csv.xz"
+    table = pd.read_csv(path)
+    of_one = (table.variant == "dapo") & (table.seed == 1) & (table["mode"] == "stochastic") & (table.final == 1)
+    assert of_one.sum() == 1
+    table.loc[of_one, "return_mean"] = float("nan")
+    table.to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"CartPole-v1, dapo, seed 1 has finished, but there is no final stochastic return"):
+        collect(folder)
+
+
+def test_a_full_disk_leaves_the_earlier_files(folder: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    pack(collect(folder), packed)
+    before = (packed / "runs.csv").read_bytes()
+    more = collect(write_experiment(tmp_path / "more", lambda env, variant, seed: curve_to(100.0), seeds=30))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((packed / "experiment.json").stat().st_size + 1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            pack(more, packed)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (packed / "runs.csv").read_bytes() == before
+    pack(more, packed)
+    assert len(collect(packed).runs) == 60
+
+
+def tamper(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", ["../../stranger", "..", ".", "/etc", "a/b", "ppo\0", "x" * 300, "", 5, None, ["ppo"]])
+def test_a_variant_names_nothing_outside_of_the_folder(name: Any, folder: Path) -> None:
+    # There would be something to read
+    shutil.copytree(folder / "runs" / "CartPole-v1" / "ppo", folder.parent / "stranger")
+    tamper(folder / "experiment.json", variants=[{"name": name, "algo": "ppo", "hyperparams": {}}])
+    for read in (collect, Experiment.load):
+        with pytest.raises(UsageError, match=r"experiment.json is damaged, or was not written by .*variants"):
+            read(folder)
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "figures", "runs/CartPole-v1/ppo/1/error.txt"])
+@pytest.mark.parametrize("command", ["report", "pack"])
+def test_no_link_leads_outside_of_the_folder(
+    command: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("a file of my own")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(mine)
+    assert main(["compare", command, str(folder), *([str(tmp_path / "packed")] if command == "pack" else [])]) == 2
+    # Long lines are broken anywhere
+    assert f"{folder / name}isalinkto{mine},outsideof" in "".join(capsys.readouterr().err.split())
+    assert mine.read_text() == "a file of my own"
+
+
+def test_links_within_a_folder_and_to_it(folder: Path, tmp_path: Path) -> None:
+    (folder / "latest").symlink_to(Path("runs") / "CartPole-v1")
+    (tmp_path / "link").symlink_to(folder)
+    assert main(["compare", "pack", str(tmp_path / "link"), str(tmp_path / "packed")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ["../.."]}, "seeds must be a whole number"),
+        ({"seeds": 3}, "TypeError"),
+        ({"timesteps": {"CartPole-v1": 1e400}}, "timesteps.CartPole-v1 must be a whole number, got inf"),
+        ({"timesteps": {}}, "there are no timesteps"),
+        ({"timesteps": {"Other-v0": 3}}, "CartPole-v1"),
+        ({"envs": ["../../.."]}, "the name of a folder"),
+        ({"variants": [{"name": "ppo"}]}, "algo"),
+        ({"variants": "ppo"}, "TypeError"),
+        ({"n_evaluations": 0}, "n_evaluations must be"),
+        ({"versions": "none"}, "versions must be a mapping"),
+        ({"curriculum": "hard"}, "or was not written by this version of compare .*curriculum"),
+        ({"main_modes": {"CartPole-v1": "best"}}, "must be one of deterministic, stochastic"),
+    ],
+)
+def test_a_tampered_experiment_is_an_error(changes: dict[str, Any], message: str, folder: Path) -> None:
+    tamper(folder / "experiment.json", **changes)
+    with pytest.raises(UsageError, match=rf"experiment.json is damaged.*{message}"):
+        collect(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{", "", "[" * 100_000, "\xff"])
+@pytest.mark.parametrize("name", ["result.json", "config.json", "experiment.json", "evaluations.csv"])
+def test_files_that_are_something_else(name: str, text: str, folder: Path) -> None:
+    path = folder / name if name == "experiment.json" else folder / "runs" / "CartPole-v1" / "ppo" / "0" / name
+    path.write_bytes(text.encode("latin-1"))
+    if name == "config.json" and text == "[]":
+        return  # as good as an empty one
+    with pytest.raises(UsageError, match=f"{name} is damaged, or was not written by this version of compare"):
+        collect(folder)
 
 
 @pytest.fixture
@@ -83,18 +238,6 @@ def test_parts_make_the_whole(what: str, packed: bool, whole: Path, tmp_path: Pa
     assert {key: ours[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("modes", [{}, {"main_modes": {"CartPole-v1": "deterministic"}}])
-def test_the_report_is_that_of_the_whole(modes: dict[str, Any], tmp_path: Path) -> None:
-    whole = write_experiment(tmp_path / "whole", lambda env, variant, seed: curve_to(100.0 + seed), seeds=2)
-    path = whole / "experiment.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | modes))
-    folders = [part_of(whole, name, seeds=[seed]) for seed, name in enumerate(("ada", "grace"))]
-    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
-    ours, expected = (make_report(each).read_text().replace(str(each), "FOLDER") for each in (tmp_path / "all", whole))
-    assert ours == expected
-    assert ("The rule: sampled actions in Atari games" in ours) == bool(modes)
-
-
 def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
     variants = json.loads((whole / "experiment.json").read_text())["variants"]
     folders = [part_of(whole, "a", variants=variants[:1], seeds=[0, 1]), part_of(whole, "b", variants=variants[1:], seeds=[2])]
@@ -121,7 +264,7 @@ def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"timesteps": dict.fromkeys(ENVS, 5)}, "timesteps of CartPole-v1: 10,000 and 5"),
+        ({"timesteps": dict.fromkeys(ENVS, 5)}, "timesteps of CartPole-v1: 10000 and 5"),
         ({"n_eval_episodes": 3}, "n_eval_episodes: 10 and 3"),
         ({"variants": [{"name": "dapo", "algo": "grpo", "hyperparams": {}}]}, "algorithm of 'dapo': dapo and grpo"),
         ({"hyperparams": {env: {"dapo": {"gamma": "0.5"}} for env in ENVS}}, "gamma of 'dapo' on CartPole-v1: 0.99 and 0.5"),
@@ -139,24 +282,6 @@ def test_runs_that_do_not_compare(changes: dict[str, Any], message: str, whole: 
         assert str(grace) in str(error.value) and str(folders[0]) in str(error.value)
 
 
-@pytest.mark.parametrize("older_first", [False, True])
-def test_parameters_that_an_earlier_version_did_not_have(older_first: bool, whole: Path) -> None:
-    older, newer = part_of(whole, "older", seeds=[0, 1]), part_of(whole, "newer", seeds=[2, 3])
-    experiment = json.loads((older / "experiment.json").read_text())
-    for env in ENVS:
-        del experiment["hyperparams"][env]["ppo"]["gae_lambda"], experiment["hyperparams"][env]["dapo"]["leave_one_out"]
-    (older / "experiment.json").write_text(json.dumps(experiment))
-    assert_same(combine([collect(folder) for folder in ([older, newer] if older_first else [newer, older])]), collect(whole))
-
-
-def test_more_runs_than_a_comparison_has(whole: Path) -> None:
-    variants = json.loads((whole / "experiment.json").read_text())["variants"]
-    many = variants + [{"name": f"ppo {index}", "algo": "ppo", "hyperparams": {}} for index in range(60)]
-    folders = [part_of(whole, "seeds", seeds=[*range(1000)]), part_of(whole, "variants", variants=many, seeds=[3])]
-    with pytest.raises(UsageError, match=r"all folders together: 124,000 runs are more than can be made"):
-        combine([collect(folder) for folder in folders])
-
-
 def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = whole / "runs" / "Acrobot-v1" / "dapo" / "2" / "evaluations.csv"
     rows = pd.read_csv(path)
@@ -172,10 +297,6 @@ def test_the_same_run_twice(whole: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert "have different results of the same run (Acrobot-v1, dapo, seed 2): leave one of the two out" in message
-    path = grace / "runs" / "CartPole-v1" / "dapo" / "2" / "evaluations.csv"
-    rows.to_csv(path, index=False)
-    assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 2
-    assert "(CartPole-v1, dapo, seed 2) and 1 more: leave" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "all").exists()
 
 
@@ -190,27 +311,20 @@ def test_a_run_that_failed_elsewhere(failed_first: bool, whole: Path) -> None:
     assert_same(combine([collect(folder) for folder in folders]), collect(whole))
 
 
-def test_the_clip_of_the_run_in_the_middle(whole: Path, tmp_path: Path) -> None:
-    """Of all runs, whichever folder it comes from, and no other is packed."""
-    folders = split(whole, "seeds")
-    for run in (run for folder in folders for run in folder.glob("runs/CartPole-v1/*/*")):
-        save_played(Exchanges([Reply("1+1=", "7", 0.0)], [Reply("1+1=", run.name, 1.0)]), run)
-    assert main(["compare", "pack", *map(str, folders), str(tmp_path / "all")]) == 0
-    assert median_seeds(collect(tmp_path / "all"), "CartPole-v1") == {"ppo": 1, "dapo": 1}
-    assert {path.parent.name for path in (tmp_path / "all").rglob("clip.json")} == {"1"}
-    assert main(["compare", "pack", str(tmp_path / "all"), *map(str, folders[1:]), str(tmp_path / "again")]) == 0
-    assert {path.parent.name for path in (tmp_path / "again").rglob("clip.json")} == {"1"}
-
-
 def test_a_part_is_not_overwritten(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last folder is the one to write to, which is easily forgotten."""
     ada, grace = part_of(whole, "ada", seeds=[0, 1]), part_of(whole, "grace", seeds=[2, 3])
     pack(collect(grace), tmp_path / "packed")
-    assert main(["compare", "pack", str(ada), str(tmp_path / "packed"), str(tmp_path / "packed")]) == 2
-    assert "is what is to be packed: choose another folder" in " ".join(capsys.readouterr().err.split())
+    for target, message in (
+        (grace, "holds the runs themselves: name another folder to write to"),
+        (tmp_path / "packed", "packed results, and 8 of its runs would be lost: name another folder, as the last one"),
+    ):
+        assert main(["compare", "pack", str(ada), str(target)]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
     assert collect(tmp_path / "packed").experiment["seeds"] == [2, 3]
-    assert main(["compare", "pack", str(ada), str(part_of(whole, "lin", seeds=[2])), str(tmp_path / "packed")]) == 2
-    message = " ".join(capsys.readouterr().err.split())
-    assert f"4 runs of which are not in {ada}, {tmp_path / 'lin'}: name another folder, as the last one" in message
+    # More runs are welcome
+    pack(collect(whole), tmp_path / "packed")
+    assert collect(tmp_path / "packed").experiment["seeds"] == [0, 1, 2, 3]
 
 
 def test_how_all_of_it_came_about(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,26 +356,13 @@ def test_how_all_of_it_came_about(whole: Path, tmp_path: Path, capsys: pytest.Ca
     assert results.notes == ["The runs were made on 2 different machines: their seconds and speeds do not compare."]
 
 
-def test_runs_of_the_same_seed_with_another_budget_do_not_slip_in(whole: Path) -> None:
-    """Even where ``experiment.json`` does not say so."""
-    grace = part_of(whole, "grace", seeds=[3])
-    shutil.rmtree(grace / "runs")
-    for env in ENVS:
-        for name in ("ppo", "dapo"):
-            run = write_run(grace, env, name, name, 3, curve_to(1.0), BUDGET)
-            (run / "config.json").write_text(json.dumps({"algo": name, "timesteps": 77, "machine": {"platform": "Linux"}}))
-    results = combine([collect(part_of(whole, "ada", seeds=[0])), collect(grace)])
-    pack(results, whole.parent / "all")
-    assert any("timesteps 77 instead of 10000" in note for note in collect(whole.parent / "all").notes)
-
-
 def test_what_is_no_folder_of_a_comparison(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "ada.zip").write_bytes(b"PK")
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "report.html").write_text("<html>")
     for name, message in (
         ("ada.zip", r"it is a file\. Unpack it first"),
-        ("page", r"it has no experiment\.json, only a report, which does not hold the results"),
+        ("page", r"it has no experiment\.json, only a report"),
         (".", r"it has no experiment\.json\. Did you mean .*whole\?"),
         ("nowhere", r"it has no experiment\.json$"),
     ):

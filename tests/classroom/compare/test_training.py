@@ -1,0 +1,224 @@
+"""One run: its evaluations, its clock, its networks, and what it writes down."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
+
+pytest.importorskip("rl_zoo3")
+pytest.importorskip("rliable")
+
+from sb3_grpo.classroom.compare import recorder, training
+from sb3_grpo.classroom.compare.build import build, count_parameters, describe_network
+from sb3_grpo.classroom.compare.definition import make_experiment
+from sb3_grpo.classroom.compare.evaluation import Evaluator
+
+SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "envs": ["CartPole-v1"],
+    "variants": ["ppo", {"algo": "dapo", "hyperparams": SMALL_GROUPS}],
+    "seeds": 2,
+    "timesteps": 400,
+    "n_evaluations": 4,
+    "n_eval_episodes": 2,
+    "n_final_episodes": 3,
+}
+
+pytestmark = pytest.mark.usefixtures("keep_threads")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_no_clip(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": ["ppo"], "seeds": 1, "n_evaluations": 1, "timesteps": 64}, "test")
+    experiment.clips = False
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    assert (tmp_path / "result.json").exists() and not [*tmp_path.glob("clip*")]
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "hyperparams"),
+    [
+        ("CartPole-v1", "dapo", SMALL_GROUPS),
+        ("Pendulum-v1", "ppo", {"n_envs": 2, "n_steps": 64, "normalize": True, "use_sde": True, "sde_sample_freq": 4}),
+        ("Pendulum-v1", "grpo", {**SMALL_GROUPS, "use_sde": True}),
+        ("CartPole-v1", "trpo", {"n_envs": 2, "n_steps": 64, "batch_size": 128}),
+    ],
+)
+def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path) -> None:
+    experiment = make_experiment(
+        TINY
+        | {"envs": [env], "variants": [{"algo": algo, "hyperparams": hyperparams}], "n_eval_episodes": 1, "timesteps": 1000},
+        "test",
+    )
+    settings = experiment.settings(experiment.jobs()[0])
+    training.train(settings, tmp_path, lambda n_steps: None)
+    assert len(read(tmp_path / "evaluations.csv")) == 12
+    with build(settings) as built:
+        # No policy has learned from more steps than the budget: what is left of it is not enough for another rollout
+        alone = built.model.learn(1000, callback=lambda *_: built.model.num_timesteps <= 1000)
+        evaluated = type(alone).load(tmp_path / "model.zip")
+        assert evaluated.num_timesteps == alone.num_timesteps <= 1000 + alone.n_envs
+        for one, other in zip(alone.policy.parameters(), evaluated.policy.parameters(), strict=True):
+            assert th.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("env", "policy_kwargs", "noted"),
+    [
+        ("CartPole-v1", None, None),
+        ("Pendulum-v1", None, "True"),
+        ("Pendulum-v1", "dict(net_arch=[8])", "True"),
+        ("Pendulum-v1", "dict(normalize_observations=False)", None),
+    ],
+)
+def test_what_the_environment_decides_is_noted(env: str, policy_kwargs: str | None, noted: str | None) -> None:
+    hyperparams = {**SMALL_GROUPS, "policy_kwargs": policy_kwargs, "loss_average": "auto"}
+    definition = TINY | {"envs": [env], "variants": [{"algo": "grpo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(definition, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        used = built.hyperparams()
+    assert used.get("normalize_observations") == noted
+    assert used["loss_average"] == "step"
+
+
+def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+    def evaluate(*arguments: Any) -> list[dict[str, Any]]:
+        clock.now += 1000.0
+        return original(*arguments)
+
+    original = Evaluator.evaluate
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(recorder, "time", clock)
+    experiment = make_experiment(TINY, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    assert 0 < json.loads((tmp_path / "result.json").read_text())["seconds"] < 1000
+    assert 0 < float(read(tmp_path / "evaluations.csv")[-1]["seconds"]) < 1000
+
+
+def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None:
+    hyperparams = {"normalize": True, "use_sde": True, "n_envs": 2, "n_steps": 64}
+    content = TINY | {"envs": ["Pendulum-v1"], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(content, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        built.model.learn(200)
+        envs: list[Any] = []
+
+        def make_envs(n_envs: int) -> Any:
+            envs.append(built.evaluation_envs(n_envs))
+            return envs[-1]
+
+        evaluator = Evaluator(built.model, make_envs)
+        first = evaluator.evaluate(2, False)
+        th.rand(1)  # somebody else draws random numbers
+        assert evaluator.evaluate(2, False) == first
+        assert first[0]["return_mean"] != first[1]["return_mean"], "stochastic actions are others"
+        assert evaluator.evaluate(2, True)[0]["return_mean"] != first[0]["return_mean"], "other starts at the end"
+        normalizer = built.model.get_vec_normalize_env()
+        assert isinstance(envs[0], VecNormalize) and normalizer is not None and not envs[0].norm_reward
+        assert (envs[0].obs_rms.mean == normalizer.obs_rms.mean).all()
+        assert normalizer.obs_rms.count > 100  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env, module, hyperparams",
+    [
+        ("BreakoutNoFrameskip-v4", "ale_py", {"n_steps": 8}),  # after a lost life, a reset goes on with the same game
+        ("BipedalWalker-v3", "Box2D", {"n_envs": 2, "n_steps": 8}),  # a used environment differs from a new one
+    ],
+)
+def test_each_evaluation_begins_with_new_episodes(env: str, module: str, hyperparams: dict[str, Any]) -> None:
+    pytest.importorskip(module)
+    content = TINY | {"envs": [env], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
+    experiment = make_experiment(content, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, built.evaluation_envs)
+        assert evaluator.evaluate(3, False) == evaluator.evaluate(3, False)
+
+
+def test_all_runs_are_evaluated_on_the_same_starts() -> None:
+    """Or their scores would depend on each other through the starts, and with them on the seed."""
+    starts = []
+
+    class Seen(VecEnvWrapper):
+        def reset(self) -> Any:
+            starts.append(self.venv.reset())
+            return starts[-1]
+
+        def step_wait(self) -> Any:
+            return self.venv.step_wait()
+
+    experiment = make_experiment(TINY | {"variants": ["ppo"]}, "test")
+    for job in experiment.jobs():
+        with build(experiment.settings(job)) as built:
+            envs = Seen(built.evaluation_envs(3))
+            Evaluator(built.model, lambda n_envs, envs=envs: envs).evaluate(3, True)  # type: ignore[misc]
+    assert len(starts) == 4 and all(np.array_equal(each, starts[0]) for each in starts)
+    assert len(np.unique(starts[0], axis=0)) == 3
+
+
+def test_returns_that_are_not_finite_end_the_run() -> None:
+    class Spoiled(VecEnvWrapper):
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            result = self.venv.step_wait()
+            for info in result[3]:
+                if "episode" in info:
+                    info["episode"]["r"] = np.nan
+            return result
+
+    experiment = make_experiment(TINY, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        evaluator = Evaluator(built.model, lambda n_envs: Spoiled(built.evaluation_envs(n_envs)))
+        with pytest.raises(ValueError, match=r"returns of an evaluation are \[nan, nan\].* rewards must be finite"):
+            evaluator.evaluate(2, False)
+
+
+@pytest.mark.filterwarnings("ignore:No update at")
+def test_dropped_steps_are_counted(tmp_path: Path) -> None:
+    # Nobody falls within 5 steps: all returns are equal, and all groups dropped
+    content = TINY | {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"env_kwargs": {"max_episode_steps": 5}}}]}
+    experiment = make_experiment(content, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
+
+
+def test_an_update_of_n_steps_drops_nothing(tmp_path: Path) -> None:
+    experiment = make_experiment(TINY | {"variants": [{"algo": "dapo", "hyperparams": {"n_envs": 4, "n_steps": 50}}]}, "test")
+    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    assert json.loads((tmp_path / "result.json").read_text())["discarded_fraction"] is None
+
+
+def test_networks_and_parameters() -> None:
+    normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
+    cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
+    for variant, n_parameters, n_critic in cases:
+        experiment = make_experiment(TINY | {"variants": [variant]}, "test")
+        with build(experiment.settings(experiment.jobs()[0])) as built:
+            assert count_parameters(built.model.policy) == (n_parameters, n_critic)
+            assert describe_network(built.model.policy) == "64-64 Tanh"
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "acts"),
+    [("dqn", "CartPole-v1", "q_net"), ("qrdqn", "CartPole-v1", "quantile_net"), ("td3", "Pendulum-v1", "actor")],
+)
+def test_target_networks_do_not_act(algo: str, env: str, acts: str) -> None:
+    experiment = make_experiment(TINY | {"envs": [env], "variants": [algo]}, "test")
+    with build(experiment.settings(experiment.jobs()[0])) as built:
+        n_parameters, n_critic = count_parameters(built.model.policy)
+        acting = sum(parameter.numel() for parameter in getattr(built.model.policy, acts).parameters())
+    assert n_parameters - n_critic == acting > 0

@@ -1,0 +1,288 @@
+"""Animations of agents: what they show, how large they are, and what is said if there is none."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from PIL import Image
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo.classroom.clips import Frame, NoClipError, leave_clip, record, side_by_side, untrained
+from sb3_grpo.starts.atari import make_env_of
+
+
+def maker(env_id: str) -> Callable[[str | None], VecEnv]:
+    return lambda render_mode: make_env_of(env_id, 1, None, render_mode)
+
+
+def opened(content: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(content))
+
+
+def episode(steps: list[int], side: int = 60, noise: bool = False) -> list[Frame]:
+    """Images whose grey is their step, or noise that no file makes smaller."""
+    rng = np.random.default_rng(0)
+    frames = []
+    for step in steps:
+        pixels = rng.integers(0, 256, (side, side, 3), np.uint8) if noise else np.full((side, side, 3), step, np.uint8)
+        frames.append(Frame(step, float(step), Image.fromarray(pixels), step == steps[-1]))
+    return frames
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> DAPO:
+    return DAPO("MlpPolicy", "CartPole-v1", seed=1).learn(4096)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO, PPO, DQN])
+def test_untrained_is_the_model_as_it_was_made(algorithm: type[BaseAlgorithm]) -> None:
+    options: dict[str, Any] = {"learning_starts": 10} if algorithm is DQN else {"n_steps": 64}
+    model = algorithm("MlpPolicy", "CartPole-v1", seed=5, **options)
+    made = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    model.learn(200)
+    learned = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    fresh = untrained(model).policy.state_dict()
+    assert all(th.equal(fresh[name], value) for name, value in made.items())
+    # And the trained one is left alone
+    assert all(th.equal(model.policy.state_dict()[name], value) for name, value in learned.items())
+    assert any(not th.equal(fresh[name], value) for name, value in learned.items())
+
+
+def test_both_play_from_the_same_start(cartpole: DAPO) -> None:
+    played = record(cartpole, maker("CartPole-v1"), 7)
+    before, after = (np.asarray(each[0].picture) for each in played)
+    assert np.array_equal(before, after) and before.shape == (160, 240, 3) and before.min() < 100 < before.max()
+    # What is shown is what happens from this seed: CartPole pays 1 for each step
+    env = maker("CartPole-v1")("rgb_array")
+    env.seed(7)
+    set_random_seed(7)
+    observation = env.reset()
+    length, done = 0, False
+    while not done:
+        action, _ = cartpole.predict(observation)
+        observation, _, dones, _ = env.step(action)
+        length, done = length + 1, bool(dones[0])
+    last = played[1][-1]
+    assert last.step == length == last.total and last.is_over
+    # The last picture is of the end of the episode, and not of the next one's beginning
+    assert not np.array_equal(np.asarray(last.picture), after)
+    assert played[0][-1].step != last.step
+
+
+def test_minatar_is_shown_in_its_colours(tmp_path: Path) -> None:
+    pytest.importorskip("minatar")
+    env_id = "sb3_grpo.envs.minatar:MinAtar/Breakout-v1"
+    model = DAPO("MlpPolicy", make_group_env(env_id, 2), n_steps=32, seed=0).learn(64)
+    said = leave_clip(model, maker(env_id), 0, tmp_path, "DAPO")
+    assert said.startswith(f"{tmp_path / 'clip.webp'}: untrained and trained from the same start, return ")
+    pixels = np.asarray(opened((tmp_path / "clip.webp").read_bytes()).convert("RGB"), int)[40:150, 20:140].reshape(-1, 3)
+    assert (pixels.max(axis=1) - pixels.min(axis=1)).max() > 40, "not grey"
+
+
+def test_the_camera_follows_who_runs_away() -> None:
+    pytest.importorskip("mujoco")
+
+    class Runner(gym.Wrapper):
+        """Three steps, each of them a hundred metres."""
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            state = self.env.unwrapped
+            state.data.qpos[0] += 100.0  # type: ignore[attr-defined]
+            self.n_steps += 1
+            observation, reward, _, _, info = self.env.step(action)
+            return observation, reward, self.n_steps == 3, False, info
+
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            self.n_steps = 0
+            return self.env.reset(**kwargs)
+
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env("HalfCheetah-v5", 1, wrapper_class=Runner, env_kwargs={"render_mode": render_mode})
+
+    model = GRPO("MlpPolicy", make(None), n_steps=8, seed=0)
+    try:
+        played = record(model, make, 0)
+    except NoClipError as error:
+        pytest.skip(str(error))
+    for shot in played[1]:
+        # Skin among black, white and greenish tiles
+        red, _green, blue = np.asarray(shot.picture, int).transpose(2, 0, 1)
+        assert (red - blue > 40).sum() > 200, shot.step
+
+
+class Film(gym.Env):
+    """Pictures that are shown as they are seen."""
+
+    length = 5
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.render(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.render(), 0.5, self.time == self.length, False, {}
+
+    def render(self) -> np.ndarray:
+        return np.full((36, 36, 3), 3 * self.time % 256, np.uint8)
+
+
+def test_images_and_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Film, 1, env_kwargs={"render_mode": render_mode})
+
+    model = GRPO("CnnPolicy", make_group_env(Film, 2), n_steps=8, seed=0)
+    for frames in record(model, make, 0):
+        assert [frame.step for frame in frames] == [*range(6)] and frames[-1].total == 2.5
+        assert [int(np.asarray(frame.picture).mean()) for frame in frames] == [0, 3, 6, 9, 12, 15]
+    # Of a longer one, not every step, and always the last
+    monkeypatch.setattr(Film, "length", 201)
+    frames = record(model, make, 0)[1]
+    assert [frame.step for frame in frames] == [*range(16), *range(16, 201, 4), 201]
+    assert all(int(np.asarray(frame.picture).mean()) == 3 * frame.step % 256 for frame in frames)
+    monkeypatch.setattr(Film, "length", 2000)
+    frames = record(model, make, 0)[1]
+    assert frames[-1].step == 1000 and not frames[-1].is_over
+
+
+def test_normalised_observations() -> None:
+    model = GRPO("MlpPolicy", VecNormalize(make_group_env("CartPole-v1", 2, seed=0)), n_steps=16, seed=0).learn(64)
+    seen: list[Any] = []
+
+    def make(render_mode: str | None) -> VecEnv:
+        seen.append(VecNormalize(maker("CartPole-v1")(render_mode), training=False, norm_reward=False))
+        return seen[-1]
+
+    record(model, make, 0)
+    # The untrained model without statistics, the trained one with its own
+    assert [each.obs_rms.count > 1 for each in seen] == [False, True]
+
+
+class Lives(gym.Wrapper):
+    """Ends an episode where a life ends, as ``EpisodicLifeEnv``, around Monitor: the game goes on."""
+
+    over = True
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, self.over, truncated, info = self.env.step(action)
+        return observation, reward, self.over or self.env.unwrapped.time % 30 == 7, truncated, info  # type: ignore[attr-defined]
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(**kwargs) if self.over else (self.env.unwrapped.render(), {})
+
+
+def test_a_lost_life_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Film, "length", 384)
+
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(Film, 1, wrapper_class=Lives, env_kwargs={"render_mode": render_mode})
+
+    for frames in record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0):
+        assert frames[-1].step == 384 and frames[-1].total == 192 and frames[-1].is_over
+
+
+class Blind(gym.Env):
+    """Draws nothing."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+
+    def render(self) -> str:
+        return "a text"
+
+
+class NoMode(Blind):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class NoRender(Blind):
+    render = gym.Env.render
+
+
+class Grey(Blind):
+    def render(self) -> Any:
+        return np.zeros((36, 36), np.uint8)
+
+
+class Fractions(Blind):
+    """From 0 to 1, which would be black as whole numbers."""
+
+    def render(self) -> Any:
+        return np.full((36, 36, 3), 0.5, np.float32)
+
+
+class Broken(Blind):
+    def render(self) -> Any:
+        raise OSError("no GL\nin the driver")
+
+
+@pytest.mark.parametrize(
+    ("cls", "reason"),
+    [
+        (Blind, r"render\(\) returns no image of uint8, \(height, width, 3\) \(its render modes: ansi\)"),
+        (NoMode, "render_mode"),
+        (NoRender, "NotImplementedError"),
+        (Grey, r"returns no image of uint8"),
+        (Fractions, r"returns no image of uint8"),
+        (Broken, "OSError: no GL in the driver$"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(cls: type[gym.Env], reason: str, tmp_path: Path) -> None:
+    def make(render_mode: str | None) -> VecEnv:
+        return make_group_env(cls, 1, env_kwargs=None if render_mode is None else {"render_mode": render_mode})
+
+    model = GRPO("MlpPolicy", make_group_env(cls, 2), n_steps=8, seed=0)
+    with pytest.raises(NoClipError, match=reason) as caught:
+        record(model, make, 0)
+    assert "\n" not in str(caught.value)
+    assert leave_clip(model, make, 0, tmp_path, "GRPO") == f"none, {caught.value}"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_both_are_shown_at_the_same_pace() -> None:
+    short, long = episode([*range(10)]), episode([*range(16), *range(16, 201, 8)])
+    picture = opened(side_by_side([short, long], ("untrained", "DAPO")))
+    assert picture.width == 2 * 60 + 6 and picture.n_frames == len(long)
+    picture.seek(picture.n_frames - 1)
+    pixels = np.asarray(picture.convert("RGB"), int)
+    # Each ends with its last grey, dimmed as an episode that is over
+    for left, grey in ((30, 9), (96, 200)):
+        assert abs(pixels[50, left].mean() - (0.65 * grey + 0.35 * 128)) < 8
+
+
+@pytest.mark.parametrize("limit", [60_000, 20_000])
+def test_no_clip_is_larger_than_its_limit(limit: int) -> None:
+    noisy = episode([*range(16), *range(16, 200, 8)], noise=True)
+    content = side_by_side([noisy, noisy], ("untrained", "DAPO"), limit)
+    # No less than has to be
+    assert limit / 4 < len(content) <= limit
+    with pytest.raises(NoClipError, match="more than 100 bytes"):
+        side_by_side([noisy, noisy], ("untrained", "DAPO"), 100)
