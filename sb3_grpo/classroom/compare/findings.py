@@ -89,8 +89,10 @@ class Finding(NamedTuple):
         # Normalised scores are in or near [0, 1]: two digits
         value, low, high = (number(x, (*difference, 0.0 if self.env else 1.0)) for x in difference)
         p_text = "p < 0.001" if self.adjusted_p < 0.001 else f"p = {self.adjusted_p:.2g}"
-        gap = f"{best} +{value}" if difference.value else "equal IQMs"
-        return f"{gap} ({low} to {high}), {best} above in {share:.0%}, {p_text}"
+        # The claim may have named the one that is ahead
+        name = "" if self.verdict in (Verdict.DIFFERENCE, Verdict.HINT) else f"{best} "
+        gap = f"{name}+{value}" if difference.value else "equal IQMs"
+        return f"{gap} ({low} to {high}), {share:.0%} above, {p_text}"
 
 
 def number(value: float, like: Sequence[float] = ()) -> str:

@@ -47,10 +47,10 @@ SHIFTED = np.arange(10.0)
 @pytest.mark.parametrize(
     "first, second, n_comparisons, claim, numbers",
     [
-        (SHIFTED, SHIFTED + 100, 1, "dapo ended higher", r"dapo \+100 \(.* to .*\), dapo above in 100%, p < 0\.001"),
-        (SHIFTED + 100, SHIFTED, 1, "ppo ended higher", r"ppo \+100 \(.* to .*\), ppo above in 100%, p < 0\.001"),
+        (SHIFTED, SHIFTED + 100, 1, "dapo ended higher", r"\+100 \(.* to .*\), 100% above, p < 0\.001"),
+        (SHIFTED + 100, SHIFTED, 1, "ppo ended higher", r"\+100 \(.* to .*\), 100% above, p < 0\.001"),
         # Of 100 comparisons of equals, some look like this one
-        (SHIFTED, SHIFTED + 6, 100, "hint: dapo higher", r"dapo \+6\.00 .*"),
+        (SHIFTED, SHIFTED + 6, 100, "hint: dapo higher", r"\+6\.00 .*"),
         (SHIFTED, SHIFTED[::-1] + 0.1, 1, "no difference shown", r"dapo \+0\.10 \(-.*"),
         (np.full(5, 500.0), np.full(5, 500.0), 1, "no difference shown", "the runs that the IQM counts ended the same"),
         (
