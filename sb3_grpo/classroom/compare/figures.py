@@ -58,6 +58,7 @@ _KNOWN = {"ppo": 0, "grpo": 1, "dapo": 2, "trpo": 3, "a2c": 4}
 _MARKERS = "<>hdp8H1"
 # The stylesheet knows these, white and the colours of the variants, and has others for dark pages
 _TEXT, _GRID = "#444444", "#DDDDDD"
+_COLOUR, _DECIMALS = re.compile(r"#([0-9a-f]{6})\b"), re.compile(r"(\d\.\d\d)\d+")
 _SIZE = (5.6, 3.3)
 _RC = {
     "font.family": "sans-serif",
@@ -207,5 +208,5 @@ def _inline(svg: str) -> str:
     svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
     # Only paths are referred to by their identifiers; those of groups are in every figure
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
-    return re.sub(r"#([0-9a-f]{6})\b", r"var(--c\1)", svg)
+    # Fewer decimals and colours of the stylesheet, in tags only: texts remain as they are
+    return re.sub(r"<[^>]+>", lambda tag: _COLOUR.sub(r"var(--c\1)", _DECIMALS.sub(r"\1", tag[0])), svg)

@@ -221,16 +221,19 @@ def headline(results: Results, findings: Sequence[Finding], combined: Sequence[s
     :param results: results of the experiment
     :param findings: all findings, on single environments and on several together
     :param combined: the environments that were combined
-    :return: the result in a sentence: over all environments together, or on each of them
+    :return: the result in a sentence: over all environments together, or on each of them if none can be combined
     """
     if not findings:
         if sum(any(len(results.done(env, name)) for env in results.envs) for name in results.variants) > 1:
             return "On no environment are there runs of two variants yet, and so nothing to compare."
         return "There are runs of one variant only, and so nothing to compare."
     if together := [finding for finding in findings if finding.env is None]:
-        return _result(results, f"Over {all_together(results, combined)} together", together)
-    by_env = {env: [finding for finding in findings if finding.env == env] for env in results.envs}
-    return " ".join(_result(results, f"On {env}", of_env) for env, of_env in by_env.items() if of_env)
+        return f"Over {all_together(results, combined)} together, {_result(results, together)}."
+    envs_of: dict[str, list[str]] = {}
+    for env in dict.fromkeys(str(finding.env) for finding in findings):
+        result = _result(results, [finding for finding in findings if finding.env == env])
+        envs_of.setdefault(result, []).append(env)
+    return " ".join(f"On {listed(envs)}, {result}." for result, envs in envs_of.items())
 
 
 def about_ppo(results: Results, findings: Sequence[Finding]) -> list[Finding]:
@@ -244,7 +247,7 @@ def about_ppo(results: Results, findings: Sequence[Finding]) -> list[Finding]:
     return about or list(findings)
 
 
-def _result(results: Results, where: str, findings: Sequence[Finding]) -> str:
+def _result(results: Results, findings: Sequence[Finding]) -> str:
     """The findings of one environment, or of several together, in a sentence."""
     about = about_ppo(results, findings)
     by_verdict = {judged: [finding for finding in about if finding.verdict is judged] for judged in Verdict}
@@ -275,7 +278,7 @@ def _result(results: Results, where: str, findings: Sequence[Finding]) -> str:
             clauses.append("which one is best is undecided")
         elif len(about) < len(findings):
             clauses.append(f"{best_of_all} ended higher than all others")
-    return f"{where}, {'; '.join(clauses)}."
+    return "; ".join(clauses)
 
 
 def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -115,6 +115,14 @@ FINALS = {"ppo": 100.0, "grpo": 100.5, "dapo": 400.0, "trpo": 50.0}
             5,
             "Over all 3 environments together, dapo ended higher than ppo.",
         ),
+        # With one seed none is shown to have learned: nothing can be combined
+        (
+            [ENV, "Pendulum-v1"],
+            ["ppo", "dapo"],
+            1,
+            "On CartPole-v1 and Pendulum-v1, every run of dapo ended above every run of ppo; "
+            "the seeds are too few for a claim.",
+        ),
         ([ENV], ["dapo"], 5, "There are runs of one variant only, and so nothing to compare."),
     ],
 )
