@@ -133,10 +133,10 @@ def test_page_has_everything_and_needs_nothing(tmp_path):
     assert set(re.findall(r"var\((--c\w+)\)", html)) <= set(re.findall(r"(--c\w+):", html))
     ids = re.findall(r'\sid="([^"]*)"', html)
     assert len(ids) == len(set(ids)) and set(re.findall(r'href="#([^"]*)"', html)) <= set(ids)
-    # The files have a title and a legend, too
-    file = (tmp_path / "figures" / f"KL_divergence_per_update_{ENV}.svg").read_text()
     shown = re.search(rf'aria-label="{ENV}: KL divergence per update[^>]*>(<svg.*?</svg>)', html, re.DOTALL)
-    assert shown is not None and {*re.findall(r">([^<>]+)</text>", shown[1])} < {*re.findall(r">([^<>]+)</text>", file)}
+    assert shown is not None
+    labels = re.findall(r">([^<>]+)</text>", shown[1])
+    assert len(labels) == len(set(labels)), "numbers with all their digits"
     assert page.stat().st_size < 600_000
     text = text_of(page)
     for phrase in (
