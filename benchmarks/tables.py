@@ -16,7 +16,6 @@ from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.findings import all_together, find_overall, interval_text, normalised_scores, scale
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.classroom.compare.statistics import holm, iqm_interval, mean_over_training, normalise
-from sb3_grpo.classroom.compare.tables import median
 
 
 def label(name: str) -> str:
@@ -66,7 +65,7 @@ def long_table(results: Results) -> str:
                     f"{scores.mean():.1f}",
                     interval_text(iqm_interval([scores])),
                     interval_text(iqm_interval([over_training])),
-                    f"{median(results.done(env, name).seconds):.0f}",
+                    f"{results.done(env, name).seconds.astype(float).median():.0f}",
                     ", ".join(f"{score:.0f}" for score in scores),
                 ]
             )

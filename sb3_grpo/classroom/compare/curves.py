@@ -1,15 +1,14 @@
-"""Data to draw for one environment, computed once for the pictures and for the page."""
+"""The lines to draw for one environment."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from sb3_grpo.classroom.compare.lecture import KL_KEYS
 from sb3_grpo.classroom.compare.results import Results
-from sb3_grpo.classroom.compare.statistics import Band, Interval, iqm_curve, iqm_interval
-from sb3_grpo.classroom.compare.tables import threshold_of
+from sb3_grpo.classroom.compare.statistics import Band, iqm_curve
 
+# How far an update moved from the policy that acted: algorithms log one of these
+KL_KEYS = ("train/approx_kl", "train/kl_divergence_loss")
 # Logged values to draw under each title: the first key that a variant logged, multiplied by the factor
 DIAGNOSTICS: dict[str, tuple[tuple[str, float], ...]] = {
     "Dead groups (share of groups)": (("group/dead_fraction", 1.0),),
@@ -26,7 +25,7 @@ _LONG = 300.0
 
 class Line(NamedTuple):
     """
-    The line of a variant in a picture.
+    The line of a variant.
 
     :param name: name of the variant
     :param x: (points,) horizontal positions
@@ -40,79 +39,54 @@ class Line(NamedTuple):
     runs: np.ndarray
 
 
-@dataclass
-class EnvCurves:
-    """
-    All data to draw for one environment.
-
-    :param env: the environment
-    :param mode: the kind of evaluation whose returns are the scores
-    :param steps: learning curves over environment steps, by mode
-    :param time: learning curves over training time in ``unit``, by mode
-    :param unit: seconds or minutes
-    :param times: (n, points) evaluation times of each variant's runs in ``unit``, by mode
-    :param finals: final returns of each variant
-    :param intervals: IQM of the final returns
-    :param diagnostics: logged values by title: mean and range over the seeds
-    :param threshold: the return at which the environment is considered solved, if there is one
-    """
-
-    env: str
-    mode: str
-    steps: dict[str, list[Line]]
-    time: dict[str, list[Line]]
-    unit: str
-    times: dict[str, dict[str, np.ndarray]]
-    finals: dict[str, np.ndarray]
-    intervals: dict[str, Interval]
-    diagnostics: dict[str, list[Line]]
-    threshold: float | None
-
-
-def env_curves(results: Results, env: str) -> EnvCurves:
+def with_runs(results: Results, env: str) -> list[str]:
     """
     :param results: results of the experiment
-    :param env: an environment in which a run has finished
-    :return: all data to draw for it
+    :param env: an environment
+    :return: the variants with a finished run on it
     """
-    names = [name for name in results.variants if len(results.done(env, name))]
-    steps, time, times = {}, {}, {}
-    for mode in results.modes:
-        curves = {name: results.curves(env, name, mode) for name in names}
-        steps[mode] = [Line(name, results.grid(env, mode), iqm_curve(runs), runs) for name, runs in curves.items()]
-        over_time = {name: results.curves_over_time(env, name, mode) for name in names}
-        time[mode] = [Line(name, grid, iqm_curve(runs), runs) for name, (grid, runs) in over_time.items()]
-        times[mode] = {name: results.curves(env, name, mode, "seconds") for name in names}
-    longest = max(line.x[-1] for lines in time.values() for line in lines)
+    return [name for name in results.variants if len(results.done(env, name))]
+
+
+def over_steps(results: Results, env: str) -> list[Line]:
+    """
+    :param results: results of the experiment
+    :param env: an environment
+    :return: learning curves over environment steps
+    """
+    mode = results.main_mode(env)
+    curves = {name: results.curves(env, name, mode) for name in with_runs(results, env)}
+    return [Line(name, results.grid(env, mode), iqm_curve(runs), runs) for name, runs in curves.items()]
+
+
+def over_time(results: Results, env: str) -> tuple[str, list[Line]]:
+    """
+    :param results: results of the experiment
+    :param env: an environment
+    :return: the unit of time, and learning curves over training time
+    """
+    curves = {name: results.curves_over_time(env, name, results.main_mode(env)) for name in with_runs(results, env)}
+    longest = max(grid[-1] for grid, _ in curves.values())
     unit, divisor = ("minutes", 60.0) if longest > _LONG else ("seconds", 1.0)
-    finals = {name: results.final_scores(env, name, results.main_mode(env)) for name in names}
-    return EnvCurves(
-        env=env,
-        mode=results.main_mode(env),
-        steps=steps,
-        time={mode: [line._replace(x=line.x / divisor) for line in lines] for mode, lines in time.items()},
-        unit=unit,
-        times={mode: {name: each / divisor for name, each in by_name.items()} for mode, by_name in times.items()},
-        finals=finals,
-        intervals={name: iqm_interval([scores]) for name, scores in finals.items()},
-        diagnostics=_diagnostics(results, env, names),
-        threshold=threshold_of(env),
-    )
+    return unit, [Line(name, grid / divisor, iqm_curve(runs), runs) for name, (grid, runs) in curves.items()]
 
 
-def _diagnostics(results: Results, env: str, names: list[str]) -> dict[str, list[Line]]:
+def logged(results: Results, env: str) -> dict[str, list[Line]]:
+    """
+    :param results: results of the experiment
+    :param env: an environment
+    :return: values logged during training by title: their mean over the seeds, from the lowest to the highest seed
+    """
     grid = results.grid(env, results.main_mode(env))
     panels: dict[str, list[Line]] = {}
     for title, keys in DIAGNOSTICS.items():
-        for name in names:
-            logged_as = ((sign, results.diagnostic(env, name, key)) for key, sign in keys)
-            values = next((sign * values for sign, values in logged_as if values.size), np.empty((0, 0)))
-            if not values.size:
-                continue
+        for name in with_runs(results, env):
+            by_key = ((sign, results.diagnostic(env, name, key)) for key, sign in keys)
+            values = next((sign * values for sign, values in by_key if values.size), np.empty((0, 0)))
             # Nothing is drawn where no run has logged anything
-            logged = ~np.isnan(values).all(axis=0)
-            values, x = values[:, logged], grid[1:][logged]
-            if len(x):
+            there = ~np.isnan(values).all(axis=0)
+            if there.any():
+                values, x = values[:, there], grid[1:][there]
                 band = Band(np.nanmean(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0))
                 panels.setdefault(title, []).append(Line(name, x, band, values))
     return panels

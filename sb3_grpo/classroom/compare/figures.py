@@ -1,24 +1,24 @@
 """
-The pictures, each as PNG and SVG, in 16:9 with large text for slides.
+The pictures: drawn once by matplotlib, as SVG in the page and as SVG and PNG files for slides.
 
 A variant has the same colour, line style and marker in all pictures. The colours are those of Okabe and Ito that are
 dark enough for a white background; line styles and markers help readers who cannot tell the colours apart.
 """
 
+import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sb3_grpo.classroom.compare.curves import Line
 from sb3_grpo.classroom.compare.results import import_extra
-from sb3_grpo.classroom.compare.statistics import Band, Interval
+from sb3_grpo.classroom.compare.statistics import Interval
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -56,24 +56,25 @@ _STYLES = [
 ]
 _KNOWN = {"ppo": 0, "grpo": 1, "dapo": 2, "trpo": 3, "a2c": 4}
 _MARKERS = "<>hdp8H1"
-
+# The stylesheet knows these, white and the colours of the variants, and has others for dark pages
+_TEXT, _GRID = "#444444", "#DDDDDD"
+_COLOUR, _DECIMALS = re.compile(r"#([0-9a-f]{6})\b"), re.compile(r"(\d\.\d\d)\d+")
+_SIZE = (5.6, 3.3)
 _RC = {
-    "font.size": 20,
-    "axes.titlesize": 24,
-    "axes.labelsize": 22,
-    "legend.fontsize": 20,
-    "lines.linewidth": 3.5,
-    "lines.markersize": 11,
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "lines.linewidth": 1.9,
+    "lines.markersize": 5.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#DDDDDD",
     "axes.axisbelow": True,
-    # Text as outlines, so that it looks the same everywhere
-    "svg.fonttype": "path",
+    "grid.color": _GRID,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _TEXT),
+    # Names are only names
+    "text.parse_math": False,
+    "svg.fonttype": "none",
 }
-_SIZE = (12.8, 7.2)
-_DPI = 150
 
 
 def styles(variants: Sequence[str]) -> dict[str, Style]:
@@ -99,233 +100,113 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
     return chosen
 
 
-@contextmanager
-def _figure(path: Path, title: str, size: tuple[float, float] = _SIZE) -> Iterator["Figure"]:
-    """Create a figure that is saved as ``path`` with the suffixes .png and .svg at the end of the ``with`` block."""
-    matplotlib = import_extra("matplotlib")
+def drawing() -> AbstractContextManager[None]:
+    """
+    :return: context in which figures must be drawn and saved
+    """
+    context: AbstractContextManager[None] = import_extra("matplotlib").rc_context(_RC)
+    return context
+
+
+def draw_lines(
+    lines: Sequence[Line],
+    look: Mapping[str, Style],
+    xlabel: str,
+    finals: Mapping[str, tuple[np.ndarray, Interval]] | None = None,
+    threshold: float | None = None,
+) -> "Figure":
+    """
+    One line per variant, with its interval, or with its runs if there is none.
+
+    :param lines: lines of the variants
+    :param look: styles of the variants
+    :param xlabel: label of the horizontal axis
+    :param finals: final scores of each variant and their IQM, drawn beside the curves
+    :param threshold: a value to mark
+    :return: the figure
+    """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The same data must give the same files
-    with matplotlib.rc_context({**_RC, "svg.hashsalt": path.name}):
-        figure = Figure(figsize=size, layout="constrained")
-        figure.suptitle(title, fontsize=26)
-        yield figure
-        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
-        # Computing the layout takes as long as drawing, and it is already known
-        figure.set_layout_engine("none")
-        figure.savefig(path.with_name(f"{path.name}.png"), dpi=_DPI)
-
-
-def _legend(figure: "Figure", handles: Sequence["Artist"], labels: Sequence[str]) -> None:
-    # Width of an entry in characters, including the line in front of it
-    width = max(len(label) for label in labels) + 9
-    small = -(-len(labels) // max(1, 85 // width)) > 2
-    n_columns = max(1, min(5, len(labels), (115 if small else 85) // width))
-    size = 15 if small else 20
-    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, handlelength=3, fontsize=size)
-
-
-def _row_label(name: str) -> str:
-    return textwrap.fill(name, 24)
-
-
-def _row_size(names: Iterable[str]) -> int:
-    return 20 if max(len(name) for name in names) <= 14 else 15
-
-
-def _plot(axes: "Axes", lines: Sequence[Line], look: Mapping[str, Style], markers: bool = True) -> None:
-    for i, (name, x, band, runs) in enumerate(lines):
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    if finals:
+        axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=[5.0, 0.35 + 0.22 * len(finals)])
+        _draw_finals(beside, finals, look)
+    else:
+        axes = figure.subplots()
+    if threshold is not None:
+        axes.axhline(threshold, color=_TEXT, linewidth=1.0, linestyle=(0, (2, 3)))
+    for place, (name, x, band, runs) in enumerate(lines):
         style = look[name]
         if np.isnan(band.low).all():
-            axes.plot(x, runs.T, color=style.colour, alpha=0.45, linewidth=1.2)
+            axes.plot(x, runs.T, color=style.colour, alpha=0.45, linewidth=0.8)
         else:
             axes.fill_between(x, band.low, band.high, color=style.colour, alpha=0.2, linewidth=0)
         every = max(1, len(x) // 8)
         # Shift markers, so that those of two overlapping curves do not coincide
-        begin = i * every // max(1, len(lines))
+        shown = (place * every // len(lines), every)
+        kind = {"linestyle": style.linestyle, "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
+        axes.plot(x, band.value, label=name, color=style.colour, **kind)
+    axes.set_xlabel(xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    if max(line.x[-1] for line in lines) >= 10_000:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.margins(x=0.02)
+    return figure
+
+
+def _draw_finals(axes: "Axes", finals: Mapping[str, tuple[np.ndarray, Interval]], look: Mapping[str, Style]) -> None:
+    """A small marker per run, and a large one with a bar for the IQM and its interval."""
+    for place, (name, (values, interval)) in enumerate(finals.items()):
+        style = look[name]
         axes.plot(
-            x,
-            band.value,
-            label=name,
-            color=style.colour,
-            linestyle=style.linestyle,
-            marker=style.marker if markers else None,
-            markevery=(begin, every),
-            markeredgecolor="white",
+            np.full(len(values), place - 0.2), values, style.marker, color=style.colour, alpha=0.35, markersize=3.5, mew=0
         )
+        if interval.known:
+            axes.plot([place + 0.2] * 2, interval[1:], color=style.colour, linewidth=3, solid_capstyle="butt")
+        axes.plot(place + 0.2, interval.value, style.marker, color=style.colour, markersize=6.5, markeredgecolor="white")
+    axes.set_xlim(-0.8, len(finals) - 0.2)
+    axes.set_xticks([])
+    axes.set_xlabel("Final")
+    axes.grid(axis="x", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False, labelleft=False)
 
 
-def _thousands(axes: "Axes") -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def draw_curves(
-    path: Path,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    lines: Sequence[Line],
-    look: Mapping[str, Style],
-    threshold: float | None = None,
-) -> None:
+def save(figure: "Figure", path: Path, title: str) -> str:
     """
-    Learning curves.
-
-    :param path: where to save, without a suffix
-    :param title: title of the picture
-    :param xlabel: label of the horizontal axis
-    :param ylabel: label of the vertical axis
-    :param lines: lines of the variants
-    :param look: styles of the variants
-    :param threshold: a return to mark
+    :param figure: a figure
+    :param path: where to save it as PNG and SVG files with a title and a legend, without a suffix
+    :param title: the title
+    :return: SVG for the page, which has both in its text: the stylesheet decides on colours
     """
-    with _figure(path, title) as figure:
-        axes = figure.subplots()
-        if threshold is not None:
-            axes.axhline(threshold, color="#444444", linewidth=1.5, linestyle=(0, (2, 2)))
-            axes.annotate(
-                f"counts as solved: {threshold:g}",
-                (0.0, threshold),
-                xycoords=("axes fraction", "data"),
-                xytext=(6, -5),
-                textcoords="offset points",
-                va="top",
-                fontsize=16,
-                color="#444444",
-            )
-        _plot(axes, lines, look)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.set_xlim(left=0)
-        if max(line.x[-1] for line in lines) >= 10_000:
-            _thousands(axes)
-        _legend(figure, *axes.get_legend_handles_labels())
+    from matplotlib import rc_context
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    no_date: dict[str, Any] = {"metadata": {"Date": None, "Creator": None}}
+    # Identifiers in the same page must differ, and the same data must give the same files
+    with rc_context({"svg.hashsalt": path.name}):
+        svg_path = path.with_name(f"{path.name}.svg")
+        figure.savefig(svg_path, transparent=True, **no_date)
+        inline = _inline(svg_path.read_text("utf-8"))
+        figure.suptitle(textwrap.fill(title, 50))
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        if labels:
+            n_columns = max(1, min(len(labels), 60 // (max(map(len, labels)) + 6)))
+            figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, handlelength=3)
+            figure.set_figheight(figure.get_figheight() + 0.25 * -(-len(labels) // n_columns))
+        figure.savefig(svg_path, **no_date)
+        # Computing the layout takes as long as drawing, and it is already known
+        figure.set_layout_engine("none")
+        figure.savefig(path.with_name(f"{path.name}.png"), dpi=300)
+    return inline
 
 
-def draw_scores(
-    path: Path,
-    title: str,
-    xlabel: str,
-    scores: Mapping[str, np.ndarray],
-    intervals: Mapping[str, Interval],
-    look: Mapping[str, Style],
-) -> None:
-    """
-    One row per variant: a small marker per run, and a large one with a bar for the IQM and its interval.
-
-    :param path: where to save, without a suffix
-    :param title: title of the picture
-    :param xlabel: label of the scores
-    :param scores: scores of each variant, one per run
-    :param intervals: interval of each variant
-    :param look: styles of the variants
-    """
-    with _figure(path, title, (_SIZE[0], 2.6 + 0.95 * len(scores))) as figure:
-        axes = figure.subplots()
-        for row, (name, values) in enumerate(scores.items()):
-            style, interval = look[name], intervals[name]
-            # Spread out, because many runs may have the same score
-            spread = row + np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.array([row + 0.0])
-            axes.plot(values, spread + 0.16, style.marker, color=style.colour, alpha=0.4, markersize=9, markeredgewidth=0)
-            if interval.known:
-                axes.plot(
-                    [interval.low, interval.high], [row - 0.2] * 2, color=style.colour, linewidth=7, solid_capstyle="butt"
-                )
-            axes.plot(interval.value, row - 0.2, style.marker, color=style.colour, markersize=17, markeredgecolor="white")
-        axes.set_yticks(range(len(scores)), [_row_label(name) for name in scores], fontsize=_row_size(scores))
-        axes.set_ylim(len(scores) - 0.4, -0.6)
-        axes.set_xlabel(xlabel)
-        axes.grid(axis="y", visible=False)
-
-
-def draw_profiles(
-    path: Path, title: str, thresholds: np.ndarray, profiles: Mapping[str, Band], look: Mapping[str, Style]
-) -> None:
-    """
-    Performance profiles.
-
-    :param path: where to save, without a suffix
-    :param title: title of the picture
-    :param thresholds: (points,) normalised scores
-    :param profiles: share of the runs above them, for each variant
-    :param look: styles of the variants
-    """
-    with _figure(path, title) as figure:
-        from matplotlib.ticker import PercentFormatter
-
-        axes = figure.subplots()
-        _plot(axes, [Line(name, thresholds, band, np.empty((0, len(thresholds)))) for name, band in profiles.items()], look)
-        axes.set(xlabel="Normalised score τ", ylabel="Share of runs above τ", ylim=(-0.02, 1.02))
-        axes.set_xlim(thresholds[0], thresholds[-1])
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        _legend(figure, *axes.get_legend_handles_labels())
-
-
-def draw_improvements(path: Path, title: str, rows: Sequence[tuple[str, str, Interval]], look: Mapping[str, Style]) -> None:
-    """
-    Probability of improvement, one row per pair.
-
-    :param path: where to save, without a suffix
-    :param title: title of the picture
-    :param rows: (X, Y, probability that X > Y)
-    :param look: styles of the variants
-    """
-    with _figure(path, title, (_SIZE[0], 2.8 + 0.75 * len(rows))) as figure:
-        axes = figure.subplots()
-        size = _row_size([name for first, second, _ in rows for name in (first, second)])
-        axes.axvline(0.5, color="#444444", linewidth=2, linestyle=(0, (2, 2)))
-        for row, (first, second, interval) in enumerate(rows):
-            style = look[first]
-            if interval.known:
-                axes.plot([interval.low, interval.high], [row] * 2, color=style.colour, linewidth=8, solid_capstyle="butt")
-            axes.plot(interval.value, row, style.marker, color=style.colour, markersize=16, markeredgecolor="white")
-            axes.annotate(
-                _row_label(second),
-                (1.0, row),
-                xycoords=("axes fraction", "data"),
-                xytext=(10, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=size,
-            )
-        axes.set_yticks(range(len(rows)), [_row_label(first) for first, _, _ in rows], fontsize=size)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlim(-0.03, 1.03)
-        axes.set_xlabel("Probability that a run of the left one beats a run of the right one")
-        axes.grid(axis="y", visible=False)
-
-
-def draw_diagnostics(
-    path: Path, title: str, xlabel: str, panels: Mapping[str, Sequence[Line]], look: Mapping[str, Style]
-) -> None:
-    """
-    One small picture per diagnostic.
-
-    :param path: where to save, without a suffix
-    :param title: title of the picture
-    :param xlabel: label of the horizontal axes
-    :param panels: lines to draw under each title
-    :param look: styles of the variants
-    """
-    n_rows = (len(panels) + 1) // 2
-    with _figure(path, title, (_SIZE[0], 1.6 + 4.0 * n_rows)) as figure:
-        all_axes = figure.subplots(n_rows, min(2, len(panels)), squeeze=False).flatten()
-        handles: dict[str, Artist] = {}
-        for axes, (name, lines) in zip(all_axes, panels.items(), strict=False):
-            _plot(axes, lines, look)
-            axes.set_title(name, fontsize=19)
-            axes.set_xlabel(xlabel, fontsize=18)
-            axes.set_xlim(left=0)
-            if min(line.band.low.min() for line in lines) >= 0:
-                axes.set_ylim(0, 1.1 * max(line.band.high.max() for line in lines) or 1)
-            _thousands(axes)
-            # Not every panel contains every variant
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                handles.setdefault(label, handle)
-        for axes in all_axes[len(panels) :]:
-            axes.set_axis_off()
-        order = [name for name in look if name in handles]
-        _legend(figure, [handles[name] for name in order], order)
+def _inline(svg: str) -> str:
+    """An SVG file as a part of a page."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
+    # Only paths are referred to by their identifiers; those of groups are in every figure
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    # Fewer decimals and colours of the stylesheet, in tags only: texts remain as they are
+    return re.sub(r"<[^>]+>", lambda tag: _COLOUR.sub(r"var(--c\1)", _DECIMALS.sub(r"\1", tag[0])), svg)

@@ -10,6 +10,7 @@ import numpy as np
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.classroom.compare.statistics import (
     CONFIDENCE,
+    MIN_SEEDS,
     Comparison,
     Interval,
     Verdict,
@@ -44,14 +45,54 @@ class Finding(NamedTuple):
     :param comparison: comparison of two variants
     :param adjusted_p: p-value after Holm's correction
     :param verdict: the verdict
-    :param sentence: the same in words
     """
 
     env: str | None
     comparison: Comparison
     adjusted_p: float
     verdict: Verdict
-    sentence: str
+
+    @property
+    def ahead(self) -> tuple[str, str]:
+        """The variant with the higher IQM, of equals that whose runs ended higher more often, and the other one."""
+        first, second, difference, improvement, *_ = self.comparison
+        turned = difference.value < 0.0 or (difference.value == 0.0 and improvement.value < 0.5)
+        return (second, first) if turned else (first, second)
+
+    @property
+    def claim(self) -> str:
+        """Who is ahead, as far as the data say."""
+        if self.verdict is Verdict.DIFFERENCE:
+            return f"{self.ahead[0]} ended higher"
+        if self.verdict is Verdict.HINT:
+            return f"hint: {self.ahead[0]} higher"
+        return self.verdict.value
+
+    @property
+    def numbers(self) -> str:
+        """How sure that is: the numbers that the claim rests on, or what was seen if it takes more seeds."""
+        _, _, difference, improvement, _, _, n_first, n_second = self.comparison
+        best, other = self.ahead
+        share = improvement.value if best == self.comparison.first else 1.0 - improvement.value
+        if self.verdict is Verdict.TOO_FEW_SEEDS:
+            if share == 0.5:
+                return "runs level"
+            if share < 0.5:
+                best, other, share = other, best, 1.0 - share
+            n_pairs = sum(map(math.prod, zip(n_first, n_second, strict=True)))
+            counted = f"{number(share * n_pairs)} of {n_pairs}" if len(n_first) == 1 else f"{share:.0%} of all"
+            return f"{best} above {other} in {counted} pairs of runs"
+        if difference == (0.0, 0.0, 0.0):
+            return "the runs that the IQM counts ended the same"
+        if best == self.comparison.second:
+            difference = Interval(-difference.value, -difference.high, -difference.low)
+        # Normalised scores are in or near [0, 1]: two digits
+        value, low, high = (number(x, (*difference, 0.0 if self.env else 1.0)) for x in difference)
+        p_text = "p < 0.001" if self.adjusted_p < 0.001 else f"p = {self.adjusted_p:.2g}"
+        # The claim may have named the one that is ahead
+        name = "" if self.verdict in (Verdict.DIFFERENCE, Verdict.HINT) else f"{best} "
+        gap = f"{name}+{value}" if difference.value else "equal IQMs"
+        return f"{gap} ({low} to {high}), {share:.0%} above, {p_text}"
 
 
 def number(value: float, like: Sequence[float] = ()) -> str:
@@ -114,21 +155,13 @@ def scale(results: Results, env: str) -> Scale:
     return Scale(low, high, learned and high > low)
 
 
-def common_envs(results: Results) -> tuple[list[str], list[str]]:
-    """
-    :param results: results of the experiment
-    :return: the variants with a finished run, and the environments in which all of these have one
-    """
-    variants = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
-    return variants, [env for env in results.envs if all(len(results.done(env, name)) for name in variants)]
-
-
 def normalised_scores(results: Results) -> tuple[list[str], dict[str, list[np.ndarray]]]:
     """
     :param results: results of the experiment
     :return: the environments that can be combined, and the normalised final scores of each variant on each of them
     """
-    variants, envs = common_envs(results)
+    variants = [name for name in results.variants if any(len(results.done(env, name)) for env in results.envs)]
+    envs = [env for env in results.envs if all(len(results.done(env, name)) for name in variants)]
     scales = {env: scale(results, env) for env in envs}
     envs = [env for env in envs if scales[env].usable]
     return envs, {
@@ -167,105 +200,148 @@ def all_together(results: Results, envs: Sequence[str]) -> str:
     """
     missing = [env for env in results.envs if env not in envs]
     if not missing:
-        return f"all {len(envs)} environments"
+        return "both environments" if len(envs) == 2 else f"all {len(envs)} environments"
     return f"{len(envs)} of {len(results.envs)} environments (without {', '.join(missing)})"
 
 
-def judge(comparisons: Sequence[tuple[str | None, Comparison]], together: str = "") -> list[Finding]:
+def judge(comparisons: Sequence[tuple[str | None, Comparison]]) -> list[Finding]:
     """
     :param comparisons: all comparisons of a kind, each with its environment
-    :param together: description of the environments for comparisons of several
     :return: the conclusion of each, given their number
     """
     adjusted = holm([comparison.p_value for _, comparison in comparisons])
-    # Whether any difference, however clear, can be significant after the correction
-    possible = min(holm([comparison.smallest_p for _, comparison in comparisons]), default=0.0) <= 1.0 - CONFIDENCE
-    findings = []
-    for (env, comparison), p_value in zip(comparisons, adjusted, strict=True):
-        judged = verdict(comparison, p_value)
-        where = f"on {env}" if env else f"over {together}"
-        words = sentence(where, comparison, p_value, judged, len(comparisons), normalised=env is None)
-        if judged is Verdict.HINT and not possible:
-            words += " With so few seeds for so many comparisons, no difference could: more seeds are needed."
-        findings.append(Finding(env, comparison, p_value, judged, words))
-    return findings
+    return [
+        Finding(env, comparison, p_value, verdict(comparison, p_value))
+        for (env, comparison), p_value in zip(comparisons, adjusted, strict=True)
+    ]
 
 
-def _p_text(p_value: float) -> str:
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
-
-
-def _counts(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)} to {max(numbers)}"
-
-
-def seen(comparison: Comparison) -> str:
+def headline(results: Results, findings: Sequence[Finding], combined: Sequence[str]) -> str:
     """
-    :param comparison: comparison of two variants
-    :return: sentence on how many of their runs beat each other: this is what was observed, not what other seeds would give
+    :param results: results of the experiment
+    :param findings: all findings, on single environments and on several together
+    :param combined: the environments that were combined
+    :return: the result in a sentence: over all environments together, or on each of them if none can be combined
     """
-    first, second, share = comparison.first, comparison.second, comparison.improvement.value
-    if share < 0.5:
-        first, second, share = second, first, 1.0 - share
-    if share == 0.5:
-        return f"{first} and {second} level"
-    pairs = math.prod((comparison.n_first[0], comparison.n_second[0])) if len(comparison.n_first) == 1 else 0
-    n_above = share * pairs
-    ties = "" if n_above.is_integer() else " (ties count half)"
-    return f"{first} ended above {second} in " + (
-        f"{number(n_above)} of {pairs} pairs of runs{ties}" if pairs else f"{share:.0%}"
-    )
+    if not findings:
+        if sum(any(len(results.done(env, name)) for env in results.envs) for name in results.variants) > 1:
+            return "On no environment are there runs of two variants yet, and so nothing to compare."
+        return "There are runs of one variant only, and so nothing to compare."
+    if together := [finding for finding in findings if finding.env is None]:
+        return f"Over {all_together(results, combined)} together, {_result(results, together)}."
+    envs_of: dict[str, list[str]] = {}
+    for env in dict.fromkeys(str(finding.env) for finding in findings):
+        result = _result(results, [finding for finding in findings if finding.env == env])
+        envs_of.setdefault(result, []).append(env)
+    return " ".join(f"On {listed(envs)}, {result}." for result, envs in envs_of.items())
 
 
-def sentence(
-    where: str, comparison: Comparison, adjusted_p: float, judged: Verdict, n_comparisons: int, normalised: bool
-) -> str:
+def about_ppo(results: Results, findings: Sequence[Finding]) -> list[Finding]:
     """
-    :param where: description of the environments
-    :param comparison: comparison of two variants
-    :param adjusted_p: its p-value after Holm's correction
-    :param judged: the verdict
-    :param n_comparisons: number of comparisons in the correction
-    :param normalised: whether scores are normalised, over several environments
-    :return: a statement in plain words
+    :param results: results of the experiment
+    :param findings: findings on the same environments
+    :return: those about PPO, if exactly one variant is PPO and has been compared, or else all
     """
-    first, second, difference, improvement, *_ = comparison
-    seeds = {first: comparison.n_first, second: comparison.n_second}
-    unit = " normalised points" if normalised else ""
-    if difference.value < 0:
-        first, second = second, first
-        difference = Interval(-difference.value, -difference.high, -difference.low)
-        improvement = Interval(1 - improvement.value, 1 - improvement.high, 1 - improvement.low)
-    counted = f"{_counts(seeds[first])} and {_counts(seeds[second])}"
-    counted = f"seeds per environment: {counted}" if normalised else f"{counted} seeds"
-    if judged is Verdict.TOO_FEW_SEEDS:
-        return f"Seen {where}: {seen(comparison)}; {counted}."
-    # Normalised scores are in or near [0, 1]: two digits
-    value, low, high = (number(x, (*difference, 1.0 if normalised else 0.0)) for x in difference)
-    numbers = (
-        f"IQM {value}{unit} higher (95% interval {low} to {high}); a run of {first} beats a run of {second} "
-        f"with probability {interval_text(improvement, 1.0)}; {counted}"
-    )
-    correction = "" if n_comparisons == 1 else f" after correction for {n_comparisons} comparisons"
-    if judged is Verdict.DIFFERENCE:
-        return f"{first} ended higher than {second} {where}: {numbers}. This holds{correction} ({_p_text(adjusted_p)})."
-    if judged is Verdict.HINT:
-        return (
-            f"A hint only that {first} ended higher than {second} {where}: {numbers}. "
-            f"This does not hold{correction} ({_p_text(adjusted_p)})."
+    names = [variant["name"] for variant in results.experiment["variants"] if variant["algo"] == "ppo"]
+    about = [finding for finding in findings if len(names) == 1 and names[0] in finding.comparison[:2]]
+    return about or list(findings)
+
+
+def _result(results: Results, findings: Sequence[Finding]) -> str:
+    """The findings of one environment, or of several together, in a sentence."""
+    about = about_ppo(results, findings)
+    by_verdict = {judged: [finding for finding in about if finding.verdict is judged] for judged in Verdict}
+    few = by_verdict[Verdict.TOO_FEW_SEEDS]
+    apart = [finding for finding in few if finding.comparison.improvement.value in (0.0, 1.0)]
+    clauses = []
+    for ahead, words in (
+        (by_verdict[Verdict.DIFFERENCE], "{} ended higher than {}"),
+        (by_verdict[Verdict.HINT], "a hint only that {} ended higher than {}"),
+        (apart, "every run of {} ended above every run of {}"),
+    ):
+        clauses += [words.format(*each) for each in _grouped([finding.ahead for finding in ahead])]
+    for level, words in (
+        ([finding for finding in few if finding not in apart], "the runs of {} overlap"),
+        (by_verdict[Verdict.NO_DIFFERENCE], "no difference is shown between {}"),
+        (by_verdict[Verdict.UNDECIDED], "it is undecided between {}"),
+    ):
+        if level:
+            clauses.append(words.format(_between([finding.comparison[:2] for finding in level], len(about))))
+    if few:
+        some = "" if len(few) == len(about) else f" on {len(few)} of {len(about)} pairs"
+        clauses.append(f"the seeds are too few for a claim{some}")
+    names = {name for finding in findings for name in finding.comparison[:2]}
+    if len(names) > 2 and len(few) < len(about):
+        wins = [finding.ahead[0] for finding in findings if finding.verdict is Verdict.DIFFERENCE]
+        best_of_all = next((name for name in names if wins.count(name) == len(names) - 1), None)
+        if best_of_all is None:
+            clauses.append("which one is best is undecided")
+        elif len(about) < len(findings):
+            clauses.append(f"{best_of_all} ended higher than all others")
+    return "; ".join(clauses)
+
+
+def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """("a and b", "c and d") where each of the first ended higher than each of the others."""
+    by_winner: dict[str, list[str]] = {}
+    for best, other in pairs:
+        by_winner.setdefault(best, []).append(other)
+    winners: dict[tuple[str, ...], list[str]] = {}
+    for best, others in by_winner.items():
+        winners.setdefault(tuple(others), []).append(best)
+    ordered = sorted(winners.items(), key=lambda each: -len(each[0]))
+    return [(listed(best), listed(others)) for others, best in ordered]
+
+
+def _between(pairs: Sequence[tuple[str, str]], total: int) -> str:
+    """The variants of the pairs: "a and b or c" if a is in each of them, or the number of the pairs if they are many."""
+    common = set(pairs[0]).intersection(*pairs[1:])
+    if len(pairs) == 1:
+        return listed(pairs[0])
+    if common:
+        (name,) = common
+        return f"{name} and {listed([other for pair in pairs for other in pair if other != name], 'or')}"
+    if len(pairs) == total:
+        return listed(list(dict.fromkeys(name for pair in pairs for name in pair)))
+    return f"{len(pairs)} of {total} pairs"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """
+    :param names: names
+    :param word: the word before the last one
+    :return: the names in a sentence
+    """
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def few_seeds(results: Results, findings: Sequence[Finding]) -> str:
+    """
+    :param results: results of the experiment
+    :param findings: findings on single environments
+    :return: how many seeds a claim on a single environment needs, empty if there are enough
+    """
+    few = [finding.comparison for finding in findings if finding.verdict is Verdict.TOO_FEW_SEEDS]
+    said = ""
+    if few:
+        chance = max(comparison.smallest_p for comparison in few)
+        often = f": chance alone separates the runs of two equal variants in {chance:.0%} of such experiments"
+        pairs = f"any of {len(findings)} pairs" if len(findings) > 1 else "a pair"
+        said = (
+            f"So few seeds support no claim on a single environment{often if chance > 1.0 - CONFIDENCE else ''}. A claim on "
+            f"{pairs} takes at least {seeds_needed(len(findings))} seeds of each variant."
         )
-    if judged is Verdict.UNDECIDED:
-        return (
-            f"Undecided between {first} and {second} {where}: the two intervals and the test do not say the same. "
-            f"For {first}, {numbers}. More seeds might tell."
-        )
-    if difference == (0.0, 0.0, 0.0):
-        return (
-            f"No difference shown between {first} and {second} {where}: "
-            f"the runs that the IQM counts ended the same; {counted}. "
-            f"If no higher return is possible there, only how fast they got there can tell them apart."
-        )
-    return (
-        f"No difference shown between {first} and {second} {where}: for {first}, {numbers}. "
-        f"That is no proof that they are equal: a true difference within the interval is compatible with these runs."
-    )
+    if any(0 < len(results.done(env, name)) < MIN_SEEDS for env in results.envs for name in results.variants):
+        said += f" No interval is given below {MIN_SEEDS} seeds."
+    return said.strip()
+
+
+def seeds_needed(n_comparisons: int) -> int:
+    """
+    :param n_comparisons: number of comparisons in Holm's correction
+    :return: the smallest number of seeds with which two variants with non-overlapping runs can be told apart
+    """
+    seeds = MIN_SEEDS
+    while n_comparisons * 2.0 / math.comb(2 * seeds, seeds) >= 1.0 - CONFIDENCE:
+        seeds += 1
+    return seeds

@@ -1,27 +1,42 @@
-"""``python -m sb3_grpo compare report``: tables, pictures and the page from the results of the runs."""
+"""``python -m sb3_grpo compare report``: one page that needs no network, and its pictures as files."""
 
-import math
+import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from sb3_grpo.classroom.compare import figures, pictures, tables
+from sb3_grpo.classroom.compare import curves, figures, findings, side_by_side, tables
 from sb3_grpo.classroom.compare.clips import env_clip
 from sb3_grpo.classroom.compare.collect import collect
-from sb3_grpo.classroom.compare.curves import EnvCurves, env_curves
-from sb3_grpo.classroom.compare.figures import Style
-from sb3_grpo.classroom.compare.findings import all_together, find_in, find_overall, judge, normalised_scores, scale
-from sb3_grpo.classroom.compare.headline import few_seeds, headline
-from sb3_grpo.classroom.compare.lecture import lecture_table
-from sb3_grpo.classroom.compare.live import live_data
-from sb3_grpo.classroom.compare.page import EnvSection, Overall, Page, write_page
-from sb3_grpo.classroom.compare.pictures import MODE_WORDS, File
-from sb3_grpo.classroom.compare.results import Results
-from sb3_grpo.classroom.compare.statistics import Comparison, iqm_interval, performance_profile
+from sb3_grpo.classroom.compare.curves import Line
+from sb3_grpo.classroom.compare.definition import MODE_RULE
+from sb3_grpo.classroom.compare.results import Results, import_extra
+from sb3_grpo.classroom.compare.statistics import MIN_SEEDS, RESAMPLES, iqm_interval, performance_profile
+from sb3_grpo.utils.files import replace_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Picture(NamedTuple):
+    """
+    A picture of the page.
+
+    :param svg: the picture
+    :param alt: the same in words
+    :param file: name of its files next to the page, without a suffix
+    """
+
+    svg: str
+    alt: str
+    file: str
 
 
 def make_report(folder: Path) -> Path:
@@ -32,117 +47,187 @@ def make_report(folder: Path) -> Path:
     :param folder: folder of the experiment
     :return: the page
     """
+    jinja2 = import_extra("jinja2")
     results = collect(folder)
-    look = figures.styles(results.variants)
-    drawn: list[EnvCurves] = []
-    files: dict[str, dict[str, list[File]]] = {}
-    compared: list[tuple[str | None, Comparison]] = []
-    console = Console(stderr=True)
-    # None: all environments together
-    for env in track([*results.envs, None], "Report", console=console, transient=True, disable=not console.is_terminal):
-        if env is None:
-            overall = _overall(results, look, compared)
-        elif any(len(results.done(env, name)) for name in results.variants):
-            drawn.append(env_curves(results, env))
-            files[env] = _draw_files(results, drawn[-1], look)
-            compared += [(env, comparison) for comparison in find_in(results, env)]
-    findings = judge(compared)
-    sections = [
-        EnvSection(
-            env=curves.env,
-            curves=pictures.curves_picture(curves, place, look),
-            curve_files=files[curves.env]["curves"],
-            final=pictures.final_picture(curves, look, *files[curves.env]["final"]),
-            diagnostics=pictures.diagnostics_picture(curves, place, look, *files[curves.env]["diagnostics"])
-            if curves.diagnostics
-            else None,
-            tables={each: tables.final_table(results, curves.env, each) for each in results.modes},
-            runs=tables.runs_table(results, curves.env, curves.mode),
-            efficiency=tables.efficiency_table(results, curves.env, curves.mode),
-            findings=[finding for finding in findings if finding.env == curves.env],
-            clip=env_clip(results, curves.env),
-        )
-        for place, curves in enumerate(drawn)
-    ]
-    everything = [*findings, *overall.findings]
-    page = Page(
-        results=results,
-        look=look,
-        headline=headline(results, everything, overall.envs, {each.env: each.intervals for each in drawn}),
-        few_seeds=few_seeds(results, everything),
-        overall=overall,
-        sections=sections,
-        cost=tables.cost_table(results),
-        tuning=tables.tuning_table(results),
-        networks=tables.network_statements(results),
-        lecture=lecture_table(results),
-        data=live_data(look, drawn, overall.scales, overall.profiles),
+    report = _Report(results)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("sb3_grpo.classroom.compare"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    return write_page(page)
+    environment.filters |= {"number": findings.number, "as_it_is": import_extra("markupsafe").Markup}
+    html = environment.get_template("report.html.jinja").render(report.content())
+    path = folder / "report.html"
+    replace_text(path, html, durable=False)
+    return path
 
 
-def _path(results: Results, file: File) -> Path:
-    return results.folder / "figures" / file.name
+class _Report:
+    """Results, the statistics made of them, and the tables and pictures made of these."""
+
+    def __init__(self, results: Results):
+        self.results = results
+        self.look = figures.styles(results.variants)
+        self.envs = [env for env in results.envs if curves.with_runs(results, env)]
+        self.findings = findings.judge([(env, pair) for env in self.envs for pair in findings.find_in(results, env)])
+        # Environments that can be combined
+        self.combined, self.scores = findings.normalised_scores(results)
+        self.overall = []
+        if len(self.combined) > 1:
+            self.overall = findings.judge([(None, pair) for pair in findings.find_overall(self.scores)])
+
+    def content(self) -> dict[str, Any]:
+        """What the template needs."""
+        results, runs = self.results, self.results.planned
+        console = Console(stderr=True)
+        progress = track(self.envs, "Report", console=console, transient=True, disable=not console.is_terminal)
+        everything = [*self.overall, *self.findings]
+        scales = {env: findings.scale(results, env) for env in results.envs}
+        with figures.drawing():
+            sections = [self._section(env) for env in progress]
+            profiles = self._profiles()
+        return {
+            "experiment": results.experiment,
+            "headline": findings.headline(results, everything, self.combined),
+            "few_seeds": findings.few_seeds(results, self.findings),
+            "pairs": tables.pairs_table(results, everything),
+            "wheres": {None: findings.all_together(results, self.combined)} if self.overall else {},
+            "sections": sections,
+            "combined": self.combined,
+            "profiles": profiles,
+            "overall_table": tables.overall_table(self.scores) if self.combined else None,
+            "scales": tables.scale_table(scales, self.combined),
+            "side_by_side": side_by_side.side_by_side(results),
+            "cost": tables.cost_table(results),
+            "networks": tables.network_statements(results),
+            "notes": results.notes,
+            "facts": list(_facts(results)),
+            "statuses": Counter(runs.status),
+            "unfinished": list(runs[runs.status != "done"].fillna({"error": ""}).itertuples()),
+            "seeds_each": _seeds_each(results),
+            "scored_by": _scored_by(results),
+            "n_machines": len(_machines(results)),
+            # Not recorded by earlier versions
+            "mode_rule": MODE_RULE if {*results.envs} <= {*results.experiment.get("main_modes", ())} else "",
+            "look": {name: (place, style) for place, (name, style) in enumerate(self.look.items())},
+            "css": (files("sb3_grpo.classroom.compare") / "assets" / "report.css").read_text("utf-8"),
+            "min_seeds": MIN_SEEDS,
+            "resamples": RESAMPLES,
+        }
+
+    def _section(self, env: str) -> dict[str, Any]:
+        """What the page shows of an environment."""
+        results, mode = self.results, self.results.main_mode(env)
+        scores = {name: results.final_scores(env, name, mode) for name in curves.with_runs(results, env)}
+        finals = {name: (values, iqm_interval([values])) for name, values in scores.items()}
+        texts = {name: findings.interval_text(interval) for name, (_, interval) in finals.items()}
+        ends = ", ".join(f"{name} {text}" for name, text in texts.items())
+        unit, over_time = curves.over_time(results, env)
+        drawn = {}
+        for kind, xlabel, lines in (
+            ("steps", "Environment steps", curves.over_steps(results, env)),
+            ("time", f"Training time ({unit})", over_time),
+        ):
+            figure = figures.draw_lines(lines, self.look, xlabel, finals, tables.threshold_of(env))
+            alt = f"{env}: return ({tables.MODE_WORDS[mode]}) against {xlabel.lower()}. Final returns: {ends}."
+            drawn[kind] = self._picture(figure, f"curves_{kind}_{env}", env, alt)
+        return {
+            "env": env,
+            "finals": texts,
+            "curves": drawn,
+            "logged": {title: self._logged(env, title, lines) for title, lines in curves.logged(results, env).items()},
+            "final": tables.final_table(results, env),
+            "efficiency": tables.efficiency_table(results, env),
+            "clip": env_clip(results, env),
+        }
+
+    def _logged(self, env: str, title: str, lines: list[Line]) -> Picture:
+        ends = ", ".join(f"{line.name} {findings.number(float(line.band.value[-1]))}" for line in lines)
+        figure = figures.draw_lines(lines, self.look, "Environment steps")
+        return self._picture(
+            figure, f"{title.split(' (')[0]}_{env}", f"{env}: {title}", f"{env}: {title}. At the end: {ends}."
+        )
+
+    def _profiles(self) -> Picture | None:
+        """Performance profiles over the environments that can be combined."""
+        if not self.combined:
+            return None
+        where = self.combined[0] if len(self.combined) == 1 else findings.all_together(self.results, self.combined)
+        lowest = max(-0.5, min(0.0, *(float(values.min()) for samples in self.scores.values() for values in samples)))
+        # Hundredths, including 0.5
+        thresholds = np.arange(np.floor(100 * lowest), 111) / 100
+        profiles = {name: performance_profile(samples, thresholds) for name, samples in self.scores.items()}
+        lines = [Line(name, thresholds, band, np.empty((0, len(thresholds)))) for name, band in profiles.items()]
+        middle = int(np.abs(thresholds - 0.5).argmin())
+        shares = ", ".join(f"{name} {band.value[middle]:.0%}" for name, band in profiles.items())
+        alt = f"Performance profiles on {where}. Share of the runs with a normalised final score above 0.5: {shares}."
+        figure = figures.draw_lines(lines, self.look, "Normalised score")
+        return self._picture(figure, "performance_profiles", f"Share of the runs above a score, {where}", alt)
+
+    def _picture(self, figure: "Figure", name: str, title: str, alt: str) -> Picture:
+        file = re.sub(r"[^\w.+-]+", "_", name)
+        return Picture(figures.save(figure, self.results.folder / "figures" / file, title), alt, file)
 
 
-def _file(label: str, kind: str, env: str = "") -> File:
-    return File(label, re.sub(r"[^\w.+-]+", "_", f"{kind}_{env}" if env else kind))
-
-
-def _draw_files(results: Results, curves: EnvCurves, look: dict[str, Style]) -> dict[str, list[File]]:
-    """Draw everything about one environment into files next to the page; return the files by content."""
-    env, mode = curves.env, curves.mode
-    steps = [
-        (each, _file(f"steps, {MODE_WORDS[each]}", "curves_steps" if each == mode else f"curves_steps_{each}", env))
-        for each in (mode, *(other for other in results.modes if other != mode))
+def _scored_by(results: Results) -> str:
+    """The actions that the scores are based on."""
+    by_mode: dict[str, list[str]] = {}
+    for env in results.envs:
+        by_mode.setdefault(results.main_mode(env), []).append(env)
+    texts = [
+        tables.MODE_WORDS[mode] + (f" on {findings.listed(envs)}" if len(by_mode) > 1 else "")
+        for mode, envs in by_mode.items()
     ]
-    for each, file in steps:
-        ylabel = f"Return ({each})"
-        lines = curves.steps[each]
-        figures.draw_curves(_path(results, file), env, "Environment steps", ylabel, lines, look, curves.threshold)
-    time = _file(f"{curves.unit}, {MODE_WORDS[mode]}", "curves_time", env)
-    xlabel, ylabel = f"Training time ({curves.unit})", f"Return ({mode})"
-    figures.draw_curves(_path(results, time), env, xlabel, ylabel, curves.time[mode], look, curves.threshold)
-    final = _file("final return", "final", env)
-    title = f"{env}: final return"
-    figures.draw_scores(_path(results, final), title, ylabel, curves.finals, curves.intervals, look)
-    diagnostics = _file("during training", "diagnostics", env)
-    if curves.diagnostics:
-        title = f"{env}: during training"
-        figures.draw_diagnostics(_path(results, diagnostics), title, "Environment steps", curves.diagnostics, look)
-    return {"curves": [file for _, file in steps] + [time], "final": [final], "diagnostics": [diagnostics]}
+    return "of " + "; ".join(texts)
 
 
-def _overall(results: Results, look: dict[str, Style], compared: Sequence[tuple[str | None, Comparison]]) -> Overall:
-    """Everything about all environments together."""
-    envs, scores = normalised_scores(results)
-    overall = Overall(envs, {env: scale(results, env) for env in results.envs})
-    if not envs:
-        return overall
-    where = envs[0] if len(envs) == 1 else f"{len(envs)} environments"
-    pooled = {name: np.concatenate(values) for name, values in scores.items()}
-    lowest = min(0.0, *(float(values.min()) for values in pooled.values()))
-    # Hundredths, including 0.5, which the text of the picture refers to, and 1
-    thresholds = np.arange(math.floor(100 * max(lowest, -0.5)), 111) / 100
-    profiles = {name: performance_profile(values, thresholds) for name, values in scores.items()}
-    overall.profiles = thresholds, profiles
-    file = _file("profiles", "performance_profiles")
-    figures.draw_profiles(_path(results, file), f"Performance profiles, {where}", thresholds, profiles, look)
-    overall.pictures.append(pictures.profiles_picture(where, thresholds, profiles, look, file))
-    if len(envs) > 1:
-        overall.intervals = {name: iqm_interval(values) for name, values in scores.items()}
-        file = _file("final score", "aggregate_iqm")
-        title = f"Final score, {where}"
-        figures.draw_scores(_path(results, file), title, "Normalised score", pooled, overall.intervals, look)
-        overall.pictures.insert(0, pictures.aggregate_picture(where, pooled, overall.intervals, look, file))
-        compared = [(None, comparison) for comparison in find_overall(scores)]
-        overall.table = tables.overall_table(envs, scores, overall.intervals)
-        overall.findings = judge(compared, all_together(results, envs))
-    # From one environment, if there is only one to combine
-    pairs = [comparison for env, comparison in compared if env in (None, envs[0])]
-    if pairs:
-        file = _file("probability of improvement", "probability_of_improvement")
-        rows = [(comparison.first, comparison.second, comparison.improvement) for comparison in pairs]
-        figures.draw_improvements(_path(results, file), f"Probability of improvement, {where}", rows, look)
-        overall.pictures.append(pictures.improvements_picture(where, pairs, look, file))
-    return overall
+def _facts(results: Results) -> Iterator[tuple[str, str]]:
+    """What was compared, and how."""
+    experiment, done = results.experiment, results.runs[results.runs.status == "done"]
+    yield "Variants", ", ".join(_variant(variant) for variant in experiment["variants"])
+    budgets = [f"{env}: {experiment['timesteps'][env]:,} steps" for env in experiment["envs"]]
+    yield "Environments and budgets", ", ".join(budgets)
+    same = (
+        "the same for all variants" if len(done) == len(results.runs) else "not all of them for every variant and environment"
+    )
+    yield "Seeds", f"{len(experiment['seeds'])} ({', '.join(map(str, experiment['seeds']))}), {same}"
+    yield (
+        "Evaluations",
+        f"{experiment['n_evaluations']} while training and one before, {experiment['n_eval_episodes']} episodes each; "
+        f"{experiment['n_final_episodes']} episodes at the end; {' and '.join(results.modes)}",
+    )
+    yield "Steps", "all that the environments made, those of dropped groups included"
+    machines = _machines(results)
+    if len(machines) > 1:
+        yield "Machines", "; ".join(f"{count} runs on {machine}" for machine, count in machines.most_common())
+    elif content := experiment.get("machine"):
+        yield "Machine", _flat(content)
+    if content := experiment.get("versions"):
+        yield "Versions", _flat(content)
+    if command := experiment.get("command"):
+        yield "Command", ", then ".join(command.splitlines())
+
+
+def _seeds_each(results: Results) -> str:
+    counts = [len(results.done(env, name)) for env in results.envs for name in results.variants]
+    least, most = min(counts), max(counts)
+    return f"{most} seed{'s' if most > 1 else ''} each" if least == most else f"{least} to {most} finished seeds each"
+
+
+def _machines(results: Results) -> Counter[str]:
+    """The machines of the runs, and how many each has made."""
+    return Counter(_flat(config["machine"]) for config in results.configs.values() if "machine" in config)
+
+
+def _variant(variant: dict[str, Any]) -> str:
+    changed = variant.get("hyperparams") or {}
+    name = variant["name"] if variant["name"] == variant["algo"] else f"{variant['name']} ({variant['algo']})"
+    return f"{name} with {_flat(changed)}" if changed else name
+
+
+def _flat(content: Any) -> str:
+    if not isinstance(content, dict):
+        return str(content)
+    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in content.items())

@@ -170,17 +170,6 @@ def mean_interval(samples: Sequence[np.ndarray]) -> Interval:
     return Interval(*(float(part[0]) for part in band))
 
 
-def iqm_counts(samples: Sequence[np.ndarray]) -> list[int]:
-    """
-    :param samples: scores (n,) of one variant for each environment
-    :return: number of scores of each sample in the middle half of all scores, from which the interquartile mean is computed
-    """
-    sample = np.repeat(np.arange(len(samples)), [len(scores) for scores in samples])
-    cut = int(0.25 * len(sample))
-    middle = np.argsort(np.concatenate(samples), kind="stable")[cut : len(sample) - cut]
-    return np.bincount(sample[middle], minlength=len(samples)).tolist()
-
-
 def iqm_curve(curves: np.ndarray) -> Band:
     """
     :param curves: (n, points) one curve per seed

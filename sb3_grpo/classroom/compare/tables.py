@@ -1,17 +1,15 @@
-"""The tables of the report."""
+"""The tables of the report, as frames of texts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sb3_grpo.classroom.compare.findings import interval_text, number
-from sb3_grpo.classroom.compare.results import Results
+from sb3_grpo.classroom.compare.curves import with_runs
+from sb3_grpo.classroom.compare.findings import Finding, Scale, about_ppo, interval_text, number
+from sb3_grpo.classroom.compare.results import Results, import_extra
 from sb3_grpo.classroom.compare.statistics import (
-    Interval,
     cost_at_threshold,
-    iqm_counts,
     iqm_interval,
     mean_interval,
     mean_over_training,
@@ -21,88 +19,48 @@ from sb3_grpo.console import UsageError, find_env
 if TYPE_CHECKING:
     import pandas as pd
 
+# How actions were chosen, in words
+MODE_WORDS = {"deterministic": "most likely actions", "stochastic": "sampled actions"}
 
-@dataclass
-class Table:
+
+def _frame(rows: Iterable[dict[str, str]]) -> "pd.DataFrame":
+    frame: pd.DataFrame = import_extra("pandas").DataFrame(list(rows))
+    # What applies to no row has no column
+    return frame.loc[:, (frame != "-").any()].fillna("-")
+
+
+def pairs_table(results: Results, findings: Sequence[Finding]) -> dict[tuple[str, ...], dict[str | None, Finding]]:
     """
-    A table.
-
-    :param columns: titles of the columns, the first of which contains the row titles
-    :param rows: cells
-    :param notes: notes below the table
+    :param results: results of the experiment
+    :param findings: all findings
+    :return: for each pair of variants, those with PPO first, the finding on each environment and on all together
     """
+    pairs: dict[tuple[str, ...], dict[str | None, Finding]] = {}
+    for finding in [*about_ppo(results, findings), *findings]:
+        pairs.setdefault(finding.comparison[:2], {})[finding.env] = finding
+    return pairs
 
-    columns: list[str]
-    rows: list[list[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
-
-def final_table(results: Results, env: str, mode: str) -> Table:
+def final_table(results: Results, env: str) -> "pd.DataFrame":
     """
     :param results: results of the experiment
     :param env: an environment
-    :param mode: how actions are chosen
     :return: returns at the end of training
     """
-    table = Table(["Variant", "IQM (95% interval)", "Mean", "Median", "Lowest to highest seed", "Success", "Seeds"])
-    for name in results.variants:
-        scores = results.final_scores(env, name, mode)
-        planned = ((results.planned.env == env) & (results.planned.variant == name)).sum()
-        seeds = str(len(scores)) if len(scores) == planned else f"{len(scores)} of {planned}"
-        if not len(scores):
-            table.rows.append([name, "-", "-", "-", "-", "-", seeds])
-            continue
-        success = results.final_success(env, name, mode)
-        table.rows.append(
-            [
-                name,
-                interval_text(iqm_interval([scores])),
-                number(scores.mean()),
-                number(float(np.median(scores))),
-                f"{number(scores.min())} to {number(scores.max())}",
-                f"{success:.0%}" if not np.isnan(success) else "-",
-                seeds,
-            ]
-        )
-    if all(row[5] == "-" for row in table.rows):
-        table.columns.pop(5)
-        for row in table.rows:
-            row.pop(5)
-    return table
-
-
-def runs_table(results: Results, env: str, mode: str) -> Table:
-    """
-    :param results: results of the experiment
-    :param env: an environment
-    :param mode: how actions are chosen
-    :return: the final return of every run
-    """
-    seeds = results.experiment["seeds"]
-    table = Table(["Variant", *(f"Seed {seed}" for seed in seeds)])
-    for name in results.variants:
-        scores = dict(zip(sorted(results.done(env, name).seed), results.final_scores(env, name, mode), strict=True))
-        table.rows.append([name, *(number(scores.get(seed, np.nan)) for seed in seeds)])
-    return table
-
-
-def overall_table(envs: Sequence[str], scores: dict[str, list[np.ndarray]], intervals: dict[str, Interval]) -> Table:
-    """
-    :param envs: the environments that are combined
-    :param scores: normalised final scores of each variant on each of them
-    :param intervals: IQM of these scores
-    :return: the scores of all environments together
-    """
-    table = Table(["Variant", "Normalised final score, IQM (95% interval)", "Mean (95% interval)", "Runs that the IQM counts"])
-    for name, samples in scores.items():
-        counts = ", ".join(f"{env} {count}" for env, count in zip(envs, iqm_counts(samples), strict=True))
-        iqm, mean = (interval_text(interval, 1.0) for interval in (intervals[name], mean_interval(samples)))
-        table.rows.append([name, iqm, mean, counts])
-    table.notes.append(
-        "The IQM leaves out the lowest and the highest quarter of all runs together, so an environment on which a variant is "
-        "good or bad throughout may hardly be in it. The mean has all runs, failures with their full weight."
+    return _frame(
+        {
+            "Variant": name,
+            "Actions": MODE_WORDS[mode].removesuffix(" actions"),
+            "IQM (95% interval)": interval_text(iqm_interval([scores])),
+            "Mean": number(scores.mean()),
+            "Median": number(float(np.median(scores))),
+            "Success": f"{success:.0%}" if not np.isnan(success := results.final_success(env, name, mode)) else "-",
+            "Runs, seed by seed": ", ".join(number(score) for score in scores),
+        }
+        for mode in sorted(results.modes, key=results.main_mode(env).__ne__)
+        for name in results.variants
+        if len(scores := results.final_scores(env, name, mode))
     )
-    return table
 
 
 def threshold_of(env: str) -> float | None:
@@ -117,49 +75,67 @@ def threshold_of(env: str) -> float | None:
         return None
 
 
-def efficiency_table(results: Results, env: str, mode: str) -> Table:
+def efficiency_table(results: Results, env: str) -> "pd.DataFrame":
     """
     :param results: results of the experiment
     :param env: an environment
-    :param mode: how actions are chosen
     :return: how fast returns rose
     """
-    threshold, grid = threshold_of(env), results.grid(env, mode)
-    table = Table(["Variant", "Mean return over training, IQM (95% interval)"])
-    if threshold is None:
-        table.notes.append("Gymnasium has no return from which this environment counts as solved.")
-    else:
-        table.columns += [f"Runs that reached {number(threshold)}", "Median steps until then", "Median seconds until then"]
-        table.notes.append(
-            "A run that never reached it counts as infinitely slow; “never” says that this is the median. Looked at in "
-            "evaluations only: what happened between two of them is not seen."
-        )
-    seconds = results.shortest_time(env)
-    table.columns.append(f"Return after {number(seconds)} s, IQM (95% interval)")
-    table.notes.append(
-        f"{number(seconds)} s is what the runs of the fastest variant took (median). Returns at that time are interpolated "
-        "between evaluations. A run that had ended earlier counts with its last evaluation."
-    )
-    for name in results.variants:
+    mode, threshold, seconds = results.main_mode(env), threshold_of(env), results.shortest_time(env)
+    rows = []
+    for name in with_runs(results, env):
         curves = results.curves(env, name, mode)
-        if not curves.size:
-            continue
-        row = [name, interval_text(iqm_interval([mean_over_training(grid, curves)]))]
+        over_training = iqm_interval([mean_over_training(results.grid(env, mode), curves)])
+        row = {"Variant": name, "Mean return over training, IQM (95% interval)": interval_text(over_training)}
+        row[f"Return after {number(seconds)} s, IQM (95% interval)"] = interval_text(
+            iqm_interval([results.returns_after(env, name, mode, seconds)])
+        )
         if threshold is not None:
-            costs = [results.curves(env, name, mode, column) for column in ("steps", "seconds")]
-            reached = [cost_at_threshold(curves, cost, threshold) for cost in costs]
-            medians = [float(np.median(cost)) for cost in reached]
-            row += [f"{np.isfinite(reached[0]).sum()} of {len(curves)}"]
-            row += ["never" if np.isinf(median) else number(median) for median in medians]
-        row.append(interval_text(iqm_interval([results.returns_after(env, name, mode, seconds)])))
-        table.rows.append(row)
-    return table
+            for unit in ("steps", "seconds"):
+                reached = cost_at_threshold(curves, results.curves(env, name, mode, unit), threshold)
+                row[f"Runs that reached {number(threshold)}"] = f"{np.isfinite(reached).sum()} of {len(curves)}"
+                median = float(np.median(reached))
+                row[f"Median {unit} until then"] = "never" if np.isinf(median) else number(median)
+        rows.append(row)
+    return _frame(rows)
 
 
-def cost_table(results: Results) -> Table:
+def overall_table(scores: dict[str, list[np.ndarray]]) -> "pd.DataFrame":
+    """
+    :param scores: normalised final scores of each variant on each environment
+    :return: the scores of all environments together
+    """
+    return _frame(
+        {
+            "Variant": name,
+            "Normalised final score, IQM (95% interval)": interval_text(iqm_interval(samples), 1.0),
+            "Mean (95% interval)": interval_text(mean_interval(samples), 1.0),
+        }
+        for name, samples in scores.items()
+    )
+
+
+def scale_table(scales: dict[str, Scale], envs: Sequence[str]) -> "pd.DataFrame":
+    """
+    :param scales: the returns that are normalised to 0 and 1 on each environment
+    :param envs: the environments that are combined
+    :return: these returns
+    """
+    return _frame(
+        {
+            "Environment": env,
+            "0 is": number(scale.low),
+            "1 is": number(scale.high),
+            "Combined": "yes" if env in envs else "no",
+        }
+        for env, scale in scales.items()
+    )
+
+
+def cost_table(results: Results) -> "pd.DataFrame":
     """
     :param results: results of the experiment
-    :return: speed, memory and sizes
+    :return: speed, memory, sizes, and where hyperparameters come from
     """
     columns = {
         "steps": "Steps made",
@@ -168,72 +144,41 @@ def cost_table(results: Results) -> Table:
         "peak_memory_mib": "Peak memory (MiB)",
         "n_parameters": "Parameters",
         "n_critic_parameters": "of these critic",
-        "n_policies_in_memory": "Policies in memory",
         "discarded_fraction": "Steps in dropped groups",
     }
-    table = Table(["Environment", "Variant", *columns.values()])
+    rows = []
     for env in results.envs:
-        for name in results.variants:
+        for name in with_runs(results, env):
             done = results.done(env, name)
-            if done.empty:
-                continue
-            medians = {column: median(done[column]) for column in columns}
-            cells = [number(medians[column]) for column in list(columns)[:-1]]
-            dropped = medians["discarded_fraction"]
-            table.rows.append([env, name, *cells, "-" if np.isnan(dropped) else f"{dropped:.1%}"])
-    table.notes.append(
-        "Medians over the seeds. The last rollout may go over the budget. Seconds are those of training, without evaluations, "
-        "of runs that may share the machine. Memory is that of the whole process, with Python and PyTorch. "
-        "Target networks count as critics: they choose no actions."
-    )
-    return table
+            medians = done[list(columns)].astype(float).median()
+            row = {"Environment": env, "Variant": name}
+            row |= {title: number(medians[column]) for column, title in columns.items()}
+            if not np.isnan(dropped := medians.discarded_fraction):
+                row[columns["discarded_fraction"]] = f"{dropped:.1%}"
+            row |= {title: _all_of(done[column]) for column, title in (("net_arch", "Network"), ("provenance", "Tuning"))}
+            rows.append(row)
+    return _frame(rows)
 
 
-def median(column: "pd.Series") -> float:
-    values = column.astype(float).dropna()
-    return float(values.median()) if len(values) else np.nan
-
-
-def tuning_table(results: Results) -> Table:
-    """
-    :param results: results of the experiment
-    :return: where each variant's hyperparameters come from, and its network
-    """
-    table = Table(["Environment", "Variant", "Hyperparameters come from", "Network"])
-    for env in results.envs:
-        for name in results.variants:
-            done = results.done(env, name)
-            if done.empty:
-                continue
-            texts = (" / ".join(map(str, done[column].dropna().unique())) for column in ("provenance", "net_arch"))
-            table.rows.append([env, name, *(text or "not stated" for text in texts)])
-    return table
+def _all_of(column: "pd.Series[Any]") -> str:
+    return " / ".join(map(str, column.dropna().unique())) or "not stated"
 
 
 def network_statements(results: Results) -> list[str]:
     """
     :param results: results of the experiment
-    :return: whether the variants have the same networks on each environment
+    :return: where the policies of the variants differ in size
     """
-    same, statements = [], []
+    statements = []
     for env in results.envs:
-        actors: dict[str, tuple[str, set[float]]] = {}
-        for name in results.variants:
+        sizes = {}
+        for name in with_runs(results, env):
             done = results.done(env, name)
-            if len(done):
-                counts = done.n_parameters.astype(float) - done.n_critic_parameters.astype(float)
-                actors[name] = " / ".join(sorted(set(done.net_arch.astype(str)))), set(counts.dropna())
-        if len(actors) < 2:
-            continue
-        if len({frozenset(counts) for _, counts in actors.values()}) == 1:
-            same.append(env)
-            continue
-        sizes = "; ".join(
-            f"{name} has {' or '.join(number(count) for count in sorted(counts)) or 'unknown'} ({layers})"
-            for name, (layers, counts) in actors.items()
-        )
-        statements.append(f"The policies on {env} differ in size, so that not only the algorithms are compared: {sizes}.")
-    if same:
-        where = "all environments" if len(same) == len(results.envs) else ", ".join(same)
-        statements.insert(0, f"Without critics, all variants have equally many parameters on {where} (counted).")
+            actor = (done.n_parameters.astype(float) - done.n_critic_parameters.astype(float)).dropna().unique()
+            sizes[name] = " or ".join(map(number, sorted(actor))) or "unknown"
+        if len({*sizes.values()}) > 1:
+            each = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            statements.append(
+                f"On {env}, policies differ in size, so that not only algorithms are compared: {each} parameters."
+            )
     return statements
