@@ -126,7 +126,7 @@ def test_config_says_what_was_run(finished: Path) -> None:
     dapo = configs["dapo"]
     assert {"group_size": "2", "clip_range_high": "0.28", "policy": "MlpPolicy"}.items() <= dapo["hyperparameters"].items()
     assert dapo["seed"] == 1 and dapo["n_envs"] == 4 and dapo["machine"]["torch_threads"] == 1
-    assert dapo["command"].startswith("python -m sb3_grpo compare --") and dapo["versions"]["torch"] == th.__version__
+    assert dapo["command"].startswith("sb3-grpo compare --") and dapo["versions"]["torch"] == th.__version__
     assert configs["ppo"]["hyperparameters"]["learning_rate"] == "lin_0.001", "the entry of the RL Zoo's file"
     # The same starts for all algorithms, others at the end
     assert dapo["evaluation"] == configs["ppo"]["evaluation"]
