@@ -4,7 +4,6 @@ What checkpoints cost at their default interval: the seconds spent by TrainingCh
 ``python -m benchmarks.checkpoint_cost`` trains three settings for a few minutes each: ``results/checkpoint_cost.json``.
 """
 
-import json
 import tempfile
 import time
 import warnings
@@ -16,7 +15,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecFrameStack
 
-from benchmarks.common import RESULTS, machine
+from benchmarks.common import write_result
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import VerifierTextVecEnv
@@ -87,7 +86,7 @@ def main() -> None:
     for name, make_model in SETTINGS.items():
         rows[name] = measure(make_model)
         print(name, rows[name], flush=True)
-    (RESULTS / "checkpoint_cost.json").write_text(json.dumps({"machine": machine(), "settings": rows}, indent=1) + "\n")
+    write_result("checkpoint_cost.json", {"settings": rows})
 
 
 if __name__ == "__main__":

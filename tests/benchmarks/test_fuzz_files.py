@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("rliable")
 
 from benchmarks.common import RESULTS
-from benchmarks.fuzz_files import Files, try_file
 from sb3_grpo import DAPO
+from stress.fuzz_files import Files, try_file
 
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Files:

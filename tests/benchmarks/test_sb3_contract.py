@@ -51,7 +51,7 @@ def test_others():
 @pytest.mark.parametrize("options", [{}, {"WHOLE_GROUPS": "1", "ACCEPT_AIDS": "1"}], ids=["steps", "groups"])
 def test_grpo_takes_what_is_meant_for_ppo(options: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_like_sb3.py").write_text(LIKE_SB3)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.sb3_contract", "test_like_sb3.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "stress.sb3_contract", "test_like_sb3.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "5 passed, 3 deselected" in done.stdout, done.stdout

@@ -1,5 +1,5 @@
 """
-Environments that fail, and the error messages: ``python -m benchmarks.environment_faults``.
+Environments that fail, and the error messages: ``python -m stress.environment_faults``.
 
 Copy 1 of 3 fails once during training. A fault counts as named if the message names the copy, the environment and
 the step; as survived if ``close()`` returns, no process is left, and the model can be saved and loaded and is finite.
@@ -21,8 +21,8 @@ import torch as th
 from rich.progress import track
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from benchmarks.common import write_trust
 from sb3_grpo import DAPO, GRPO, make_group_env
+from stress.common import write_trust
 
 IN_ANY = (
     "raises",

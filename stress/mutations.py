@@ -2,7 +2,7 @@
 Do the tests notice? Small errors are introduced into the mathematics, the queue and the starts one at a time (a comparison
 reversed, a number changed, a call left out), and the tests run until one fails. Each mutation is a row of the table.
 
-    python -m benchmarks.mutations --sample 300
+    python -m stress.mutations --sample 300
 
 Continues where it was interrupted: mutations that have a row are not run again.
 """

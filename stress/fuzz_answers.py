@@ -2,152 +2,44 @@
 Answers that try to be accepted as right by the verifier "math": hedges, lists, relations, units, look-alikes, and plain noise
 around a right or a wrong answer. Whether an answer is right is known from how it is built.
 
-    python -m benchmarks.fuzz_answers --answers 5000
+    python -m stress.fuzz_answers --answers 5000
 """
 
-import argparse
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
-from benchmarks.common import write_trust
+from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
+from stress.common import Tally, parse
 
 # Around the right answer: it stays right
 ACCEPTED = (
-    "{}",
-    " {}\n",
-    "{}.",
-    "${}$",
-    "$${}$$",
-    r"\({}\)",
-    r"\[{}\]",
-    "**{}**",
-    r"\boxed{{{}}}",
-    r"Thus $\boxed{{{}}}$.",
-    "The answer is {}.",
-    "The final answer is: ${}$.",
-    "Answer: {}",
-    "Some reasoning, 1 + 1 = 2.\n#### {}",
-    "x = {}",
-    "First this, then that.\nSo the answer is {}.",
-    "**Answer: {}**",
-    "**Final Answer:** {}",
-    "**Answer:** **{}**",
-    "*Answer*: `{}`",
-    r"\text{{{}}}",
-    r"$\boxed{{\mathbf{{{}}}}}$",
+    *("{}", " {}\n", "{}.", "${}$", "$${}$$", r"\({}\)", r"\[{}\]", "**{}**", r"\boxed{{{}}}", r"Thus $\boxed{{{}}}$."),
+    *("The answer is {}.", "The final answer is: ${}$.", "Answer: {}", "Some reasoning, 1 + 1 = 2.\n#### {}", "x = {}"),
+    *("First this, then that.\nSo the answer is {}.", "**Answer: {}**", "**Final Answer:** {}", "**Answer:** **{}**"),
+    *("*Answer*: `{}`", r"\text{{{}}}", r"$\boxed{{\mathbf{{{}}}}}$"),
 )
 # Around a right answer: no longer an answer. {1} is a wrong one
 TAKEN_BACK = (
-    "not {}",
-    "{} or {1}",
-    "{1} or {}",
-    "either {} or {1}",
-    "{}, {1}",
-    "{1}, {}",
-    "{}; {1}",
-    "{}\n{1}",
-    "{1}\n{}",
-    "{} {1}",
-    "maybe {}",
-    "{}?",
-    "{}!",
-    "~{}",
-    r"\pm {}",
-    r"$\pm{}$",
-    "±{}",
-    "<{}",
-    ">= {}",
-    r"\approx {}",
-    "about {}",
-    "{}j",
-    "{}_{{7}}",
-    "[{}]",
-    r"\{{{}\}}",
-    r"\{{{},{1}\}}",
-    "{} apples",
-    "{} km",
-    "{} = {1}",
-    "{1} = {}",
-    "{} != {1}",
-    r"{} \neq {1}",
-    r"\boxed{{{1}}}\boxed{{{}}}",
-    r"\boxed{{{}}} or {1}",
-    r"not \boxed{{{}}}",
-    r"It is never $\boxed{{{}}}$",
-    r"\boxed{{{}",
-    r"\boxed{{{} or {1}}}",
-    "#### {1}\n#### {}",
-    "#### {} or {1}",
-    "The answer is not {}",
-    "The answer is {1}. The answer is {}.",
-    "I doubt that the answer is {}",
-    "The answer is {} or {1}",
-    "I do not know, {}",
-    "{} is wrong",
-    "it is wrong to say {}",
-    "({}) or ({1})",
-    r"{} \lor {1}",
-    r"{} \cup {1}",
-    "{}, or rather {1}",
-    "{}..{1}",
-    "{} - {1} + {1}",
-    "{} + 0*x",
-    "0 + {}",
-    "1*{}",
-    "-(-{})",
-    "{}**1",
-    "{}^1",
-    "{}/1",
-    "import os; {}",
-    "__import__('os') or {}",
-    "{} #",
-    "'{}'",
-    '"{}"',
-    "f({})",
-    "print({})",
-    "[{}][0]",
-    "{} if True else {1}",
-    "<b>{}</b>",
-    "{{{{{}}}}}",
-    "{}\u200b",
-    "\u202e{}",
-    "{}\x00",
-    "{}e0e0",
-    "0x{}",
+    *("not {}", "{} or {1}", "{1} or {}", "either {} or {1}", "{}, {1}", "{1}, {}", "{}; {1}", "{}\n{1}", "{1}\n{}"),
+    *("{} {1}", "maybe {}", "{}?", "{}!", "~{}", r"\pm {}", r"$\pm{}$", "±{}", "<{}", ">= {}", r"\approx {}", "about {}"),
+    *("{}j", "{}_{{7}}", "[{}]", r"\{{{}\}}", r"\{{{},{1}\}}", "{} apples", "{} km", "{} = {1}", "{1} = {}", "{} != {1}"),
+    *(r"{} \neq {1}", r"\boxed{{{1}}}\boxed{{{}}}", r"\boxed{{{}}} or {1}", r"not \boxed{{{}}}"),
+    *(r"It is never $\boxed{{{}}}$", r"\boxed{{{}", r"\boxed{{{} or {1}}}", "#### {1}\n#### {}", "#### {} or {1}"),
+    *("The answer is not {}", "The answer is {1}. The answer is {}.", "I doubt that the answer is {}"),
+    *("The answer is {} or {1}", "I do not know, {}", "{} is wrong", "it is wrong to say {}", "({}) or ({1})"),
+    *(r"{} \lor {1}", r"{} \cup {1}", "{}, or rather {1}", "{}..{1}", "{} - {1} + {1}", "{} + 0*x", "0 + {}", "1*{}"),
+    *("-(-{})", "{}**1", "{}^1", "{}/1", "import os; {}", "__import__('os') or {}", "{} #", "'{}'", '"{}"', "f({})"),
+    *("print({})", "[{}][0]", "{} if True else {1}", "<b>{}</b>", "{{{{{}}}}}", "{}\u200b", "\u202e{}", "{}\x00", "{}e0e0"),
+    *("0x{}"),
 )
 NOISE = "0123456789+-*/^_=<>(){}[]$\\,.;:!?%&|#~'\" abcxyzijnotorπ\u00d7\u2212\n\t"
 HARD = (
-    "9^{9^{9^{9}}}",
-    r"\sqrt{" * 60 + "2" + "}" * 60,
-    "(" * 400 + "1" + ")" * 400,
-    "1" * 400,
-    "1e999999999",
-    "10^{999999999}",
-    "9**9**9**9",
-    r"\int_0^1 \sin(x^x) dx",
-    r"\sum_{n=1}^{\infty} \frac{1}{n^{n^n}}",
-    "100000!",
-    r"\frac{" * 100,
-    "$" * 500,
-    "\\" * 500,
-    r"\boxed{" * 200,
-    "",
-    "{" * 300,
-    "x" * 500,
-    "nan",
-    "inf",
-    "-inf",
-    "1/0",
-    "0/0",
-    r"\frac{0}{0}",
-    "None",
-    "True",
-    "\ud7ff" * 50,
-    "=" * 300,
-    "a_{" * 100,
+    *("9^{9^{9^{9}}}", r"\sqrt{" * 60 + "2" + "}" * 60, "(" * 400 + "1" + ")" * 400, "1" * 400, "1e999999999"),
+    *("10^{999999999}", "9**9**9**9", r"\int_0^1 \sin(x^x) dx", r"\sum_{n=1}^{\infty} \frac{1}{n^{n^n}}", "100000!"),
+    *(r"\frac{" * 100, "$" * 500, "\\" * 500, r"\boxed{" * 200, "", "{" * 300, "x" * 500, "nan", "inf", "-inf", "1/0"),
+    *("0/0", r"\frac{0}{0}", "None", "True", "\ud7ff" * 50, "=" * 300, "a_{" * 100),
 )
 
 
@@ -224,33 +116,21 @@ def hostile_answers(n: int, seed: int = 0) -> Iterator[tuple[str, str, float]]:
 
 def main() -> None:
     """Score the answers, and save the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--answers", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
-
-    verify = make_math_verifier()
-    counts: Counter[str] = Counter()
-    wrong, slowest = [], 0.0
-    for answer, reference, right in hostile_answers(args.answers, args.seed):
+    n_answers, seed = parse(__doc__, "--answers", 5000)
+    verify, tally, slowest = make_math_verifier(), Tally(), 0.0
+    for answer, reference, right in hostile_answers(n_answers, seed):
         begin = time.perf_counter()
         try:
-            score: float | str = verify(answer, reference)
+            score = verify(answer, reference)
+            outcome = "right" if score == right else f"score {score:g}"
         except Exception as error:
-            score = f"{type(error).__name__}: {error}"
+            outcome = f"{type(error).__name__}: {error}"
         slowest = max(slowest, time.perf_counter() - begin)
-        counts[f"worth {right:g}, as promised" if score == right else f"worth {right:g}, not as promised"] += 1
-        if score != right:
-            wrong.append({"answer": answer[:200], "reference": reference, "right": right, "score": score})
-            print(wrong[-1], flush=True)
-    write_trust(
+        tally.add(f"worth {right:g}", outcome, answer=answer[:200], reference=reference)
+    tally.write(
         "answers",
         'adversarial answers to the verifier "math"',
         "1 for the right number or formula alone, 0 for everything else",
-        args.answers,
-        wrong,
-        counts=dict(sorted(counts.items())),
         slowest_seconds=round(slowest, 2),
     )
 

@@ -2,7 +2,7 @@
 Tests of Stable-Baselines3 and SB3-Contrib with GRPO in place of PPO and TRPO: a pytest plugin, for the folder of a source
 distribution. Only tests that use PPO or TRPO are run.
 
-    PYTHONPATH=PATH_OF_THIS_CHECKOUT OMP_NUM_THREADS=1 python -m pytest -p benchmarks.sb3_contract -m "not expensive" tests
+    PYTHONPATH=PATH_OF_THIS_CHECKOUT OMP_NUM_THREADS=1 python -m pytest -p stress.sb3_contract -m "not expensive" tests
 
 ``WHOLE_GROUPS=1`` uses two groups of two in place of ``n_steps``. ``ACCEPT_AIDS=1`` gives the environments what GRPO's error
 messages ask for: ``unrelated_starts=True`` and, with whole groups, a time limit of 200 steps.

@@ -1,6 +1,6 @@
 """
-Long training, many training runs and many copies: does anything grow? ``python -m benchmarks.soak`` runs all parts, each in
-its own process, ``python -m benchmarks.soak calls copies`` some of them.
+Long training, many training runs and many copies: does anything grow? ``python -m stress.soak`` runs all parts, each in
+its own process, ``python -m stress.soak calls copies`` some of them.
 
 The rule, for the last fifth of a part against its second: memory at most 5% and 10 MB more, without the lists of SB3's
 Monitor; steps per CPU second at least 90%; no more file handles, processes and threads. After ``env.close()`` there are
@@ -26,10 +26,10 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from benchmarks.common import write_trust
 from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS
 from sb3_grpo.envs import VerifierTextVecEnv
+from stress.common import write_trust
 
 STEPS, TOKENS, EPISODES, CALLS, COPIES, ROUNDS = 10_000_000, 1_000_000, 1_000_000, 1_000, 256, 6
 
@@ -291,7 +291,7 @@ def main() -> None:
         run(parts[0])
         return
     for part in parts:
-        subprocess.run([sys.executable, "-m", "benchmarks.soak", part], check=True)
+        subprocess.run([sys.executable, "-m", "stress.soak", part], check=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
 Training that is killed again and again, and continues each time, until it is complete.
 
-``python -m benchmarks.kills`` kills (SIGKILL) 50 processes at random moments while they train and write a checkpoint before
+``python -m stress.kills`` kills (SIGKILL) 50 processes at random moments while they train and write a checkpoint before
 each update. After each kill the newest checkpoint must be complete, its model must load, and the next process continues from
 it. When a training run is complete, its result must be bit-identical to that of an undisturbed one.
 """
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from benchmarks.common import RESULTS, machine
-from benchmarks.resume import SEED, Setting, digest, settings
+from benchmarks.common import write_result
 from sb3_grpo import TrainingCheckpoint
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
+from stress.resume import SEED, Setting, digest, settings
 
 N_KILLS = 50
 NAMES = ("DAPO, Dummy, steps", "GRPO, Subproc, steps", "DAPO, VerifierTextVecEnv, HardPrompts")
-# Steps, as a multiple of those in benchmarks.resume
+# Steps, as a multiple of those in stress.resume
 LONGER = 3
 
 
@@ -114,8 +114,7 @@ def main() -> None:
             folders[name] = Path(tempfile.mkdtemp(dir=root))
         print(json.dumps(counts), flush=True)
     shutil.rmtree(root)
-    (RESULTS / "kills.json").write_text(json.dumps({**counts, "settings": NAMES, "machine": machine()}, indent=1) + "\n")
-    print(json.dumps(counts))
+    write_result("kills.json", {**counts, "settings": NAMES})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """
-Does the same seed give the same training? ``python -m benchmarks.determinism``: GRPO and DAPO, with 1, 2, 4, 8 and 16 copies.
+Does the same seed give the same training? ``python -m stress.determinism``: GRPO and DAPO, with 1, 2, 4, 8 and 16 copies.
 
 Each setting is trained twice, in two new processes, the second of which works through the list from its end. Both must agree
-in the SHA-256 of :func:`benchmarks.resume.digest`: parameters, optimizer, regression, counters and random generators. So must
+in the SHA-256 of :func:`stress.resume.digest`: parameters, optimizer, regression, counters and random generators. So must
 a ``SubprocVecEnv`` and a ``DummyVecEnv`` with unrelated starts. With shared starts they may differ, and so may training with
 one and with two torch threads: the results are recorded.
 ``--device cuda`` trains the settings for threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
@@ -11,9 +11,6 @@ one and with two torch threads: the results are recorded.
 import argparse
 import functools
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +20,12 @@ import torch as th
 from rich.progress import track
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
-from benchmarks.common import RESULTS, command, machine, write_trust
-from benchmarks.resume import digest
+from benchmarks.common import write_result
+from benchmarks.timing import in_process
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.envs import VerifierTextVecEnv
+from stress.common import write_trust
+from stress.resume import digest
 
 COPIES = (1, 2, 4, 8, 16)
 SEED = 5
@@ -133,15 +132,8 @@ def in_new_process(wanted: list[Setting], n_threads: int = 1, device: str = "cpu
     :param device: PyTorch device
     :return: The digests
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.determinism", "--child", json.dumps([n_threads, device, wanted])],
-        env={**os.environ, "OMP_NUM_THREADS": str(n_threads)},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{wanted}: {done.stderr[-3000:]}")
-    return dict(zip(wanted, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    child = json.dumps([n_threads, device, wanted])
+    return dict(zip(wanted, in_process("stress.determinism", "--child", child, n_threads=n_threads), strict=True))
 
 
 def _child(n_threads: int, device: str, wanted: list[list[Any]]) -> None:
@@ -157,8 +149,7 @@ def on_gpu() -> None:
     with ThreadPoolExecutor(2) as pool:
         first, again = pool.map(lambda order: in_new_process(order, device="cuda"), (wanted, wanted[::-1]))
     same = {" ".join(map(str, each)): first[each] == again[each] for each in wanted}
-    found = {"gpu": th.cuda.get_device_name(), "same": same, "command": command(), "machine": machine()}
-    (RESULTS / "determinism_cuda.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_result("determinism_cuda.json", {"gpu": th.cuda.get_device_name(), "same": same})
     print(f"{sum(same.values())} of {len(same)} are the same, to the last bit.")
 
 

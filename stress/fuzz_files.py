@@ -3,10 +3,9 @@ Files as strangers or a bad disk might produce them: descriptions of comparisons
 models, each changed at random. Each is read, or refused with an error that says what is wrong; nothing in them is run, and
 nothing outside their folder is read.
 
-    python -m benchmarks.fuzz_files --files 10000
+    python -m stress.fuzz_files --files 10000
 """
 
-import argparse
 import base64
 import copy
 import io
@@ -20,15 +19,12 @@ import tempfile
 import time
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch as th
 import yaml
 
-from benchmarks.common import write_trust
 from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.classroom.compare.build import check
 from sb3_grpo.classroom.compare.collect import collect
@@ -37,6 +33,7 @@ from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.training import train
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.entries import read_entry
+from stress.common import Tally, parse
 
 # Created by anything that runs what is written in a file, and by the module when it is imported
 CANARY, IMPORTED = "executed", "imported"
@@ -60,33 +57,14 @@ IMPORTS: tuple[Any, ...] = (
     {"$object": f"{CANARY_MODULE}.Class", "with": {}},
 )
 HOSTILE: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1, 10**12, 10**400, 0.5, 1e400, float("nan"), "", "x" * 10_000),
     *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        10**12,
-        10**400,
-        0.5,
-        1e400,
-        float("nan"),
-        "",
-        "x" * 10_000,
         "../..",
         "/etc/passwd",
         "a/../../b",
         "\0",
         "..",
         ".",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        {"": None},
-        [1] * 50,
-        {"a": {"b": {"c": []}}},
         "CartPole-v1",
         "ppo",
         "dapo",
@@ -95,25 +73,10 @@ HOSTILE: tuple[Any, ...] = (
         "lin_x",
         "cuda",
     ),
-    *(
-        TOUCH,
-        f"dict(net_arch=[{TOUCH}])",
-        f"!!python/object/apply:os.system ['touch {CANARY}']",
-        "os.system",
-        "subprocess.Popen",
-    ),
-    *(
-        {"os.system": {"command": f"touch {CANARY}"}},
-        {"$object": "os.system", "with": {"command": f"touch {CANARY}"}},
-        {"$class": "os.system"},
-    ),
-    *(
-        PICKLE,
-        *IMPORTS,
-        "<script>alert(1)</script>",
-        "\ud800",
-        "{{7*7}}",
-    ),
+    *([], {}, [[]], {"": None}, [1] * 50, {"a": {"b": {"c": []}}}, "<script>alert(1)</script>", "\ud800", "{{7*7}}"),
+    *(TOUCH, f"dict(net_arch=[{TOUCH}])", f"!!python/object/apply:os.system ['touch {CANARY}']", "os.system"),
+    *("subprocess.Popen", {"os.system": {"command": f"touch {CANARY}"}}, {"$class": "os.system"}),
+    *({"$object": "os.system", "with": {"command": f"touch {CANARY}"}}, PICKLE, *IMPORTS),
 )
 DESCRIPTION = {
     "name": "tiny",
@@ -360,34 +323,21 @@ def try_file(files: Files, kind: str, rng: random.Random) -> str:
 
 def main() -> None:
     """Change and read the files, and save the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    th.set_num_threads(1)
-    rng = random.Random(args.seed)
-    counts: dict[str, Counter[str]] = {}
-    wrong = []
+    n_files, seed = parse(__doc__, "--files", 10_000)
+    rng, tally = random.Random(seed), Tally()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)
         files = Files(Path(folder))
-        for number in range(args.files):
+        for number in range(n_files):
             kind = rng.choices([*files.kinds], [share for share, _ in files.kinds.values()])[0]
-            outcome = try_file(files, kind, rng)
-            counts.setdefault(kind, Counter())[outcome if outcome in ("read", "refused") else "wrong"] += 1
-            if outcome not in ("read", "refused"):
-                wrong.append({"file": kind, "number": number, "outcome": outcome[:300]})
-                print(wrong[-1], flush=True)
+            tally.add(kind, try_file(files, kind, rng), number=number)
         sys.path.remove(folder)
         os.chdir("/")
-    write_trust(
+    tally.write(
         "files",
         "changed files: comparison descriptions, zoo entries, results, models",
         "read, or rejected by an error that says what is wrong; nothing in them is run",
-        args.files,
-        wrong,
-        counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
     )
 
 

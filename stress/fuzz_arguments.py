@@ -2,17 +2,15 @@
 Calls of GRPO and DAPO with nonsensical arguments: each is refused when the model is created, with an error that names
 an argument, or trains.
 
-    python -m benchmarks.fuzz_arguments --cases 2000
+    python -m stress.fuzz_arguments --cases 2000
 """
 
-import argparse
 import math
 import os
 import random
 import re
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -22,9 +20,9 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 
-from benchmarks.common import write_trust
 from sb3_grpo import DAPO, GRPO, VisitedStates, make_group_env
 from sb3_grpo.common.arguments import ARGUMENTS
+from stress.common import Tally, parse
 
 # Small, but long enough for a few updates
 SMALL: dict[str, Any] = {"n_epochs": 1, "policy_kwargs": {"net_arch": [4]}, "device": "cpu", "verbose": 0}
@@ -172,33 +170,20 @@ def try_case(case: Case) -> str:
 
 def main() -> None:
     """Try the calls, and save the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    th.set_num_threads(1)
-    rng = random.Random(args.seed)
-    counts: dict[str, Counter[str]] = {}
-    wrong = []
+    n_cases, seed = parse(__doc__, "--cases", 2000)
+    rng, tally = random.Random(seed), Tally()
     # One of the arguments may be a log folder
     os.chdir(tempfile.mkdtemp())
-    for _ in range(args.cases):
+    for _ in range(n_cases):
         case = make_case(rng)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             outcome = try_case(case)
-        is_wrong = outcome not in ("refused", "trains")
-        counts.setdefault(case.kind, Counter())["wrong" if is_wrong else outcome] += 1
-        if is_wrong:
-            wrong.append({"algorithm": case.algorithm.__name__, "given": f"{case.kwargs}"[:200], "outcome": outcome[:300]})
-            print(wrong[-1], flush=True)
-    write_trust(
+        tally.add(case.kind, outcome, algorithm=case.algorithm.__name__, given=f"{case.kwargs}"[:200])
+    tally.write(
         "arguments",
         "constructor calls with random arguments",
         "it trains, or is rejected before anything runs, by an error that names an argument",
-        args.cases,
-        wrong,
-        counts={kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())},
     )
 
 

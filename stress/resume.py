@@ -4,16 +4,13 @@ Does an interrupted training run end bit-identical to an uninterrupted one?
 For each setting: training without checkpoints, training that writes a checkpoint before each update, and in a new process
 training that continues from some of these. All must agree in the SHA-256 of everything that has been learned.
 
-``python -m benchmarks.resume`` runs the settings without a row in ``results/resume.jsonl``; ``--only NAME ...`` repeats some.
+``python -m stress.resume`` runs the settings without a row in ``results/resume.jsonl``; ``--only NAME ...`` repeats some.
 """
 
 import argparse
 import hashlib
 import json
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -28,7 +25,8 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from benchmarks.common import RESULTS
+from benchmarks.common import RESULTS, rows
+from benchmarks.timing import in_process
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, VisitedStates, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
@@ -303,12 +301,13 @@ def try_settings(names: list[str]) -> list[dict[str, Any]]:
     :return: Their rows in the results
     """
     with tempfile.TemporaryDirectory() as folder:
-        trained = _in_new_process("train", folder, names)
-        resumed = _in_new_process("resume", folder, names)
-    rows = []
+        trained, resumed = (
+            in_process("stress.resume", "--child", json.dumps([what, folder, names])) for what in ("train", "resume")
+        )
+    found = []
     for name in names:
         plain, with_checkpoints, n_checkpoints = trained[name]
-        rows.append(
+        found.append(
             {
                 "setting": name,
                 "updates": n_checkpoints,
@@ -318,19 +317,7 @@ def try_settings(names: list[str]) -> list[dict[str, Any]]:
                 "sha256": plain[:16],
             }
         )
-    return rows
-
-
-def _in_new_process(*command: Any) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.resume", "--child", json.dumps(command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{command}: {done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _child(command: str, folder: str, names: list[str]) -> None:
@@ -361,16 +348,16 @@ def main() -> None:
     if args.child:
         _child(*args.child)
         return
-    rows = {row["setting"]: row for row in map(json.loads, ROWS.read_text().splitlines())} if ROWS.exists() else {}
-    names = args.only or [name for name in settings() if name not in rows]
+    done = {row["setting"]: row for row in rows(ROWS)}
+    names = args.only or [name for name in settings() if name not in done]
     for part in [names[begin : begin + AT_A_TIME] for begin in range(0, len(names), AT_A_TIME)]:
         for row in try_settings(part):
-            rows[row["setting"]] = row
+            done[row["setting"]] = row
             good = row["same_with_checkpoints"] and all(row["identical"])
             print("same" if good else "DIFFERENT", json.dumps(row), flush=True)
-        ROWS.write_text("".join(json.dumps(rows[each]) + "\n" for each in settings() if each in rows))
-    n_same, n_tried = (sum(count(row["identical"]) for row in rows.values()) for count in (sum, len))
-    print(f"{n_same} of {n_tried} resumed trainings are identical, {len(rows)} settings")
+        ROWS.write_text("".join(json.dumps(done[each]) + "\n" for each in settings() if each in done))
+    n_same, n_tried = (sum(count(row["identical"]) for row in done.values()) for count in (sum, len))
+    print(f"{n_same} of {n_tried} resumed trainings are identical, {len(done)} settings")
 
 
 if __name__ == "__main__":
