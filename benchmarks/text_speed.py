@@ -25,16 +25,11 @@ Prints medians and ratios, and writes ``benchmarks/results/text_speed.json`` (``
 import argparse
 import gc
 import json
-import os
-import subprocess
-import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +41,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import text_setting as setting
+from benchmarks.timing import Stopwatch, medians, one_round, peak_memory_mib, ratio
 from sb3_grpo import DAPO, make_group_env
 from sb3_grpo.envs import VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.groups.group import Episode
@@ -53,9 +49,7 @@ from sb3_grpo.text.buffer import EpisodeTexts, TokenRolloutBuffer
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.transformer import CausalTransformer
-from sb3_grpo.utils.machine import peak_memory
 
-RESULTS = Path(__file__).resolve().parent / "results"
 TRL_PACKAGES = ("trl", "transformers", "tokenizers", "datasets", "accelerate")
 
 
@@ -127,21 +121,12 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
 
     :param model: A model whose policy has been warm-started
     :param n_updates: Number of updates that are counted
-    :return: Rates, peak memory in MiB, and the share of time spent in each stage
+    :return: Rates, and peak memory in MiB
     """
-    spent: dict[str, float] = defaultdict(float)
     counted = dict.fromkeys(("answers_sampled", "answers_trained", "tokens_trained", "right"), 0.0)
     ends: list[dict[str, float]] = []  # of each update
-
-    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent[name] += time.perf_counter() - begin
-
-        return wrapper
+    stopwatch = Stopwatch(time.perf_counter)
+    step, update = model.env.step, model.train  # type: ignore[union-attr, attr-defined]
 
     def env_step(*args: Any) -> Any:
         result = step(*args)
@@ -159,39 +144,23 @@ def measure(model: BaseAlgorithm, n_updates: int) -> dict[str, float]:
             counted["answers_trained"] += batch.lengths.numel()
             counted["tokens_trained"] += int(batch.lengths.sum())
         now = {"seconds": time.perf_counter(), "tokens_sampled": float(model.num_timesteps)}
-        ends.append({**now, **counted, **spent})
+        ends.append({**now, **counted, "collect": stopwatch.spent["collect_rollouts"]})
 
-    step, update = clock("env", model.env.step), clock("train", model.train)  # type: ignore[union-attr, attr-defined]
     model.env.step = env_step  # type: ignore[union-attr, method-assign]
     model.train = train  # type: ignore[attr-defined]
-    model.collect_rollouts = clock("collect", model.collect_rollouts)  # type: ignore[attr-defined]
-    if isinstance(model, PPO):
-        model.policy.forward = clock("policy", model.policy.forward)  # type: ignore[method-assign]
-    else:
-        policy: Any = model.policy
-        make_sampler = policy.action_sampler
-        policy.action_sampler = lambda: clock("policy", make_sampler())
+    stopwatch.watch(model, "collect_rollouts")
     # The first full garbage collection visits everything imported, once: it should not happen during the measurement
     gc.collect()
     model.learn(10**12, callback=StopAfter(ends, n_updates + 1))
-
     total = {key: ends[-1][key] - ends[0][key] for key in ends[0]}
-    seconds, collect = total["seconds"], total["collect"]
     return {
-        "answers_per_second": total["answers_trained"] / seconds,
-        "tokens_per_second": total["tokens_trained"] / seconds,
-        "sampled_tokens_per_second": total["tokens_sampled"] / seconds,
-        "rollout_tokens_per_second": total["tokens_sampled"] / collect,
-        "seconds_per_update": seconds / n_updates,
-        "share_policy": total["policy"] / seconds,
-        "share_env": total["env"] / seconds,
-        "share_rest_of_rollout": (collect - total["policy"] - total["env"]) / seconds,
-        "share_update": total["train"] / seconds,
-        "share_other": (seconds - collect - total["train"]) / seconds,
+        "answers_per_second": total["answers_trained"] / total["seconds"],
+        "tokens_per_second": total["tokens_trained"] / total["seconds"],
+        "rollout_tokens_per_second": total["tokens_sampled"] / total["collect"],
+        "seconds_per_update": total["seconds"] / n_updates,
         "tokens_per_answer": total["tokens_sampled"] / total["answers_sampled"],
-        "trained_share_of_sampled": total["tokens_trained"] / total["tokens_sampled"],
         "right": total["right"] / total["answers_sampled"],
-        "peak_memory_mib": peak_memory(),
+        "peak_memory_mib": peak_memory_mib(),
     }
 
 
@@ -350,7 +319,7 @@ def _generation(sample: Callable[[TokenPolicy, th.Tensor], th.Tensor], n_updates
         "tokens_per_second": n_tokens / seconds,
         "answers_per_second": n_answers / seconds,
         "tokens_per_answer": n_tokens / n_answers,
-        "peak_memory_mib": peak_memory(),
+        "peak_memory_mib": peak_memory_mib(),
     }
 
 
@@ -403,64 +372,8 @@ RATIOS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def _run_one(subject: str, n_updates: int) -> dict[str, float]:
-    output = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.text_speed",
-            f"--updates={n_updates}",
-            f"--digits={setting.DIGITS}",
-            f"--times={setting.TIMES}",
-            f"--one={subject}",
-        ],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=RESULTS.parents[1],
-        # transformers warns about names that it is going to change
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONWARNINGS": "ignore::FutureWarning",
-        },
-    ).stdout
-    return json.loads(output.splitlines()[-1])
-
-
-def _print_table(median: dict[str, dict[str, float]], ratios: dict[str, float]) -> None:
-    columns = {
-        "answers/s": ("answers_per_second", 1, "9.0f"),
-        "tokens/s": ("tokens_per_second", 1, "9.0f"),
-        "rollout tokens/s": ("rollout_tokens_per_second", 1, "16.0f"),
-        "policy %": ("share_policy", 100, "8.0f"),
-        "env %": ("share_env", 100, "5.0f"),
-        "rest %": ("share_rest_of_rollout", 100, "6.0f"),
-        "update %": ("share_update", 100, "8.0f"),
-        "MiB": ("peak_memory_mib", 1, "5.0f"),
-    }
-    print(f"{'':9} " + "  ".join(columns))
-    for subject, figures in median.items():
-        cells = []
-        for title, (key, factor, form) in columns.items():
-            cells.append(f"{factor * figures[key]:{form}}" if key in figures else " " * len(title))
-        print(f"{subject:9} " + "  ".join(cells))
-    for name, value in ratios.items():
-        print(f"{name:25} {value:6.2f}")
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in TRL_PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            pass
-    return found
-
-
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=20, help="updates that are counted in each run")
     parser.add_argument("--repeats", type=int, default=5)
@@ -468,8 +381,6 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=1, help="how often an answer says the sum: 12 for long answers")
     parser.add_argument("--one", choices=list(SUBJECTS), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.times < 1:
-        parser.error(f"--times must be at least 1, got {args.times}")
     if args.digits > 1 and args.times > 1:
         parser.error("--times needs --digits 1: the warm start is made for one or the other")
     setting.set_task(args.digits, args.times)
@@ -478,54 +389,33 @@ def main() -> None:
         print(json.dumps(SUBJECTS[args.one](args.updates)))
         return
 
-    from benchmarks.common import command, machine
+    from benchmarks.common import write_result
 
-    subjects = list(SUBJECTS)
     missing = [package for package in TRL_PACKAGES if find_spec(package) is None]
     if missing:
         print(f"Without the peers of trl: missing {', '.join(missing)} (pip install {' '.join(missing)})")
-    if missing or args.times > 1:
-        subjects = [subject for subject in subjects if not subject.startswith("trl")]
-    runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
-    for repeat in range(args.repeats):
-        for subject in subjects:
-            runs[subject].append(_run_one(subject, args.updates))
-            figures = runs[subject][-1]
-            rates = f"{figures['answers_per_second']:8.0f} answers/s {figures['tokens_per_second']:8.0f} tokens/s"
-            print(f"{repeat + 1}/{args.repeats} {subject:8} {rates}", flush=True)
-
-    median = {
-        subject: {key: float(np.median([run[key] for run in figures])) for key in figures[0]}
-        for subject, figures in runs.items()
-    }
-    ratios = {
-        name: float(np.median([a[key] / b[peer_key] for a, b in zip(runs[subject], runs[peer], strict=True)]))
-        for name, (subject, key, peer, peer_key) in RATIOS.items()
-        if subject in runs and peer in runs
-    }
-    described = machine()
-    described["versions"].update(_versions())
+    with_trl = not missing and args.times == 1
+    subjects = [subject for subject in SUBJECTS if with_trl or not subject.startswith("trl")]
+    options = ("--updates", args.updates, "--digits", args.digits, "--times", args.times)
+    runs = [
+        one_round(subjects, "benchmarks.text_speed", *options, TOKENIZERS_PARALLELISM="false") for _ in range(args.repeats)
+    ]
     result = {
-        "task": {
-            "name": "arithmetic",
-            "digits": setting.DIGITS,
-            "times": setting.TIMES,
-            "max_answer_tokens": setting.MAX_ANSWER_TOKENS,
-        },
+        "task": {"digits": args.digits, "times": args.times, "max_answer_tokens": setting.MAX_ANSWER_TOKENS},
         "n_envs": setting.N_COPIES,
         "updates": args.updates,
-        "median": median,
-        "median_of_paired_ratios": ratios,
+        "median": medians(runs),
+        "median_of_paired_ratios": {
+            name: ratio(runs, subject, key, peer, peer_key)
+            for name, (subject, key, peer, peer_key) in RATIOS.items()
+            if subject in subjects and peer in subjects
+        },
         "runs": runs,
         "hyperparameters": {**setting.SETTINGS, **setting.NETWORK, "warm_start": setting.WARM_START, "seed": setting.SEED},
-        "command": command(),
-        "machine": described,
+        "trl": {package: version(package) for package in TRL_PACKAGES} if with_trl else None,
     }
-    RESULTS.mkdir(exist_ok=True)
     suffix = "" if args.digits == 1 else f"_digits_{args.digits}"
-    suffix += "" if args.times == 1 else f"_times_{args.times}"
-    (RESULTS / f"text_speed{suffix}.json").write_text(json.dumps(result, indent=1) + "\n")
-    _print_table(median, ratios)
+    write_result(f"text_speed{suffix}{'' if args.times == 1 else f'_times_{args.times}'}.json", result)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,12 @@
 import gc
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch as th
 
 from benchmarks import text_setting as setting
-from sb3_grpo.utils.machine import peak_memory
+from benchmarks.timing import Stopwatch, peak_memory_mib
 
 PAD_TOKEN, EOS_TOKEN = "<pad>", "<eos>"
 
@@ -141,14 +139,14 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
 
     :param n_updates: Number of updates that are counted, each with 512 new answers
     :param architecture: "llama" or "gpt2"
-    :return: Rates, peak memory in MiB, and the share of time spent in updates
+    :return: Rates, and peak memory in MiB
     """
     from transformers import TrainerCallback
     from transformers.utils import logging
     from trl import GRPOTrainer
 
     logging.set_verbosity_error()
-    spent: dict[str, float] = defaultdict(float)
+    stopwatch = Stopwatch(time.perf_counter)
     counted = {"answers": 0.0, "tokens": 0.0, "right": 0.0}
     ends: list[dict[str, float]] = []  # of each optimizer step
 
@@ -165,17 +163,8 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         """Records the time after each step."""
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append({"seconds": time.perf_counter(), **counted, **spent})
-
-    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent[name] += time.perf_counter() - begin
-
-        return wrapper
+            rollout = stopwatch.spent["_generate_and_score_completions"]
+            ends.append({"seconds": time.perf_counter(), **counted, "rollout": rollout})
 
     tokenizer = _tokenizer()
     network = _network(architecture, tokenizer)
@@ -189,8 +178,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
             processing_class=tokenizer,
             callbacks=[Clock()],
         )
-        trainer._generate = clock("generate", trainer._generate)
-        trainer._generate_and_score_completions = clock("rollout", trainer._generate_and_score_completions)
+        stopwatch.watch(trainer, "_generate_and_score_completions")
         gc.collect()
         trainer.train()
     per_update = setting.N_EPOCHS * setting.N_MINIBATCHES
@@ -203,10 +191,7 @@ def train(n_updates: int, architecture: str) -> dict[str, float]:
         "tokens_per_second": total["tokens"] / seconds,
         "rollout_tokens_per_second": total["tokens"] / total["rollout"],
         "seconds_per_update": seconds / n_updates,
-        "share_policy": total["generate"] / seconds,
-        "share_rest_of_rollout": (total["rollout"] - total["generate"]) / seconds,
-        "share_update": (seconds - total["rollout"]) / seconds,
         "tokens_per_answer": total["tokens"] / total["answers"],
         "right": total["right"] / total["answers"],
-        "peak_memory_mib": peak_memory(),
+        "peak_memory_mib": peak_memory_mib(),
     }

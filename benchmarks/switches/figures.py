@@ -1,12 +1,11 @@
 """The figure of the page: effects of the switches, and the ladder on text with its fits."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.figures import figure_of
 from benchmarks.switches.effects import Effects, Measured
 from benchmarks.switches.scaling import Fit, scaling_curve
 from benchmarks.switches.tasks import Arm
@@ -57,13 +56,12 @@ def draw_ladder(axes: plt.Axes, found: Measured, rungs: Sequence[tuple[Arm, str,
     axes.grid(alpha=0.3)
 
 
-def draw(
+def draw_picture(
     found: dict[str, Measured],
     of: dict[str, dict[str, Effects]],
     labels: dict[str, str],
     climbed: Measured,
     rungs: Sequence[tuple[Arm, str, Fit]],
-    path: Path,
 ) -> None:
     """
     :param found: The measurements on control and on text
@@ -71,15 +69,10 @@ def draw(
     :param labels: Labels of the switches
     :param climbed: The measurements of the ladder
     :param rungs: Combination, label and fit of each rung
-    :param path: Where to save the SVG
     """
-    # Keep text as text, and write the same file for the same data
-    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
+    with figure_of("dapo_switches", 1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15)) as (figure, axes):
         for axis, (name, measured) in zip(axes, found.items(), strict=False):
             draw_effects(axis, f"{measured.task.title}: {measured.task.score}", labels, of[name])
         draw_ladder(axes[2], climbed, rungs)
         handles, said = axes[0].get_legend_handles_labels()
         figure.legend(handles, said, loc="outside lower left", ncols=3, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)

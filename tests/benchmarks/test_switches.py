@@ -9,6 +9,7 @@ import torch as th
 pytest.importorskip("rliable")
 pytest.importorskip("scipy")
 
+from benchmarks.common import rows
 from benchmarks.switches import run
 from benchmarks.switches.effects import effects, measured
 from benchmarks.switches.group_noise import Episodes, measure
@@ -16,7 +17,6 @@ from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
 from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder, ordered
-from benchmarks.unseen.run import rows
 from sb3_grpo.classroom.compare.statistics import iqm
 
 WORTH = {
