@@ -86,25 +86,6 @@ def critic_memory() -> str:
     return markdown(["", "", "parameters, millions", "memory of training, MiB"], lines)
 
 
-def text_speed() -> str:
-    """
-    :return: Ratios of our training on text to others
-    """
-    files = {"2.4 tokens": "text_speed", "3.5 tokens": "text_speed_digits_2", "18 tokens": "text_speed_times_12"}
-    found = [read_result(f"{name}.json")["median_of_paired_ratios"] for name in files.values()]
-    peers = {
-        "loop": "DAPO with single environments and no cache",
-        "ppo": "SB3's PPO with single environments and no cache",
-        "trl": "TRL's `GRPOTrainer`, a Llama of this size",
-        "trl_gpt2": "TRL's `GRPOTrainer`, a GPT-2 of these layers",
-    }
-    lines = []
-    for peer, label in peers.items():
-        both = [[ratios.get(f"{kind}_vs_{peer}") for kind in ("training", "training_each")] for ratios in found]
-        lines.append([label, *("" if None in pair else f"{number(pair[0])} ({number(pair[1])})" for pair in both)])
-    return markdown(["answers of", *files], lines)
-
-
 def text_device() -> str:
     """
     :return: Milliseconds of each stage on each device
@@ -160,7 +141,7 @@ def trust() -> str:
     return markdown(["what was tried", "promise", "attempts", "kept", "`python -m stress.`..."], lines)
 
 
-OWN = (speed, atari_speed, critic_memory, text_speed, text_device, trust)
+OWN = (speed, atari_speed, critic_memory, text_device, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
     **tables.WRITERS,

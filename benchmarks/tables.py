@@ -61,7 +61,8 @@ class Comparison:
         :param variant: A variant
         :return: A row for each run, a column for each number of steps at which all of them were evaluated
         """
-        rows = self.of(env, variant).drop_duplicates(["seed", "target_steps"])
+        # Not the final evaluation, which has more episodes than the other points
+        rows = self.of(env, variant).sort_values("final", kind="stable").drop_duplicates(["seed", "target_steps"])
         return rows.pivot(index="seed", columns="target_steps", values="return_mean").dropna(axis="columns")
 
     def kind(self) -> str:

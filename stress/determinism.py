@@ -3,9 +3,8 @@ Does the same seed give the same training? ``python -m stress.determinism``: GRP
 
 Each setting is trained twice, in two new processes, the second of which works through the list from its end. Both must agree
 in the SHA-256 of :func:`stress.resume.digest`: parameters, optimizer, regression, counters and random generators. So must
-a ``SubprocVecEnv`` and a ``DummyVecEnv`` with unrelated starts. With shared starts they may differ, and so may training with
-one and with two torch threads: the results are recorded.
-``--device cuda`` trains the settings for threads twice on a GPU instead, and writes ``results/determinism_cuda.json``.
+a ``SubprocVecEnv`` and a ``DummyVecEnv`` with unrelated starts. Nothing is promised with
+``--device cuda`` and ``--threads 2``, which can be tried, too.
 """
 
 import argparse
@@ -35,8 +34,6 @@ STEPS = 1024
 TOKENS = 128
 # Episodes have to end within two updates, also with 16 copies
 LIMIT = {"max_episode_steps": 25}
-# For the second table: small networks are one task for torch, wide ones are split among its threads
-WIDTHS = (64, 256)
 # Settings per process: importing takes longer than training
 AT_A_TIME = 30
 
@@ -94,14 +91,6 @@ def settings() -> list[Setting]:
     ]
 
 
-def with_threads() -> list[Setting]:
-    """
-    :return: What is also trained with two threads
-    """
-    kinds = [("DummyVecEnv", "CartPole-v1"), ("DummyVecEnv", "Pendulum-v1"), (TEXT, "sums")]
-    return [Setting(algo, *kind, 16, width) for algo in ("GRPO", "DAPO") for kind in kinds for width in WIDTHS]
-
-
 def train(setting: Setting, device: str = "cpu") -> str:
     """
     :param setting: What is trained
@@ -143,32 +132,38 @@ def _child(n_threads: int, device: str, wanted: list[list[Any]]) -> None:
     print(json.dumps([train(Setting(*each), device) for each in wanted]))
 
 
-def on_gpu() -> None:
-    """Train some settings twice on a GPU, and write down which results are the same."""
-    wanted = with_threads()
-    with ThreadPoolExecutor(2) as pool:
-        first, again = pool.map(lambda order: in_new_process(order, device="cuda"), (wanted, wanted[::-1]))
-    same = {" ".join(map(str, each)): first[each] == again[each] for each in wanted}
-    write_result("determinism_cuda.json", {"gpu": th.cuda.get_device_name(), "same": same})
-    print(f"{sum(same.values())} of {len(same)} are the same, to the last bit.")
-
-
-def _all(passes: list[tuple[list[Setting], int]]) -> list[dict[Setting, str]]:
+def train_all(wanted: list[Setting], n_threads: int = 1, device: str = "cpu") -> dict[Setting, str]:
     """
-    :param passes: What is trained in each pass, and the number of threads
-    :return: The digests of each pass
+    :param wanted: What is trained, in several new processes
+    :param n_threads: Number of torch threads
+    :param device: PyTorch device
+    :return: The digests
     """
-    parts = [
-        (number, wanted[begin : begin + AT_A_TIME], n_threads)
-        for number, (wanted, n_threads) in enumerate(passes)
-        for begin in range(0, len(wanted), AT_A_TIME)
-    ]
-    found: list[dict[Setting, str]] = [{} for _ in passes]
+    parts = [wanted[begin : begin + AT_A_TIME] for begin in range(0, len(wanted), AT_A_TIME)]
+    found: dict[Setting, str] = {}
     with ThreadPoolExecutor(4) as pool:
-        done = pool.map(lambda part: in_new_process(*part[1:]), parts)
-        for (number, _, _), digests in zip(parts, track(done, total=len(parts)), strict=True):
-            found[number] |= digests
+        for digests in track(pool.map(lambda part: in_new_process(part, n_threads, device), parts), total=len(parts)):
+            found |= digests
     return found
+
+
+def elsewhere(device: str, n_threads: int) -> None:
+    """
+    Where nothing is promised: train some settings twice, and print how many results are the same.
+
+    :param device: PyTorch device
+    :param n_threads: Number of torch threads
+    """
+    some = [each for each in settings() if each.n_envs == 16 and each.copies != "SubprocVecEnv" and not each.unrelated]
+    some += [each._replace(width=256) for each in some]
+    first, again = (train_all(order, n_threads, device) for order in (some, some[::-1]))
+    same = {" ".join(map(str, each)): first[each] == again[each] for each in some}
+    print(f"{sum(same.values())} of {len(same)} are the same again")
+    if device == "cuda":
+        write_result("determinism_cuda.json", {"gpu": th.cuda.get_device_name(), "same": same})
+        return
+    one = train_all(some)
+    print(f"{sum(first[each] == one[each] for each in some)} of {len(some)} are the same as with one thread")
 
 
 def copies_of(found: dict[Setting, str], copies: str, unrelated: bool) -> dict[str, bool]:
@@ -185,34 +180,28 @@ def copies_of(found: dict[Setting, str], copies: str, unrelated: bool) -> dict[s
 def main() -> None:
     """Train all settings, and write down which results differ."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         _child(*args.child)
         return
-    if args.device == "cuda":
-        on_gpu()
+    if args.device != "cpu" or args.threads > 1:
+        elsewhere(args.device, args.threads)
         return
-    wanted, threads = settings(), with_threads()
-    passes = [(wanted, 1), (wanted[::-1], 1), (threads, 1), (threads, 2), (threads, 2)]
-    first, again, one, two, two_again = _all(passes)
+    wanted = settings()
+    first, again = train_all(wanted), train_all(wanted[::-1])
     wrong = [" ".join(map(str, each)) for each in wanted if first[each] != again[each]]
     promise = "parameters, optimizer, regression and random generators are bit-identical"
     write_trust("determinism", "training with the same seed in two new processes, one thread", promise, len(wanted), wrong)
     equal = copies_of(first, "SubprocVecEnv", True)
-    shared = copies_of(first, "SubprocVecEnv", False)
     write_trust(
         "determinism_copies",
         "the same for `SubprocVecEnv` against `DummyVecEnv`, with unrelated starts",
         promise,
         len(equal),
         [name for name, same in equal.items() if not same],
-        subproc_with_shared_starts=shared,
-        two_threads=[
-            {"setting": " ".join(map(str, each)), "as_one": two[each] == one[each], "again": two[each] == two_again[each]}
-            for each in threads
-        ],
     )
 
 
