@@ -15,7 +15,6 @@ import numpy as np
 from benchmarks import tables, text
 from benchmarks.blocks import Writers, markdown, refresh_page
 from benchmarks.common import PAGES, RESULTS, read_result, rows
-from benchmarks.numbers import number
 from benchmarks.switches import report as switches
 from benchmarks.unseen import report as unseen
 
@@ -86,20 +85,6 @@ def critic_memory() -> str:
     return markdown(["", "", "parameters, millions", "memory of training, MiB"], lines)
 
 
-def text_device() -> str:
-    """
-    :return: Milliseconds of each stage on each device
-    """
-    lines = []
-    for result in sorted(read_result("text_device.json")["results"], key=lambda each: each["model"]["parameters"]):
-        model, stages = result["model"], ("generation", "rollout", "log_probs", "update")
-        device = {"cpu": "CPU", "cuda": "H100", "cuda_bfloat16": "H100, bfloat16"}[result["device"]]
-        size = f"{model['n_layers']}, {model['width']}, {number(round(model['parameters'] / 1e6, 1))} million"
-        times = [f"{1000 * result['stages'][stage]['seconds']:,.0f}" for stage in stages]
-        lines.append([size, device, *times, f"{result['peak_memory_mib']:,.0f} MiB"])
-    return markdown(["layers, width, parameters", "", "generation", "rollout", "log probabilities", "update", "memory"], lines)
-
-
 def trust() -> str:
     """
     :return: A row for each kind of attempt to break the package
@@ -141,7 +126,7 @@ def trust() -> str:
     return markdown(["what was tried", "promise", "attempts", "kept", "`python -m stress.`..."], lines)
 
 
-OWN = (speed, atari_speed, critic_memory, text_device, trust)
+OWN = (speed, atari_speed, critic_memory, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
     **tables.WRITERS,

@@ -42,12 +42,7 @@ TARGETS = {
     "sb3_grpo/common/rewards.py": ["tests/common/test_rewards.py"],
     "sb3_grpo/common/sampling.py": ["tests/common/test_spaces.py", "tests/common/test_run.py"],
     "sb3_grpo/common/values.py": ["tests/common/test_values.py"],
-    "sb3_grpo/grpo/grpo.py": [
-        "tests/common/test_train.py",
-        "tests/common/test_values.py",
-        "tests/common/test_kl.py",
-        "tests/common/test_run.py",
-    ],
+    "sb3_grpo/grpo/grpo.py": [f"tests/common/test_{name}.py" for name in ("train", "values", "kl", "run")],
     "sb3_grpo/groups/collector.py": ["tests/groups"],
     "sb3_grpo/groups/dispatcher.py": ["tests/groups"],
     "sb3_grpo/groups/group.py": ["tests/groups"],
@@ -66,26 +61,15 @@ NEXT = ["tests/starts", "tests/groups", "tests/common"]
 TIMEOUT = 60
 COLUMNS = ("module", "line", "column", "function", "original", "mutated", "caught", "by", "seconds")
 
+# Each is replaced by the other
+_PAIRS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.Add, ast.Sub)),
+    *((ast.Mult, ast.Div), (ast.And, ast.Or)),
+)
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
+    **dict(_PAIRS),
+    **{second: first for first, second in _PAIRS},
+    **dict.fromkeys((ast.FloorDiv, ast.Mod, ast.Pow), ast.Mult),
 }
 
 
@@ -123,14 +107,8 @@ class Mutation(NamedTuple):
         """
         :return: Its row in the table
         """
-        return {
-            "module": self.module,
-            "line": self.begin[0],
-            "column": self.begin[1],
-            "function": self.function,
-            "original": " ".join(self.original.split()),
-            "mutated": " ".join(self.mutated.split()),
-        }
+        place = {"module": self.module, "line": self.begin[0], "column": self.begin[1], "function": self.function}
+        return place | {"original": " ".join(self.original.split()), "mutated": " ".join(self.mutated.split())}
 
 
 class Finder(ast.NodeVisitor):
@@ -156,18 +134,14 @@ class Finder(ast.NodeVisitor):
     def changed(self, node: ast.expr, **fields: Any) -> None:
         self.add(node, f"({ast.unparse(type(node)(**{**dict(ast.iter_fields(node)), **fields}))})")
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         self.functions.append(node.name)
         # Not the defaults: which number is good is not a matter of right and wrong
         for each in [*node.decorator_list, *node.body]:
             self.visit(each)
         self.functions.pop()
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.functions.append(node.name)
-        for each in node.body:
-            self.visit(each)
-        self.functions.pop()
+    visit_ClassDef = visit_FunctionDef
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self.add(node, "pass")

@@ -193,34 +193,28 @@ def settings() -> dict[str, Setting]:
             f"{name}, VerifierTextVecEnv, {what}": Setting(algorithm, env, kw, 1500, "TokenPolicy")
             for what, (env, kw) in text.items()
         }
+    schedules = {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0), "clip_range": LinearSchedule(0.3, 0.1, 1.0)}
+    visited = {**GROUPS, "start_sampler": VisitedStates(0.5)}
+    in_reward = {**STEPS, **REFERENCE, "kl_estimator": "k1_in_reward"}
+    one_epoch = {**STEPS, "n_epochs": 1}
+    as_env = _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}})
+    sticky = _dummy("ALE/Pong-v5", env_kwargs={"obs_type": "ram", "repeat_action_probability": 0.25})
+    cart_pole = _dummy("CartPole-v1")
     more = {
         "GRPO, Dummy, groups and gSDE": Setting(GRPO, _dummy("Pendulum-v1"), {**GROUPS, "use_sde": True}, 8000),
         "DAPO, Subproc, groups and VecNormalize": Setting(DAPO, _normalised(_subproc("CartPole-v1")), GROUPS, 2500),
-        "DAPO, Dummy, groups and visited states": Setting(
-            DAPO, _dummy("CartPole-v1"), {**GROUPS, "start_sampler": VisitedStates(0.5)}, 2500
-        ),
-        "DAPO, Dummy, schedules": Setting(
-            DAPO,
-            _dummy("CartPole-v1"),
-            {**STEPS, "learning_rate": LinearSchedule(1e-3, 0.0, 1.0), "clip_range": LinearSchedule(0.3, 0.1, 1.0)},
-            2500,
-        ),
-        "GRPO, Dummy, KL in the reward": Setting(
-            GRPO, _dummy("CartPole-v1"), {**STEPS, **REFERENCE, "kl_estimator": "k1_in_reward"}, 2500
-        ),
-        "GRPO, Dummy, unrelated starts": Setting(GRPO, _dummy("CartPole-v1"), {**STEPS, "unrelated_starts": True}, 2500),
-        "GRPO, Dummy, VerifierText-v0": Setting(
-            GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
-        ),
+        "DAPO, Dummy, groups and visited states": Setting(DAPO, cart_pole, visited, 2500),
+        "DAPO, Dummy, schedules": Setting(DAPO, cart_pole, {**STEPS, **schedules}, 2500),
+        "GRPO, Dummy, KL in the reward": Setting(GRPO, cart_pole, in_reward, 2500),
+        "GRPO, Dummy, unrelated starts": Setting(GRPO, cart_pole, {**STEPS, "unrelated_starts": True}, 2500),
+        "GRPO, Dummy, VerifierText-v0": Setting(GRPO, as_env, TEXT, 800, "TokenPolicy"),
         "GRPO, Dummy, LunarLander (replayed)": Setting(GRPO, _dummy("LunarLander-v3"), STEPS, 2500),
         "DAPO, Subproc, BipedalWalker (replayed)": Setting(DAPO, _subproc("BipedalWalker-v3"), STEPS, 1500),
         "GRPO, Dummy, Hopper": Setting(GRPO, _dummy("Hopper-v5"), STEPS, 2500),
         "DAPO, Subproc, Hopper": Setting(DAPO, _subproc("Hopper-v5"), STEPS, 1500),
-        "DAPO, Dummy, Pong": Setting(DAPO, _pong, {**STEPS, "n_epochs": 1}, 1500, "CnnPolicy"),
-        "GRPO, Dummy, Pong with sticky actions (replayed)": Setting(
-            GRPO, _dummy("ALE/Pong-v5", env_kwargs={"obs_type": "ram", "repeat_action_probability": 0.25}), STEPS, 1500
-        ),
-        "DAPO, Dummy, image and numbers": Setting(DAPO, _dummy(Signals), {**STEPS, "n_epochs": 1}, 1500, "MultiInputPolicy"),
+        "DAPO, Dummy, Pong": Setting(DAPO, _pong, one_epoch, 1500, "CnnPolicy"),
+        "GRPO, Dummy, Pong with sticky actions (replayed)": Setting(GRPO, sticky, STEPS, 1500),
+        "DAPO, Dummy, image and numbers": Setting(DAPO, _dummy(Signals), one_epoch, 1500, "MultiInputPolicy"),
         "GRPO, Dummy, FrozenLake": Setting(GRPO, _dummy("FrozenLake-v1"), STEPS, 2500),
         "GRPO, Dummy, no get_state": Setting(GRPO, _dummy(Drift), STEPS, 2500),
         "DAPO, Subproc, no get_state": Setting(DAPO, _subproc(Drift), STEPS, 1500),

@@ -43,12 +43,12 @@ class Sample(NamedTuple):
     Resources that a process holds.
 
     :param done: Steps, calls or rounds so far
-    :param cpu_seconds: CPU seconds of this process and of its finished children
+    :param cpu_seconds: Of this process and of its finished children
     :param memory: Resident memory in MB
     :param files: Number of open file handles
     :param processes: Number of descendant processes
     :param threads: Number of threads of this process
-    :param monitors: MB of memory taken by the lists of SB3's ``Monitor``, three numbers per episode
+    :param monitors: MB of memory taken by the lists of SB3's ``Monitor``
     """
 
     done: int
@@ -147,8 +147,8 @@ def _sums() -> GRPO:
     return GRPO("TokenPolicy", env, seed=0, device="cpu", **kwargs)
 
 
-def _long(make: Callable[[], GRPO], warm_up: int, steps: int) -> tuple[Sample, list[Sample]]:
-    _close(make().learn(warm_up))
+def _long(make: Callable[[], GRPO], steps: int) -> tuple[Sample, list[Sample]]:
+    _close(make().learn(50_000))
     before, watch, model = look(), Watch(steps // SAMPLES), make()
     model.learn(steps, callback=watch)
     _close(model)
@@ -159,20 +159,6 @@ def _close(model: GRPO) -> None:
     assert model.env is not None
     model.env.close()
     model.logger.close()
-
-
-def soak_steps() -> tuple[Sample, list[Sample]]:
-    """
-    :return: Samples of one long ``learn`` with defaults
-    """
-    return _long(_cart_pole, 50_000, STEPS)
-
-
-def soak_tokens() -> tuple[Sample, list[Sample]]:
-    """
-    :return: Samples of one long ``learn`` on texts
-    """
-    return _long(_sums, 50_000, TOKENS)
 
 
 class Flip(gym.Env):
@@ -199,7 +185,7 @@ def soak_episodes() -> tuple[Sample, list[Sample]]:
         def make() -> GRPO:
             return GRPO("MlpPolicy", make_group_env(Flip, seed=0, monitor_dir=folder), seed=0, device="cpu")
 
-        return _long(make, 50_000, EPISODES)
+        return _long(make, EPISODES)
 
 
 def soak_calls() -> tuple[Sample, list[Sample]]:
@@ -245,8 +231,14 @@ def soak_copies() -> tuple[Sample, list[Sample]]:
 
 
 PARTS: dict[str, tuple[str, Callable[[], tuple[Sample, list[Sample]]]]] = {
-    "steps": (f"{STEPS:,} steps of CartPole in one `learn` of GRPO with defaults", soak_steps),
-    "tokens": (f"{TOKENS:,} tokens in one `learn` of GRPO on sums with a verifier, {N_ENVS} copies", soak_tokens),
+    "steps": (
+        f"{STEPS:,} steps of CartPole in one `learn` of GRPO with defaults",
+        lambda: _long(_cart_pole, STEPS),
+    ),
+    "tokens": (
+        f"{TOKENS:,} tokens in one `learn` of GRPO on sums with a verifier, {N_ENVS} copies",
+        lambda: _long(_sums, TOKENS),
+    ),
     "episodes": (f"{EPISODES:,} one-step episodes in one `learn` of GRPO", soak_episodes),
     "calls": (f"{CALLS:,} calls of `learn` on one model, with TensorBoard", soak_calls),
     "copies": (f"{COPIES} copies in a `DummyVecEnv` and in {COPIES} processes, {ROUNDS} training runs each", soak_copies),

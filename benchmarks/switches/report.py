@@ -16,7 +16,6 @@ from benchmarks.numbers import interval_text
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
 from benchmarks.switches.figures import draw_picture
 from benchmarks.switches.run import RESULTS
-from benchmarks.switches.scaling import fit_interval
 from benchmarks.switches.tasks import Arm, five, ladder, ordered
 from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
 
@@ -56,7 +55,6 @@ class Rung:
         replaced = before is not None and not set(before) <= set(arm)
         self.label = "GRPO" if self.added is None else f"+ {LABELS[self.added]}{' for the filter' if replaced else ''}"
         self.paper = None if self.added is None else PAPER[self.added]
-        self.fit, self.low, self.high = fit_interval(found.grid, self.curves, found.task.range[1])
         self.final = iqm_interval([self.curves[:, -1]])
         scores = found.over_training([arm])
         self.over_training = iqm_interval([scores[:, 0]])
@@ -72,31 +70,22 @@ def rungs_of(found: Measured) -> list[Rung]:
     return [Rung(found, arm, before) for arm, before in zip(arms, (None, *arms), strict=False)]
 
 
-def ladder_table(rungs: list[Rung], budget: int) -> str:
+def ladder_table(rungs: list[Rung]) -> str:
     """
     :param rungs: Rungs of the ladder
-    :param budget: Budget of each run
     :return: A row for each
     """
-
-    def cell(rung: Rung, key: str, divisor: float = 1.0) -> str:
-        return interval_text(Interval(*(getattr(fit, key) / divisor for fit in (rung.fit, rung.low, rung.high))))
-
-    columns = ["", "at the end", "over training", "adds", "ceiling A", "midpoint, thousands", "exponent B", "paper: AIME 2024"]
     lines = [
         [
             rung.label,
             interval_text(rung.final),
             interval_text(rung.over_training),
             "" if rung.adds is None else interval_text(rung.adds),
-            cell(rung, "ceiling"),
-            cell(rung, "midpoint", 1000) + (" \u2020" if rung.high.midpoint > budget else ""),
-            cell(rung, "exponent"),
             "" if rung.paper is None else f"{rung.paper}",
         ]
         for rung in rungs
     ]
-    return markdown(columns, lines)
+    return markdown(["", "at the end", "over training", "adds", "paper: AIME 2024"], lines)
 
 
 def effects_table(of: dict[str, dict[str, Effects]]) -> str:
@@ -224,30 +213,22 @@ def of_task(name: str) -> Measured:
     return measured(rows(RESULTS), name)
 
 
-@cache
-def the_rungs() -> list[Rung]:
-    """
-    :return: The rungs of the ladder on text
-    """
-    return rungs_of(of_task("ladder"))
-
-
 def draw() -> str:
     """
     :return: The picture: effects of the changes, and the ladder
     """
     both = {name: of_task(name) for name in BOTH}
-    rungs = [(rung.arm, rung.label, rung.fit) for rung in the_rungs()]
+    rungs = {rung.label: rung.curves for rung in rungs_of(of_task("ladder"))}
     draw_picture(both, {name: effects(each) for name, each in both.items()}, LABELS, of_task("ladder"), rungs)
     caption = "Five seeds. Left: what each change adds to the mean score over training, with its 95% interval. Right: "
-    caption += "the changes one after another, and fitted curves."
+    caption += "the changes one after another: IQM over the seeds."
     return picture("dapo_switches", "Effects of the changes, and the ladder", caption)
 
 
 WRITERS: Writers = {
     "switches": draw,
     "switches_effects": lambda: effects_table({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
-    "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder")), of_task("ladder").task.timesteps),
+    "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder"))),
     "switches_overlong": lambda: overlong_table(of_task("control"), of_task("cartpole")),
     "switches_noise": lambda: noise_table(read_result("group_noise.json"), of_task("sizes")),
 }

@@ -37,6 +37,7 @@ from benchmarks.unseen.scores import (
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo.classroom.compare.statistics import iqm_interval, performance_profile
 
+Pairs = dict[tuple[str, str], list[str]]
 PAGE, INDEX = PAGES / "unseen.md", PAGES / "index.md"
 LESS_THAN_HALF = "†"
 LABELS = {
@@ -95,32 +96,46 @@ def pair_cells(runs: Runs, algo: str, peer: str) -> list[str]:
     return [f"{interval_text(pair.improvement, 1.0)}, {word}" for pair, word in both]
 
 
-def table(runs: Runs) -> str:
+def pairs(runs: Runs) -> Pairs:
     """
     :param runs: The runs shown
+    :return: Each of ours against each of the others
+    """
+    return {
+        (each, algo): pair_cells(runs, each, algo)
+        for algo in runs.of
+        for each in ours_in(runs)
+        if algo not in ("grpo", "dapo")
+    }
+
+
+def table(runs: Runs, cells: Pairs) -> str:
+    """
+    :param runs: The runs shown
+    :param cells: Ours against the others
     :return: A row for each algorithm: its score, and GRPO and DAPO against it
     """
     lines = []
     for algo in runs.of:
         seconds = sum(median_seconds(runs.of[algo][task.env_id]) for task in runs.common)
-        pairs = [pair_cells(runs, each, algo) if algo not in ours_in(runs) else ["", ""] for each in ours_in(runs)]
         score = interval_text(iqm_interval(clipped(scores(runs, algo))), 1.0)
-        lines.append([name_of(runs, algo), score, number(seconds), *(cell for pair in pairs for cell in pair)])
+        against_it = [cell for each in ours_in(runs) for cell in cells.get((each, algo), ["", ""])]
+        lines.append([name_of(runs, algo), score, number(seconds), *against_it])
     units = ("equal steps", "equal seconds")
     return markdown(
         ["", "IQM", "CPU seconds", *(f"{LABELS[each]}, {unit}" for each in ours_in(runs) for unit in units)], lines
     )
 
 
-def finding(runs: Runs) -> str:
+def finding(runs: Runs, cells: Pairs) -> str:
     """
     :param runs: The runs shown
+    :param cells: Ours against the others
     :return: What the numbers show of ours, next to the variant of PPO that is hardest to beat
     """
     peers = [algo for algo in runs.of if algo.startswith("ppo")]
     if not peers or not ours_in(runs) or not runs.common:
         return "Nothing is compared yet: there is no task with runs of PPO and of every other algorithm shown."
-    cells = {(each, peer): pair_cells(runs, each, peer) for each in ours_in(runs) for peer in peers}
     parts = []
     for idx, unit in enumerate(("At equal steps", "at equal seconds")):
         hardest = min(peers, key=lambda peer: float(cells[ours_in(runs)[0], peer][idx].split()[0]))
@@ -233,9 +248,10 @@ def section(name: str, design: str) -> str:
     if design not in designs(found, name):
         raise SystemExit(f"No runs of {design} on the list {name}. Designs: {', '.join(designs(found, name)) or 'none'}")
     runs = select(found, name, design)
-    parts = [finding(runs)]
+    cells = pairs(runs) if runs.common else {}
+    parts = [finding(runs, cells)]
     if runs.common:
-        parts += [draw_profile(runs, f"unseen_{name}"), table(runs)]
+        parts += [draw_profile(runs, f"unseen_{name}"), table(runs, cells)]
     parts.append(missing(runs))
     means = f"*Return of 100 deterministic episodes after training, mean over the seeds. {LESS_THAN_HALF}: less than half of "
     means += "the best PPO's gain over a random policy.*"

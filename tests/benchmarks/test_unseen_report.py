@@ -133,7 +133,7 @@ def test_aggregates_are_those_worked_out_by_hand():
         *rows_of("grpo", CONTINUOUS, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
     ]
     runs = scores.select(found, "test", "A")
-    table = report.table(runs)
+    table = report.table(runs, report.pairs(runs))
     ppo, grpo = cells_of(table, "PPO, one copy"), cells_of(table, "GRPO")
     # Without the lowest and the highest of six
     assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
@@ -155,7 +155,8 @@ def test_ours_are_compared_with_the_ppo_that_is_hardest_to_beat():
         for algo, last, seconds in learned
         for row in rows_of(algo, task, [last] * 3, seconds=(seconds / 2, seconds), first=0)
     ]
-    steps, _, seconds = report.finding(scores.select(found, "test", "A")).partition("; at equal seconds")
+    runs = scores.select(found, "test", "A")
+    steps, _, seconds = report.finding(runs, report.pairs(runs)).partition("; at equal seconds")
     # 16 copies end higher, but take twice as long; with our learning rate they have ended before ours have learned anything
     assert "*PPO, 16 copies*: GRPO ends above it with probability 0.00 (0.00 to 0.00), below" in steps
     assert "*PPO, 16 copies, 1e-3*" in seconds
@@ -176,7 +177,7 @@ def test_what_is_missing_is_said_and_left_out():
     assert (row["PPO, one copy"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
     for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", CONTINUOUS, [5])]):
-        assert "Nothing is compared yet" in report.finding(scores.select(some, "test", "A"))
+        assert "Nothing is compared yet" in report.finding(scores.select(some, "test", "A"), {})
 
 
 def test_less_than_half_of_what_ppo_gains_is_marked():
