@@ -115,17 +115,6 @@ def settings_of(experiment: str, variant: str) -> dict[str, Any]:
     return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
 
 
-def describe(experiment: str, variant: str) -> dict[str, Any]:
-    """
-    :param experiment: One of ``EXPERIMENTS``
-    :param variant: One of ``VARIANTS``
-    :return: What is stored with its results, as read from a file
-    """
-    settings = {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()}
-    noted = {"experiment": {"name": experiment, **EXPERIMENTS[experiment]}, "hyperparameters": settings}
-    return json.loads(json.dumps(noted))
-
-
 def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     """
     Train once.
@@ -205,7 +194,8 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     curve = Curve()
     model.learn(setting["tokens"], callback=curve)
     return {
-        **describe(experiment, variant),
+        "experiment": {"name": experiment, **setting},
+        "hyperparameters": {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()},
         "variant": variant,
         "algo": algo,
         "seed": seed,
@@ -220,12 +210,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
 
 def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
-    runs, now = [], describe(experiment, variant)
-    for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json")):
-        runs.append(json.loads(path.read_text()))
-        if any(runs[-1][key] != value for key, value in now.items()):
-            raise SystemExit(f"{path.name} was made with other settings than those of now: delete it, and run it again")
-    return runs
+    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json"))]
 
 
 def _curves(runs: list[dict[str, Any]], budget: int) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +267,7 @@ def seeds(*experiments: str) -> str:
         target = TARGETS[experiment]
         for run in _load(experiment, "dapo_without_overlong_filter"):
             reached = next((point["seconds"] for point in run["curve"] if point["exact"] >= target), None)
-            cells = [f"{run['curve'][0]['exact']:.2f}", f"{run['final']:.3g}", "" if reached is None else f"{reached:.0f}"]
+            cells = [f"{run['curve'][0]['exact']:.2f}", f"{run['final']:.3f}", "" if reached is None else f"{reached:.0f}"]
             lines.append([TITLES[experiment], str(run["seed"]), *cells, f"{run['curve'][-1]['seconds']:.0f}"])
     columns = ["", "seed", "exact before", "exact at the end", "seconds to the aim", "seconds in all"]
     return markdown(columns, lines)
@@ -309,8 +294,6 @@ def main() -> None:
 
     from tqdm import tqdm
 
-    for experiment, variant in itertools.product(args.experiment, args.variant):
-        _load(experiment, variant)  # refuses runs that do not belong together
     todo = [
         (experiment, variant, seed)
         for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)
