@@ -43,29 +43,31 @@ def fold(title: str, text: str) -> str:
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
 
 
-def refresh(text: str, writers: Writers) -> str:
+def refresh(text: str, writers: Writers, first: str | None = None) -> str:
     """
     :param text: A page
     :param writers: Functions by name
+    :param first: Only blocks with this first argument, if it is given
     :return: The page with the blocks of these writers written again
     """
 
     def write(block: re.Match[str]) -> str:
         name, arguments = block[1], block[2].split()
-        if name not in writers:
+        if name not in writers or (first is not None and arguments[:1] != [first]):
             return block[0]
         return f"<!-- write: {' '.join([name, *arguments])} -->\n\n{writers[name](*arguments).strip()}\n\n<!-- end -->"
 
     return _BLOCK.sub(write, text)
 
 
-def refresh_page(page: Path, writers: Writers) -> None:
+def refresh_page(page: Path, writers: Writers, first: str | None = None) -> None:
     """
     :param page: A page
     :param writers: Functions by name
+    :param first: Only blocks with this first argument, if it is given
     """
     print(page.name, flush=True)
-    page.write_text(refresh(page.read_text(encoding="utf-8"), writers), encoding="utf-8")
+    page.write_text(refresh(page.read_text(encoding="utf-8"), writers, first), encoding="utf-8")
 
 
 def arguments_of(page: Path, writer: str) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """
-The page of the lists: ``python -m benchmarks.unseen.report test_2``, ``development`` or ``test``.
+The page of the lists: ``python -m benchmarks.unseen.report test_2``, ``development`` or ``test`` (minutes of bootstrap).
 
-Reads ``benchmarks/results/unseen.jsonl`` and ``unseen_speed.jsonl``, and writes the tables and pictures of
+Reads ``benchmarks/results/unseen.jsonl`` and ``unseen_speed.jsonl``, and writes the part of this list in
 ``docs/results/unseen.md`` and the table of ``docs/results/index.md``. With ``--design`` the page shows another design of GRPO
 and DAPO from now on. Nothing is trained. ``scores.py`` defines the figures.
 """
@@ -234,7 +234,9 @@ def looks(found: Sequence[Row], name: str) -> str:
             if own.common
         ]
         text = f"*{design}*{''.join(f' (`{each}`)' for each in sorted(changes))}"
-        said.append(f"{text}: {', '.join(iqms)}, {len(own.common)} tasks" if iqms else text)
+        said.append(
+            f"{text}: {', '.join(iqms)}, {len(own.common)} {'task' if len(own.common) == 1 else 'tasks'}" if iqms else text
+        )
     return f"Designs of GRPO and DAPO that were run on this list: {len(said)}. {'; '.join(said)}."
 
 
@@ -260,10 +262,10 @@ def section(name: str, design: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def ablation(design: str, name: str = "development") -> str:
+def ablation(name: str, design: str) -> str:
     """
-    :param design: Design of the defaults
     :param name: Name of a list
+    :param design: Design of the defaults
     :return: The defaults, the same without each part, and the paper's settings
     """
     found = rows()
@@ -314,8 +316,8 @@ def main() -> None:
             rf"<!-- write: unseen {args.list} [\w.-]+ -->", f"<!-- write: unseen {args.list} {args.design} -->", text
         )
         PAGE.write_text(text, encoding="utf-8")
-    for page in (PAGE, INDEX):
-        refresh_page(page, WRITERS)
+    refresh_page(PAGE, WRITERS, args.list)
+    refresh_page(INDEX, WRITERS)
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def test_the_defaults_against_what_is_left_without_a_part(monkeypatch):
     found += [*rows_of("grpo", PLAIN, [70, 80, 90]), *rows_of("grpo-paper", PLAIN, [10, 11, 12])]
     found += [row | {"task": CONTINUOUS.env_id, "returns": [0, row["returns"][-1] / 5 - 10]} for row in found]
     monkeypatch.setattr(report, "rows", lambda: found)
-    table = report.ablation("A", "test")
+    table = report.ablation("test", "A")
     defaults, unrelated, groups = (cells_of(table, row) for row in ("defaults", "unrelated starts", "whole groups"))
     difference, above = "defaults: difference of the IQMs", "defaults: probability of ending above"
     assert defaults["IQM"].startswith("0.80 (") and (defaults[above], defaults["changes"]) == ("", "")
@@ -231,7 +231,7 @@ def test_the_defaults_against_what_is_left_without_a_part(monkeypatch):
     assert groups[difference].startswith("0.19 (") and groups[above] == "1.00 (1.00 to 1.00), above"
     monkeypatch.setitem(report.PARTS, "whole_groups", ("whole groups", {"n_groups": 8}))
     with pytest.raises(SystemExit, match="The runs of the design whole_groups are not those of"):
-        report.ablation("A", "test")
+        report.ablation("test", "A")
 
 
 def test_the_page_shows_another_design_from_now_on(monkeypatch, tmp_path):
