@@ -7,6 +7,7 @@ Pages whose tables and pictures are written by scripts. A page says where, and k
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def fold(title: str, text: str) -> str:
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
 
 
+def wrap(text: str) -> str:
+    """
+    :param text: Markdown
+    :return: The same with sentences in lines of at most 100 characters
+    """
+    lines = [
+        textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False) if line[:1] not in ("|", "!", ":") else line
+        for line in text.splitlines()
+    ]
+    return "\n".join(lines)
+
+
 def refresh(text: str, writers: Writers, first: str | None = None) -> str:
     """
     :param text: A page
@@ -55,7 +68,7 @@ def refresh(text: str, writers: Writers, first: str | None = None) -> str:
         name, arguments = block[1], block[2].split()
         if name not in writers or (first is not None and arguments[:1] != [first]):
             return block[0]
-        return f"<!-- write: {' '.join([name, *arguments])} -->\n\n{writers[name](*arguments).strip()}\n\n<!-- end -->"
+        return f"<!-- write: {' '.join([name, *arguments])} -->\n\n{wrap(writers[name](*arguments).strip())}\n\n<!-- end -->"
 
     return _BLOCK.sub(write, text)
 

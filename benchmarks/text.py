@@ -231,7 +231,7 @@ def curves() -> str:
     with figure_of("text", figsize=(7.0, 3.6)) as (figure, axes):
         for variant, title in ABLATION.items():
             tokens, values = _curves(_load("ablation", variant), EXPERIMENTS["ablation"]["tokens"])
-            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(title, [*ABLATION.values()]))
+            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(variant, [*ABLATION]))
         axes.set(xlabel="thousand tokens", ylabel="exact answers", ylim=(0, 1))
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right", frameon=False, fontsize=8)
