@@ -48,7 +48,7 @@ docs-long: $(DEV_INSTALLED)
 # Keeps runs/
 clean:
 	rm -rf $(VENV) .nox build dist docs/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache
-	find sb3_grpo envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find sb3_grpo envs tests benchmarks stress -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN_INSTALLED): $(REQUIREMENTS) | $(BIN)/pip
 	$(BIN)/python -m pip install -c constraints.txt -e . "gymnasium[classic-control]"

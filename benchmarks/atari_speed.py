@@ -1,26 +1,16 @@
 """
 Steps per second and memory of training on an Atari game, against SB3's PPO with the same copies, epochs, minibatches and
-network: ``python -m benchmarks.atari_speed``.
-
-Subjects alternate, several times, each in its own process with one thread. Steps are counted per CPU second, which
-other work on the machine hardly changes, and per second of wall-clock time. Writes ``benchmarks/results/atari_speed.json``,
-with ``--device cuda`` ``atari_speed_cuda.json``.
+network: ``python -m benchmarks.atari_speed``. Writes ``benchmarks/results/atari_speed.json``, with ``--device cuda``
+``atari_speed_cuda.json``.
 """
 
 import argparse
 import json
-import resource
-import subprocess
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.timing import Stopwatch, medians, one_round, peak_memory_mib, ratio
 
-RESULTS = Path(__file__).resolve().parent / "results"
 GAME = "KungFuMasterNoFrameskip-v4"
 N_ENVS = 4
 # From the entries for Atari in zoo_configs
@@ -68,35 +58,25 @@ def measure(subject: str, steps: int, device: str) -> dict[str, float]:
     import torch as th
 
     th.set_num_threads(1)
-    model = make_model(subject, device)
-    spent: dict[str, float] = defaultdict(float)
-
-    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            begin = time.process_time()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent[name] += time.process_time() - begin
-
-        return wrapper
-
-    model.collect_rollouts = clock("collect", model.collect_rollouts)
-    model.train = clock("train", model.train)
-    model.env.step = clock("env", model.env.step)
+    model, stopwatch = make_model(subject, device), Stopwatch()
+    # With a time limit, a step is taken in two parts
+    for owner, *methods in ((model, "collect_rollouts", "train"), (model.env, "step_async", "step_wait")):
+        for method in methods:
+            stopwatch.watch(owner, method)
     begin, begin_wall = time.process_time(), time.perf_counter()
     model.learn(steps)
     seconds, wall = time.process_time() - begin, time.perf_counter() - begin_wall
-    n_steps = model.num_timesteps
+    spent = {name: 1e3 * each / model.num_timesteps for name, each in stopwatch.spent.items()}
+    in_env = spent["step_async"] + spent["step_wait"]
     on_gpu = {"peak_gpu_memory_mib": th.cuda.max_memory_allocated() / 2**20} if device == "cuda" else {}
     return {
-        "steps": n_steps,
-        "steps_per_cpu_second": n_steps / seconds,
-        "steps_per_second": n_steps / wall,
-        "ms_env": 1e3 * spent["env"] / n_steps,
-        "ms_rest_of_collect": 1e3 * (spent["collect"] - spent["env"]) / n_steps,
-        "ms_train": 1e3 * spent["train"] / n_steps,
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "steps": model.num_timesteps,
+        "steps_per_cpu_second": model.num_timesteps / seconds,
+        "steps_per_second": model.num_timesteps / wall,
+        "ms_env": in_env,
+        "ms_rest_of_collect": spent["collect_rollouts"] - in_env,
+        "ms_train": spent["train"],
+        "peak_memory_mib": peak_memory_mib(),
         **on_gpu,
     }
 
@@ -116,49 +96,23 @@ def main() -> None:
 
     import torch as th
 
-    from benchmarks.common import command, machine
+    from benchmarks.common import write_result
 
-    runs: dict[str, list[dict[str, float]]] = {subject: [] for subject in args.subjects}
-    for repeat in range(args.repeats):
-        for subject in args.subjects:
-            options = ["--steps", str(args.steps), "--device", args.device, "--one", subject]
-            output = subprocess.run(
-                [sys.executable, "-m", "benchmarks.atari_speed", *options],
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=RESULTS.parents[1],
-            ).stdout
-            runs[subject].append(json.loads(output.splitlines()[-1]))
-            print(f"{repeat + 1}/{args.repeats} {subject:15}", runs[subject][-1], flush=True)
-
-    median = {
-        subject: {key: float(np.median([run[key] for run in of_subject])) for key in of_subject[0]}
-        for subject, of_subject in runs.items()
-    }
-
-    def against_ppo(subject: str, key: str) -> float:
-        pairs = zip(runs[subject], runs["ppo"], strict=True)
-        return float(np.median([ours[key] / theirs[key] for ours, theirs in pairs]))
-
-    ratios = {
-        subject: {key: against_ppo(subject, key) for key in ("steps_per_cpu_second", "steps_per_second", "peak_memory_mib")}
-        for subject in args.subjects
-        if subject != "ppo" and "ppo" in runs
-    }
+    options = ("benchmarks.atari_speed", "--steps", args.steps, "--device", args.device)
+    runs = [one_round(args.subjects, *options) for _ in range(args.repeats)]
+    keys = ("steps_per_cpu_second", "steps_per_second", "peak_memory_mib")
     device = th.cuda.get_device_name() if args.device == "cuda" else "cpu"
-    settings = {"game": GAME, "device": device, "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS}
     result = {
-        "settings": settings,
-        "median": median,
-        "median_of_paired_ratios": ratios,
+        "settings": {"game": GAME, "device": device, "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS},
+        "median": medians(runs),
+        "median_of_paired_ratios": {
+            subject: {key: ratio(runs, subject, key, "ppo") for key in keys}
+            for subject in args.subjects
+            if subject != "ppo" and "ppo" in args.subjects
+        },
         "runs": runs,
-        "command": command(),
-        "machine": machine(),
     }
-    name = "atari_speed_cuda.json" if args.device == "cuda" else "atari_speed.json"
-    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(ratios, indent=1))
+    write_result("atari_speed_cuda.json" if args.device == "cuda" else "atari_speed.json", result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: the machine's description, and configurations in RL Zoo's format."""
+"""What the benchmarks share: folders, the machine's description, and hyperparameters from ``zoo_configs``."""
 
 import importlib
 import json
@@ -16,14 +16,15 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_grpo.utils.entries import parse_value
 
-ROOT = Path(__file__).resolve().parent
-RESULTS = ROOT / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
 ALGORITHMS = {"ppo": "stable_baselines3:PPO", "grpo": "sb3_grpo:GRPO", "dapo": "sb3_grpo:DAPO"}
 
 
 def algorithm(name: str) -> type[BaseAlgorithm]:
     """
-    :return: Its class. Imported here, so that each process holds only its own algorithm in memory
+    :param name: "ppo", "grpo" or "dapo"
     :return: Its class. Imported here, so that no process holds more than its own in memory
     """
     module, class_name = ALGORITHMS[name].split(":")
@@ -52,7 +53,35 @@ def command() -> str:
     """
     :return: The command line that produced a result
     """
-    return " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    spec = sys.modules["__main__"].__spec__
+    return " ".join(["python", "-m", spec.name if spec else Path(sys.argv[0]).stem, *sys.argv[1:]])
+
+
+def write_result(name: str, result: dict[str, Any]) -> None:
+    """
+    :param name: Name of a file in ``benchmarks/results``
+    :param result: What was measured; command and machine are added
+    """
+    path = RESULTS / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**result, "command": command(), "machine": machine()}, indent=1) + "\n")
+    print(path)
+
+
+def read_result(name: str) -> Any:
+    """
+    :param name: Name of a JSON file in ``benchmarks/results``
+    :return: Its content
+    """
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """
+    :param path: JSON, a run in each line
+    :return: All runs so far
+    """
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
@@ -64,7 +93,7 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
     :return: Keyword arguments of the algorithm, and ``policy``; schedules ``lin_x`` become functions.
         Without an entry: the algorithm's defaults.
     """
-    entries = yaml.safe_load((ROOT.parent / "zoo_configs" / f"{algo}.yml").read_text()) or {}
+    entries = yaml.safe_load((ROOT / "zoo_configs" / f"{algo}.yml").read_text()) or {}
     entry = dict(entries.get(env_id, {"policy": "MlpPolicy"}))
     entry.pop("n_timesteps", None)
     for key, value in entry.items():
@@ -73,21 +102,3 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         if isinstance(value, str) and key == "policy_kwargs":
             entry[key] = parse_value(value)  # a call in a string, as in the RL Zoo
     return entry
-
-
-def write_trust(name: str, what: str, promise: str, n: int, wrong: list[Any], **more: Any) -> None:
-    """
-    Write the result of trying to break something, for ``benchmarks.trust``.
-
-    :param name: name of the file in ``results/trust``
-    :param what: what was tried
-    :param promise: what is promised
-    :param n: how often it was tried
-    :param wrong: the cases where the promise was not kept
-    :param more: further entries
-    """
-    path = RESULTS / "trust" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    found = {"what": what, "promise": promise, "n": n, "as_promised": n - len(wrong), **more, "wrong": wrong}
-    path.write_text(json.dumps({**found, "command": command(), "machine": machine()}, indent=1) + "\n")
-    print(f"{n} tried, {n - len(wrong)} as promised: {path}")

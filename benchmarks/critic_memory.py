@@ -7,23 +7,20 @@ to show next to Python and PyTorch: ``results/critic_memory.json``.
 
 import argparse
 import json
-import subprocess
-import sys
 from typing import Any
 
-import numpy as np
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from benchmarks.common import RESULTS, command, machine
+from benchmarks.common import write_result
+from benchmarks.timing import medians, one_round
 from sb3_grpo import GRPO
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import TokenActorCriticPolicy
 from sb3_grpo.utils.machine import peak_memory
 
-RESULT = RESULTS / "critic_memory.json"
 N_REPEATS = 2
 TEXT = {"n_layers": 8, "width": 512, "n_heads": 8}
 CONTROL = {"net_arch": [2048, 2048]}
@@ -92,26 +89,19 @@ def measure(subject: str) -> dict[str, float]:
     return {"parameters_millions": parameters / 1e6, "peak_memory_mib": peak_memory(), "before_mib": before}
 
 
-def _measure_in_process(subject: str) -> dict[str, float]:
-    arguments = [sys.executable, "-m", "benchmarks.critic_memory", "--one", subject]
-    output = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True, cwd=RESULTS.parents[1]).stdout
-    return json.loads(output.splitlines()[-1])
-
-
 def main() -> None:
     """Measure all subjects, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", choices=SUBJECTS, help="measure only this one, in this process")
+    parser.add_argument("--one", choices=SUBJECTS, help=argparse.SUPPRESS)
     if (subject := parser.parse_args().one) is not None:
         print(json.dumps(measure(subject)))
         return
-    results = {}
-    for subject in SUBJECTS:
-        runs = [_measure_in_process(subject) for _ in range(N_REPEATS)]
-        results[subject] = median = {key: round(float(np.median([run[key] for run in runs])), 1) for key in runs[0]}
-        median["training_mib"] = round(median["peak_memory_mib"] - median["before_mib"], 1)
-        print(f"{subject}: {median}", flush=True)
-    RESULT.write_text(json.dumps({"command": command(), **machine(), "medians": results}, indent=2) + "\n", encoding="utf-8")
+    found = medians([one_round(SUBJECTS, "benchmarks.critic_memory") for _ in range(N_REPEATS)])
+    for figures in found.values():
+        figures["training_mib"] = figures["peak_memory_mib"] - figures["before_mib"]
+    write_result(
+        "critic_memory.json", {"medians": {subject: {k: round(v, 1) for k, v in found[subject].items()} for subject in found}}
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ standard deviation of the projections over their mean, with "constant"; millisec
 """
 
 import argparse
-import functools
 import time
 from typing import NamedTuple
 
@@ -71,39 +70,27 @@ def play(n: int, right: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarra
     return places.astype(int), actions, rewards, mask.astype(bool)
 
 
-def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor) -> th.Tensor:
+def residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression: ValueRegression | None) -> th.Tensor:
     """
-    What ``advantage="gae"`` compares, for one update of whole groups.
+    What ``advantage="gae"`` compares, for one update.
 
     :param rewards: (B, G, T)
     :param mask: (B, G, T)
     :param places: (B, G, T)
+    :param regression: Regression of the previous updates, with ``n_steps``; None for whole groups
     :return: (B, G, T)
     """
-    returns = discounted_returns_to_go(rewards, mask, 1.0)
-    steps = th.arange(N_STEPS).expand_as(mask)[mask]
-    numbers, regression = places[mask][:, None].float(), ValueRegression(memory=0.0)
-    states, values = StateFeatures(numbers, numbers[:, :0]), th.zeros_like(rewards)
-    regression.fit(states, returns[mask], time=steps)
-    values[mask] = regression.predict(states, steps)
-    return th.where(live_groups(returns[..., 0])[:, None, None], td_residuals(rewards, values, mask, 1.0), 0.0)
-
-
-def remembered_residuals(rewards: th.Tensor, mask: th.Tensor, places: th.Tensor, regression: ValueRegression) -> th.Tensor:
-    """
-    What ``advantage="gae"`` compares with ``n_steps``, for one update.
-
-    :param rewards: (B, G, T)
-    :param mask: (B, G, T)
-    :param places: (B, G, T)
-    :param regression: Regression of the previous updates
-    :return: (B, G, T)
-    """
+    returns, steps = discounted_returns_to_go(rewards, mask, 1.0), th.arange(N_STEPS).expand_as(mask)[mask]
     numbers = places[mask][:, None].float()
     states, values = StateFeatures(numbers, numbers[:, :0]), th.zeros_like(rewards)
+    if regression is None:
+        of_update = ValueRegression(memory=0.0)
+        of_update.fit(states, returns[mask], time=steps)
+        values[mask] = of_update.predict(states, steps)
+        return th.where(live_groups(returns[..., 0])[:, None, None], td_residuals(rewards, values, mask, 1.0), 0.0)
     if regression.is_fitted:
         values[mask] = regression.predict(states)
-    regression.fit(states, discounted_returns_to_go(rewards, mask, 1.0)[mask])
+    regression.fit(states, returns[mask])
     return td_residuals(rewards, values, mask, 1.0)
 
 
@@ -152,9 +139,9 @@ def measure(name: str, leave_one_out: bool, n_updates: int, seed: int = 0) -> tu
     compared, exists = th.tensor(rewards).view(shape), th.tensor(mask).view(shape)
     kind, gamma, begun = name.partition(",")[0], 1.0, time.process_time()
     if kind == "gae":
-        of_update = residuals if name == kind else functools.partial(remembered_residuals, regression=ValueRegression())
+        regression = None if name == kind else ValueRegression()
         parts = (compared.split(N_GROUPS), exists.split(N_GROUPS), th.tensor(places).view(shape).split(N_GROUPS))
-        compared, gamma = th.cat([of_update(*part) for part in zip(*parts, strict=True)]), 0.95
+        compared, gamma = th.cat([residuals(*part, regression) for part in zip(*parts, strict=True)]), 0.95
     advantages = group_advantages(compared, exists, kind=kind, gamma=gamma, leave_one_out=leave_one_out, scale="none")
     cost = 1000 * (time.process_time() - begun) / n_updates
     # Gradient of the log probability of an action in a place

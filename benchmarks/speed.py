@@ -1,29 +1,23 @@
 """
 Environment steps per CPU second of training, against SB3's PPO on the same environment copies: ``python -m benchmarks.speed``.
 
-Subjects alternate, several times, in processes with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO
-with GRPO's steps per update, epochs and minibatches, GRPO, DAPO. Prints medians, and medians of the ratios within a repeat,
-and writes ``benchmarks/results/speed.json`` after each repeat. Continues from there.
+Subjects take turns, each in a process with one torch thread: random stepping, PPO with RL Zoo's hyperparameters, PPO
+with GRPO's steps per update, epochs and minibatches, GRPO, DAPO. Writes medians, and medians of the ratios within a round,
+to ``benchmarks/results/speed.json`` after each round. Continues from there.
 """
 
 import argparse
 import inspect
 import json
-import resource
-import subprocess
-import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-RESULTS = Path(__file__).resolve().parent / "results"
-OUTPUT = RESULTS / "speed.json"
+from benchmarks.timing import ROOT, Round, Stopwatch, medians, one_round, peak_memory_mib, ratio
+
+OUTPUT = "speed.json"
 N_STEPS = 30_000
 # Environments and numbers of copies
 CELLS = [("CartPole-v1", n_envs) for n_envs in (16, 1, 8, 64)]
@@ -50,9 +44,9 @@ def random_stepping(env_id: str, n_envs: int) -> dict[str, float]:
     return {"steps_per_second": N_STEPS / (time.process_time() - begin)}
 
 
-def training(algo: str, env_id: str, n_envs: int) -> dict[str, float]:
+def training(subject: str, env_id: str, n_envs: int) -> dict[str, float]:
     """
-    :param algo: "ppo", "ppo, same updates", "grpo" or "dapo"
+    :param subject: "ppo", "ppo, same updates", "grpo" or "dapo"
     :param env_id: id of a registered environment
     :param n_envs: Number of copies
     :return: Rates, peak memory in MiB, and the share of the time that updates take
@@ -64,8 +58,8 @@ def training(algo: str, env_id: str, n_envs: int) -> dict[str, float]:
     from sb3_grpo.utils.entries import parse_value
 
     th.set_num_threads(1)
-    changes = update_of(hyperparameters("grpo", env_id), n_envs) if algo == SAME_UPDATES else {}
-    algo = algo.partition(",")[0]
+    changes = update_of(hyperparameters("grpo", env_id), n_envs) if subject == SAME_UPDATES else {}
+    algo = subject.partition(",")[0]
     kwargs = {**hyperparameters(algo, env_id), **changes}
     kwargs.pop("n_envs", None)
     normalize = kwargs.pop("normalize", False)
@@ -76,20 +70,9 @@ def training(algo: str, env_id: str, n_envs: int) -> dict[str, float]:
         # RL Zoo's format: true, or a call in a string. The discount factor does not affect speed
         env = VecNormalize(env, **(parse_value(normalize) if isinstance(normalize, str) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
-    spent: dict[str, float] = defaultdict(float)
-
-    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            begin = time.process_time()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent[name] += time.process_time() - begin
-
-        return wrapper
-
-    model.collect_rollouts = clock("collect", model.collect_rollouts)  # type: ignore[attr-defined]
-    model.train = clock("train", model.train)  # type: ignore[attr-defined]
+    stopwatch = Stopwatch()
+    for method in ("collect_rollouts", "train"):
+        stopwatch.watch(model, method)
     begin = time.process_time()
     model.learn(N_STEPS)
     seconds = time.process_time() - begin
@@ -97,10 +80,9 @@ def training(algo: str, env_id: str, n_envs: int) -> dict[str, float]:
     env.close()
     return {
         "steps_per_second": n_steps / seconds,
-        "collect_steps_per_second": n_steps / spent["collect"],
-        "share_of_updates": spent["train"] / seconds,
-        # Not peak_memory(): importing it would load our algorithms into PPO's process
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "collect_steps_per_second": n_steps / stopwatch.spent["collect_rollouts"],
+        "share_of_updates": stopwatch.spent["train"] / seconds,
+        "peak_memory_mib": peak_memory_mib(),
     }
 
 
@@ -117,27 +99,20 @@ def update_of(hyperparams: dict[str, Any], n_envs: int) -> dict[str, int]:
     return {"n_steps": hyperparams.get("n_steps", 2048 // n_envs), **passes}
 
 
-def summary(runs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+def summary(runs: list[Round]) -> dict[str, Any]:
     """
-    :param runs: The measurements of each repeat, by subject
-    :return: Medians, and medians of the ratios within a repeat
+    :param runs: The rounds
+    :return: Medians, and medians of the ratios within a round
     """
-
-    def ratio(algo: str, key: str, peer: str, peer_key: str) -> float:
-        return float(np.median([run[algo][key] / run[peer][peer_key] for run in runs]))
-
     rate = "steps_per_second"
     return {
-        "median": {
-            subject: {key: float(np.median([run[subject][key] for run in runs])) for key in runs[0][subject]}
-            for subject in SUBJECTS
-        },
+        "median": medians(runs),
         "median_of_paired_ratios": {
             algo: {
-                "training_vs_ppo": ratio(algo, rate, "ppo", rate),
-                "training_vs_ppo_with_the_same_updates": ratio(algo, rate, SAME_UPDATES, rate),
-                "collection_vs_random_stepping": ratio(algo, "collect_steps_per_second", "random", rate),
-                "peak_memory_vs_ppo": ratio(algo, "peak_memory_mib", "ppo", "peak_memory_mib"),
+                "training_vs_ppo": ratio(runs, algo, rate, "ppo"),
+                "training_vs_ppo_with_the_same_updates": ratio(runs, algo, rate, SAME_UPDATES),
+                "collection_vs_random_stepping": ratio(runs, algo, "collect_steps_per_second", "random", rate),
+                "peak_memory_vs_ppo": ratio(runs, algo, "peak_memory_mib", "ppo"),
             }
             for algo in ("grpo", "dapo")
         },
@@ -148,35 +123,28 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=SUBJECTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        subject, env_id, n_envs = args.one
-        measured = random_stepping if subject == "random" else partial(training, subject)
-        print(json.dumps(measured(env_id, int(n_envs))))
+        env_id, n_envs = args.cell[0], int(args.cell[1])
+        measured = random_stepping(env_id, n_envs) if args.one == "random" else training(args.one, env_id, n_envs)
+        print(json.dumps(measured))
         return
 
-    from benchmarks.common import command, machine
+    from benchmarks.common import read_result, write_result
 
-    result: dict[str, Any] = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"steps": N_STEPS, "cells": []}
+    exists = (ROOT / "benchmarks" / "results" / OUTPUT).exists()
+    result: dict[str, Any] = read_result(OUTPUT) if exists else {"steps": N_STEPS, "cells": []}
     cells = {(cell["env"], cell["n_envs"]): cell for cell in result["cells"]}
     for repeat, (env_id, n_envs) in product(range(args.repeats), CELLS):
         cell = cells.get((env_id, n_envs)) or {"env": env_id, "n_envs": n_envs, "runs": []}
         if len(cell["runs"]) > repeat:
             continue
-        one = [sys.executable, "-W", "ignore", "-m", "benchmarks.speed", "--one"]
-        measures = {}
-        for subject in SUBJECTS:
-            ended = subprocess.run(
-                [*one, subject, env_id, str(n_envs)], check=True, capture_output=True, text=True, cwd=RESULTS.parents[1]
-            )
-            measures[subject] = json.loads(ended.stdout.splitlines()[-1])
-        cell["runs"].append(measures)
+        print(f"{repeat + 1}/{args.repeats} {env_id}, {n_envs} copies")
+        cell["runs"].append(one_round(SUBJECTS, "benchmarks.speed", "--cell", env_id, n_envs))
         cells[env_id, n_envs] = cell | summary(cell["runs"])
-        result |= {"cells": list(cells.values()), "command": command(), "machine": machine()}
-        OUTPUT.write_text(json.dumps(result, indent=1) + "\n")
-        rates = ", ".join(f"{subject} {each['steps_per_second']:.0f}" for subject, each in measures.items())
-        print(f"{repeat + 1}/{args.repeats} {env_id}, {n_envs} copies: {rates}", flush=True)
+        write_result(OUTPUT, result | {"cells": list(cells.values())})
 
 
 if __name__ == "__main__":

@@ -2,25 +2,28 @@
 Addition learned from a verifier, over several seeds: ``python -m benchmarks.text --experiment addition_1``.
 
 Every (experiment, variant, seed) runs in its own process with one torch thread, and leaves one JSON file under
-``benchmarks/results/text``; runs with a file are skipped. ``--report`` only reads the files.
+``benchmarks/results/text``; runs with a file are skipped. ``python -m benchmarks.pages text`` writes the page.
 """
 
 import argparse
 import itertools
 import json
-import math
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.common import RESULTS
+from benchmarks.figures import draw_band, figure_of, style
+from benchmarks.numbers import interval_text, number
+from benchmarks.timing import in_process
+from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
 from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
 
-RUNS = Path(__file__).resolve().parent / "results" / "text"
+RUNS = RESULTS / "text"
 
 # Without a critic: the settings of python -m sb3_grpo text, with all of DAPO's changes
 GROUPS: dict[str, Any] = {**SETTINGS, "overlong_filter": True}
@@ -83,6 +86,18 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     },
 }
 N_POINTS = 50
+TARGETS = {"addition_1": 0.99, "addition_2": 0.95, "from_nothing": 0.95}
+TITLES = {"addition_1": "one digit", "addition_2": "two digits", "from_nothing": "one digit, no examples"}
+ABLATION = {
+    "dapo": "DAPO",
+    "dapo_without_clip_higher": "without clip-higher",
+    "dapo_without_dynamic_sampling": "without dynamic sampling",
+    "dapo_without_step_loss": "without the loss per step",
+    "dapo_without_overlong_filter": "without the overlong filter",
+    "dapo_without_overlong_filter_and_shared_prompts": "without the filter and shared prompts",
+    "grpo": "GRPO",
+    "ppo": "PPO",
+}
 
 
 def settings_of(experiment: str, variant: str) -> dict[str, Any]:
@@ -98,17 +113,6 @@ def settings_of(experiment: str, variant: str) -> dict[str, Any]:
         setting = EXPERIMENTS[experiment]
         settings = {**settings, **setting["settings"], "learning_rate": setting["learning_rate"]}
     return {**settings, "learning_rate": LinearSchedule(settings["learning_rate"], 0.0, 1.0)}
-
-
-def describe(experiment: str, variant: str) -> dict[str, Any]:
-    """
-    :param experiment: One of ``EXPERIMENTS``
-    :param variant: One of ``VARIANTS``
-    :return: What is stored with its results, as read from a file
-    """
-    settings = {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()}
-    noted = {"experiment": {"name": experiment, **EXPERIMENTS[experiment]}, "hyperparameters": settings}
-    return json.loads(json.dumps(noted))
 
 
 def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
@@ -190,7 +194,8 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     curve = Curve()
     model.learn(setting["tokens"], callback=curve)
     return {
-        **describe(experiment, variant),
+        "experiment": {"name": experiment, **setting},
+        "hyperparameters": {key: str(value) for key, value in {**settings_of(experiment, variant), **NETWORK}.items()},
         "variant": variant,
         "algo": algo,
         "seed": seed,
@@ -205,101 +210,70 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
 
 
 def _load(experiment: str, variant: str) -> list[dict[str, Any]]:
-    runs, now = [], describe(experiment, variant)
-    for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json")):
-        runs.append(json.loads(path.read_text()))
-        if any(runs[-1][key] != value for key, value in now.items()):
-            raise SystemExit(f"{path.name} was made with other settings than those of now: delete it, and run it again")
-    return runs
+    return [json.loads(path.read_text()) for path in sorted(RUNS.glob(f"{experiment}-{variant}-*.json"))]
 
 
-def _curves(experiment: str, runs: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _curves(runs: list[dict[str, Any]], budget: int) -> tuple[np.ndarray, np.ndarray]:
     """
-    :param experiment: One of ``EXPERIMENTS``
-    :param runs: Runs of the experiment
-    :param key: Key in the points of their curves
-    :return: (points,) tokens, and (runs, points) values of each run there
+    :param runs: Runs of a variant
+    :param budget: Tokens of each
+    :return: (points,) tokens, and (runs, points) exact answers there
     """
-    grid = np.linspace(0, EXPERIMENTS[experiment]["tokens"], 101)
-    points = [[(p["tokens"], p[key]) for p in result["curve"] if key in p] for result in runs]
+    grid = np.linspace(0, budget, 101)
+    points = [[(point["tokens"], point["exact"]) for point in run["curve"]] for run in runs]
     return grid, np.array([np.interp(grid, *zip(*each, strict=True)) for each in points])
 
 
-def draw() -> None:
-    """Learning curves of the ablation, with entropy and dead groups: ``ablation.png``."""
-    import matplotlib.pyplot as plt
+def curves() -> str:
+    """
+    :return: Learning curves of the ablation
+    """
+    with figure_of("text", figsize=(7.0, 3.6)) as (figure, axes):
+        for variant, title in ABLATION.items():
+            tokens, values = _curves(_load("ablation", variant), EXPERIMENTS["ablation"]["tokens"])
+            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(variant, [*ABLATION]))
+        axes.set(xlabel="thousand tokens", ylabel="exact answers", ylim=(0, 1))
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside right", frameon=False, fontsize=8)
+    return picture(
+        "text", "Learning curves", "One-digit sums, five seeds: IQM of exact greedy answers, with its 95% interval."
+    )
 
-    from sb3_grpo.classroom.compare.statistics import iqm_curve
 
-    quantities = {"exact": "exact answers", "entropy": "entropy (nats)", "dead_fraction": "dead groups"}
-    figure, axes = plt.subplots(1, 3, figsize=(16, 5), layout="constrained")
-    colours = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999", "#E69F00", "#56B4E9")
-    for variant, colour in zip(VARIANTS, colours, strict=True):
+def ablation() -> str:
+    """
+    :return: A row for each variant of the ablation
+    """
+    lines = []
+    for variant, title in ABLATION.items():
         runs = _load("ablation", variant)
-        for axis, (key, label) in zip(axes, quantities.items(), strict=True):
-            axis.set(xlabel="thousand tokens", ylabel=label)
-            if not runs or (variant == "ppo" and key == "dead_fraction"):
-                continue
-            tokens, values = _curves("ablation", runs, key)
-            thousands = tokens / 1000
-            if len(runs) >= 3:
-                band = iqm_curve(values)
-                axis.fill_between(thousands, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
-                values = band.value[None]
-            axis.plot(thousands, values.mean(axis=0), color=colour, label=variant.replace("_", " ").replace("without", "less"))
-    axes[0].legend(fontsize="small")
-    figure.savefig(RUNS / "ablation.png", dpi=110)
+        finals = np.array([run["final"] for run in runs])
+        _, values = _curves(runs, EXPERIMENTS["ablation"]["tokens"])
+        lasts = [run["curve"][-1] for run in runs]
+        dead = [last["dead_fraction"] for last in lasts if "dead_fraction" in last]
+        cells = [interval_text(iqm_interval([each])) for each in (finals, values.mean(axis=1))]
+        cells += [number(fmean(last["entropy"] for last in lasts)), number(fmean(dead)) if dead else ""]
+        lines.append([title, *cells, f"{median(last['seconds'] for last in lasts):.0f}"])
+    return markdown(["", "exact at the end", "mean over training", "entropy", "dead groups", "seconds"], lines)
 
 
-def summarise() -> list[dict[str, Any]]:
+def seeds(*experiments: str) -> str:
     """
-    Summarise all existing runs.
-
-    :return: A row for each (experiment, variant)
+    :param experiments: Some of ``EXPERIMENTS``
+    :return: A row for each of their runs
     """
-    from sb3_grpo.classroom.compare.statistics import iqm_interval
-
-    rows = []
-    for experiment, variant in itertools.product(EXPERIMENTS, VARIANTS):
-        runs = _load(experiment, variant)
-        if not runs:
-            continue
-        finals = np.array([result["final"] for result in runs])
-        _, curves = _curves(experiment, runs, "exact")
-        target = 0.99 if EXPERIMENTS[experiment]["digits"] == 1 else 0.95
-        reached = [next((p["seconds"] for p in result["curve"] if p["exact"] >= target), None) for result in runs]
-        lasts = [result["curve"][-1] for result in runs]
-        row: dict[str, Any] = {
-            "experiment": experiment,
-            "variant": variant,
-            "seeds": [result["seed"] for result in runs],
-            "final": finals.round(3).tolist(),
-            "target": target,
-            "seconds_to_target": [None if each is None else round(each, 1) for each in reached],
-            "seconds": [round(last["seconds"], 1) for last in lasts],
-            "mean_over_tokens": curves.mean(axis=1).round(3).tolist(),
-            "last_entropy": [_rounded(last["entropy"], 3) for last in lasts],
-            "last_dead_fraction": [_rounded(last["dead_fraction"], 2) for last in lasts if "dead_fraction" in last],
-        }
-        if len(runs) >= 3:
-            row["iqm_and_interval"] = [round(value, 3) for value in iqm_interval([finals])]
-            row["mean_over_tokens_iqm_and_interval"] = [round(value, 3) for value in iqm_interval([curves.mean(axis=1)])]
-        rows.append(row)
-    return rows
+    lines = []
+    for experiment in experiments:
+        target = TARGETS[experiment]
+        for run in _load(experiment, "dapo_without_overlong_filter"):
+            reached = next((point["seconds"] for point in run["curve"] if point["exact"] >= target), None)
+            cells = [f"{run['curve'][0]['exact']:.2f}", f"{run['final']:.3f}", "" if reached is None else f"{reached:.0f}"]
+            lines.append([TITLES[experiment], str(run["seed"]), *cells, f"{run['curve'][-1]['seconds']:.0f}"])
+    columns = ["", "seed", "exact before", "exact at the end", "seconds to the aim", "seconds in all"]
+    return markdown(columns, lines)
 
 
-def _rounded(value: float, digits: int) -> float | None:
-    return None if math.isnan(value) else round(value, digits)
-
-
-def report() -> None:
-    """Print a table, and write ``summary.json`` and a figure."""
-    rows = summarise()
-    for row in rows:
-        about = f"{row['final']} target after {row['seconds_to_target']} s of {row['seconds']}"
-        print(f"{row['experiment']} {row['variant']:30} {about}")
-    (RUNS / "summary.json").write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    draw()
+WRITERS: Writers = {"text_curves": curves, "text_ablation": ablation, "text_seeds": seeds}
 
 
 def main() -> None:
@@ -308,7 +282,6 @@ def main() -> None:
     parser.add_argument("--variant", nargs="+", default=["dapo_without_overlong_filter"], choices=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to SEEDS-1 (settings were chosen on seeds from 100 on)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    parser.add_argument("--report", action="store_true", help="only summarise what is there")
     parser.add_argument("--one", nargs=3, metavar=("EXPERIMENT", "VARIANT", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -316,22 +289,19 @@ def main() -> None:
         experiment, variant, seed = args.one
         result = run(experiment, variant, int(seed))
         (RUNS / f"{experiment}-{variant}-{seed}.json").write_text(json.dumps(result) + "\n")
+        print("{}")
         return
-    if not args.report:
-        from tqdm import tqdm
 
-        for experiment, variant in itertools.product(args.experiment, args.variant):
-            _load(experiment, variant)  # refuses runs that do not belong together
-        todo = [
-            (experiment, variant, str(seed))
-            for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)
-            if not (RUNS / f"{experiment}-{variant}-{seed}.json").exists()
-        ]
-        start = [sys.executable, "-m", "benchmarks.text", "--one"]
-        with ThreadPoolExecutor(args.jobs) as pool, tqdm(total=len(todo), desc="runs") as bar:
-            for _ in pool.map(lambda one: subprocess.run([*start, *one], check=True, cwd=RUNS.parents[2]), todo):
-                bar.update()
-    report()
+    from tqdm import tqdm
+
+    todo = [
+        (experiment, variant, seed)
+        for experiment, seed, variant in itertools.product(args.experiment, range(args.seeds), args.variant)
+        if not (RUNS / f"{experiment}-{variant}-{seed}.json").exists()
+    ]
+    with ThreadPoolExecutor(args.jobs) as pool, tqdm(total=len(todo), desc="runs") as bar:
+        for _ in pool.map(lambda one: in_process("benchmarks.text", "--one", *one), todo):
+            bar.update()
 
 
 if __name__ == "__main__":

@@ -1,19 +1,14 @@
-"""The figure of the page: effects of the switches, and the ladder on text with its fits."""
+"""The figure of the page: effects of the switches, and the ladder on text."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.figures import figure_of, style
 from benchmarks.switches.effects import Effects, Measured
-from benchmarks.switches.scaling import Fit, scaling_curve
-from benchmarks.switches.tasks import Arm
-from sb3_grpo.classroom.compare.statistics import Interval
+from sb3_grpo.classroom.compare.statistics import Interval, iqm
 
-# Can also be told apart with colour blindness (Okabe and Ito)
-COLOURS = ("#999999", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#0072B2", "#D55E00")
 _MARKS = {"main": ("D", "#000000"), "alone": ("o", "#0072B2"), "last": ("s", "#D55E00")}
 _SAYS = {"main": "mean over all 16 combinations of the others", "alone": "on top of GRPO", "last": "on top of the other four"}
 
@@ -39,47 +34,37 @@ def draw_effects(axes: plt.Axes, title: str, labels: dict[str, str], of: dict[st
     axes.grid(axis="x", alpha=0.3)
 
 
-def draw_ladder(axes: plt.Axes, found: Measured, rungs: Sequence[tuple[Arm, str, Fit]]) -> None:
+def draw_ladder(axes: plt.Axes, found: Measured, rungs: Mapping[str, np.ndarray]) -> None:
     """
     :param axes: Where to draw
     :param found: The measurements
-    :param rungs: Combination, label and fit of each rung
+    :param rungs: (seeds, points) curves of each rung
     """
-    fine = np.linspace(0, found.task.timesteps, 200)
-    for (arm, label, fit), colour in zip(rungs, COLOURS, strict=False):
-        mean = found.curves[arm].mean(0)
-        axes.plot(found.grid / 1000, mean, "o", color=colour, markersize=3)
-        axes.plot(fine / 1000, scaling_curve(fine, mean[0], *fit), color=colour, linewidth=1.5, label=label)
-    axes.set_xlabel(f"thousand {found.task.unit}")
-    axes.set_ylabel(found.task.score)
+    for label, curves in rungs.items():
+        axes.plot(found.grid / 1000, iqm(curves), label=label, linewidth=1.5, **style(label, [*rungs]))
+    axes.set(xlabel=f"thousand {found.task.unit}", ylabel=found.task.score)
     axes.set_title(f"Ladder: {found.task.title}", fontsize=10)
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.grid(alpha=0.3)
 
 
-def draw(
+def draw_picture(
     found: dict[str, Measured],
     of: dict[str, dict[str, Effects]],
     labels: dict[str, str],
     climbed: Measured,
-    rungs: Sequence[tuple[Arm, str, Fit]],
-    path: Path,
+    rungs: Mapping[str, np.ndarray],
 ) -> None:
     """
     :param found: The measurements on control and on text
     :param of: The effects
     :param labels: Labels of the switches
     :param climbed: The measurements of the ladder
-    :param rungs: Combination, label and fit of each rung
-    :param path: Where to save the SVG
+    :param rungs: (seeds, points) curves of each rung
     """
-    # Keep text as text, and write the same file for the same data
-    with matplotlib.rc_context({"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sb3-grpo"}):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15), layout="constrained")
+    with figure_of("dapo_switches", 1, 3, figsize=(13, 3.6), width_ratios=(1, 1, 1.15)) as (figure, axes):
         for axis, (name, measured) in zip(axes, found.items(), strict=False):
             draw_effects(axis, f"{measured.task.title}: {measured.task.score}", labels, of[name])
         draw_ladder(axes[2], climbed, rungs)
         handles, said = axes[0].get_legend_handles_labels()
         figure.legend(handles, said, loc="outside lower left", ncols=3, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)

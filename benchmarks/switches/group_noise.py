@@ -6,20 +6,18 @@ ones, these give many estimates of the same gradient. Writes ``benchmarks/result
 """
 
 import argparse
-import json
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 
+from benchmarks.common import write_result
 from benchmarks.switches.tasks import N_COPIES, TASKS, arguments
-from benchmarks.unseen.run import ROOT, origin
 from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.common.advantages import group_advantages
 from sb3_grpo.common.buffers import GroupBatch
 
-RESULTS = ROOT / "benchmarks" / "results" / "group_noise.json"
 SIZES = (2, 4, 8, 16, 32)
 LARGEST, N_STARTS = 128, 24
 STEPS_BEFORE = 10_000
@@ -161,10 +159,8 @@ def main() -> None:
         "mean_length": round(float(episodes.mask.sum(-1).double().mean()), 1),
         "sizes": SIZES,
         **{scale: measure(episodes, scale) for scale in ("none", "group")},
-        **origin(),
     }
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result))
+    write_result("group_noise.json", result)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,25 @@
 """
-The page on DAPO's changes, and the data of the lecture's widget: ``python -m benchmarks.switches.report``.
+What the page on DAPO's changes shows, and the data of the lecture's widget: ``python -m benchmarks.switches.report``.
 
-Reads ``benchmarks/results/switches.jsonl`` and ``group_noise.json``, and writes ``docs/results/dapo_switches.md`` with its
-figure and ``sb3_grpo/classroom/lecture/data/switches.json``. Nothing is trained.
+Reads ``benchmarks/results/switches.jsonl`` and ``group_noise.json``. Nothing is trained.
 """
 
-import argparse
 import json
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import IMAGES, PAGES, READINGS, fold, list_pages
+from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.common import ROOT, read_result, rows
+from benchmarks.numbers import interval_text
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
-from benchmarks.switches.figures import draw
-from benchmarks.switches.group_noise import RESULTS as NOISE
+from benchmarks.switches.figures import draw_picture
 from benchmarks.switches.run import RESULTS
-from benchmarks.switches.scaling import Fit, fit_interval
-from benchmarks.switches.tasks import TASKS, Arm, five, ladder, ordered
-from benchmarks.tables import markdown
-from benchmarks.unseen.run import ROOT, origins, rows
-from sb3_grpo.classroom.compare.findings import interval_text
+from benchmarks.switches.tasks import Arm, five, ladder, ordered
 from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
 
+BOTH = ("control", "text")
 DATA = ROOT / "sb3_grpo" / "classroom" / "lecture" / "data" / "switches.json"
 LABELS = {
     "clip_higher": "clip-higher",
@@ -59,7 +55,6 @@ class Rung:
         replaced = before is not None and not set(before) <= set(arm)
         self.label = "GRPO" if self.added is None else f"+ {LABELS[self.added]}{' for the filter' if replaced else ''}"
         self.paper = None if self.added is None else PAPER[self.added]
-        self.fit, self.low, self.high = fit_interval(found.grid, self.curves, found.task.range[1])
         self.final = iqm_interval([self.curves[:, -1]])
         scores = found.over_training([arm])
         self.over_training = iqm_interval([scores[:, 0]])
@@ -75,31 +70,22 @@ def rungs_of(found: Measured) -> list[Rung]:
     return [Rung(found, arm, before) for arm, before in zip(arms, (None, *arms), strict=False)]
 
 
-def ladder_table(rungs: list[Rung], budget: int) -> str:
+def ladder_table(rungs: list[Rung]) -> str:
     """
     :param rungs: Rungs of the ladder
-    :param budget: Budget of each run
     :return: A row for each
     """
-
-    def cell(rung: Rung, key: str, divisor: float = 1.0) -> str:
-        return interval_text(Interval(*(getattr(fit, key) / divisor for fit in (rung.fit, rung.low, rung.high))))
-
-    columns = ["", "at the end", "over training", "adds", "ceiling A", "midpoint, thousands", "exponent B", "paper: AIME 2024"]
     lines = [
         [
             rung.label,
             interval_text(rung.final),
             interval_text(rung.over_training),
             "" if rung.adds is None else interval_text(rung.adds),
-            cell(rung, "ceiling"),
-            cell(rung, "midpoint", 1000) + (" \u2020" if rung.high.midpoint > budget else ""),
-            cell(rung, "exponent"),
             "" if rung.paper is None else f"{rung.paper}",
         ]
         for rung in rungs
     ]
-    return markdown(columns, lines)
+    return markdown(["", "at the end", "over training", "adds", "paper: AIME 2024"], lines)
 
 
 def effects_table(of: dict[str, dict[str, Effects]]) -> str:
@@ -210,112 +196,43 @@ def widget_data(found: dict[str, Measured], of: dict[str, dict[str, Effects]]) -
     return data
 
 
-def page(found: dict[str, Measured], of: dict[str, dict[str, Effects]], rungs: list[Rung], noise: dict[str, Any]) -> str:
-    """
-    :param found: The measurements
-    :param of: The effects on control and on text
-    :param rungs: Rungs of the ladder on text
-    :param noise: Noise of groups
-    :return: The page in Markdown
-    """
-    readings = (READINGS / "dapo_switches.md").read_text(encoding="utf-8").split("\n---\n")
-    shows, of_ladder, overlong, groups, to_know = (part.strip() for part in readings)
-    control, text, ladder_task = found["control"], found["text"], found["ladder"].task
-    n_seeds = len(control.seeds)
-    titles = {found[name].task.title: each for name, each in of.items()}
-    parts = [
-        "# What each of DAPO's changes is worth\n",
-        "![Effects of the changes, and the ladder on text](../images/dapo_switches.svg){.picture}\n",
-        f"*{n_seeds} seeds. Left: what each change adds to the mean score over training: difference of the IQMs, with its 95% "
-        "interval. Right: the changes one after another, in the order of the paper's table: means over the seeds, and "
-        "fitted curves.*\n",
-        shows + "\n",
-        effects_table(titles) + "\n",
-        "*Mean score over training: difference of the IQMs with and without the change, with its 95% interval. All "
-        "combinations use the same seeds, so the bootstrap resamples seeds jointly.*\n",
-        "## The ladder\n",
-        of_ladder + "\n",
-        ladder_table(rungs, ladder_task.timesteps) + "\n",
-        f"*{ladder_task.title}, {ladder_task.timesteps:,} {ladder_task.unit}. IQM and 95% interval. Adds: to the mean over "
-        "training, compared with the row above, on the same seeds. A, midpoint and B: "
-        "$R(C) = R_0 + (A - R_0) / (1 + (C_{mid} / C)^B)$, the form of [ScaleRL](https://arxiv.org/abs/2510.13786), fitted to "
-        "the mean over the seeds, with $R_0$ as measured and A at most 1; intervals by resampling the seeds. \u2020: the "
-        "interval of the midpoint extends beyond the budget, so the ceiling is extrapolated.*\n",
-        "## Overlong episodes, where the limit is failure and where it is success\n",
-        overlong + "\n",
-        overlong_table(control, found["cartpole"]) + "\n",
-        "*Mean return over training: IQM and 95% interval. Cut off: share of the episodes in updates, for both columns.*\n",
-        "## Larger groups\n",
-        groups + "\n",
-        noise_table(noise, found["sizes"]) + "\n",
-        "*Noise: standard deviation of the gradient divided by the norm of its expectation, with its 95% interval. "
-        f"CartPole-v1, {found['sizes'].task.timesteps:,} steps, 16 episodes in every update: IQM and 95% interval.*\n",
-        fold("Control: all combinations", combinations(control)),
-        fold("Text: all combinations", combinations(text)),
-        f"## What to know\n\n{to_know}\n",
-        f"## How it was made\n\n{made(found)}\n",
-    ]
-    return "\n".join(parts)
-
-
-def combinations(found: Measured) -> str:
-    """
-    :param found: The measurements
-    :return: A row for each combination
-    """
-    lines = []
-    for arm in found.curves:
-        scores = found.over_training([arm])[:, 0]
-        seeds = ", ".join(f"{score:.{found.task.digits}f}" for score in found.finals(arm))
-        label = ", ".join(LABELS[name] for name in arm) or "GRPO"
-        lines.append([label, interval_text(iqm_interval([scores])), interval_text(iqm_interval([found.finals(arm)])), seeds])
-    return markdown(["changes that are on", "over training", "at the end", "at the end, seed by seed"], lines)
-
-
-def made(found: dict[str, Measured]) -> str:
-    """
-    :param found: The measurements
-    :return: Commands, commits, machines and versions
-    """
-    all_rows = [row for each in found.values() for row in each.rows]
-    seconds = sum(row["seconds"] for row in all_rows)
-    commands = ["python -m benchmarks.switches.run", "python -m benchmarks.switches.group_noise"]
-    commands.append("python -m benchmarks.switches.report")
-    block = "\n".join(("```sh", *commands, "```"))
-    return (
-        f"{block}\n\n{len(all_rows)} runs, {seconds / 60:.0f} CPU minutes. "
-        f"{origins(all_rows).replace('unseen.jsonl', 'switches.jsonl')}"
-    )
-
-
-def write_page(
-    found_rows: list[dict[str, Any]], noise: dict[str, Any], pages: Path = PAGES, images: Path = IMAGES, data: Path = DATA
-) -> None:
-    """
-    :param found_rows: All runs
-    :param noise: Noise of groups
-    :param pages: Folder of the page
-    :param images: Folder of the figure
-    :param data: Folder of the lecture's data
-    """
-    found = {name: measured(found_rows, name) for name in TASKS}
-    both = {name: found[name] for name in ("control", "text")}
+def write() -> None:
+    """Write the lecture's data."""
+    both = {name: of_task(name) for name in BOTH}
     of = {name: effects(each) for name, each in both.items()}
-    rungs = rungs_of(found["ladder"])
-    fits: list[tuple[Arm, str, Fit]] = [(rung.arm, rung.label, rung.fit) for rung in rungs]
-    draw(both, of, LABELS, found["ladder"], fits, images / "dapo_switches.svg")
-    (pages / "dapo_switches.md").write_text(page(found, of, rungs, noise), encoding="utf-8")
-    data.write_text(
-        json.dumps(widget_data(both | {"ladder": found["ladder"]}, of), separators=(",", ":")) + "\n", encoding="utf-8"
-    )
+    data = widget_data(both | {"ladder": of_task("ladder")}, of)
+    DATA.write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    """Write the page and the data."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    write_page(rows(RESULTS), json.loads(NOISE.read_text(encoding="utf-8")))
-    list_pages()
+@cache
+def of_task(name: str) -> Measured:
+    """
+    :param name: Name of a task
+    :return: Its runs
+    """
+    return measured(rows(RESULTS), name)
+
+
+def draw() -> str:
+    """
+    :return: The picture: effects of the changes, and the ladder
+    """
+    both = {name: of_task(name) for name in BOTH}
+    rungs = {rung.label: rung.curves for rung in rungs_of(of_task("ladder"))}
+    draw_picture(both, {name: effects(each) for name, each in both.items()}, LABELS, of_task("ladder"), rungs)
+    caption = "Five seeds. Left: what each change adds to the mean score over training, with its 95% interval. Right: "
+    caption += "the changes one after another: IQM over the seeds."
+    return picture("dapo_switches", "Effects of the changes, and the ladder", caption)
+
+
+WRITERS: Writers = {
+    "switches": draw,
+    "switches_effects": lambda: effects_table({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
+    "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder"))),
+    "switches_overlong": lambda: overlong_table(of_task("control"), of_task("cartpole")),
+    "switches_noise": lambda: noise_table(read_result("group_noise.json"), of_task("sizes")),
+}
 
 
 if __name__ == "__main__":
-    main()
+    write()

@@ -19,10 +19,11 @@ from typing import Any
 from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 
+from benchmarks import common
 from benchmarks.switches.tasks import N_EPISODES, N_POINTS, TASKS, WARM_START_PASSES, Arm, arguments, environments, sums
-from benchmarks.unseen.run import ROOT, origin, rows
+from benchmarks.unseen.run import origin
 
-RESULTS = ROOT / "benchmarks" / "results" / "switches.jsonl"
+RESULTS = common.RESULTS / "switches.jsonl"
 N_SEEDS = 5
 
 
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--try", dest="tried", type=int, nargs="+", help="seeds from 100 on, printed and not kept")
     args = parser.parse_args()
-    done = set() if args.tried else {key(row) for row in rows(RESULTS)}
+    done = set() if args.tried else {key(row) for row in common.rows(RESULTS)}
     seeds: Sequence[int] = args.tried or range(N_SEEDS)
     jobs = [(name, arm, seed) for name, seed in product(args.tasks, seeds) for arm in TASKS[name].arms]
     jobs = [job for job in jobs if job not in done]

@@ -8,8 +8,6 @@ the results are appended to ``benchmarks/results/unseen_speed.jsonl``, and what 
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +16,9 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, RESULTS, ROOT, make_model, origin, rows
+from benchmarks import common
+from benchmarks.timing import in_process
+from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, RESULTS, make_model, origin, rows
 from benchmarks.unseen.tasks import LISTS, Task
 
 SPEEDS = RESULTS.with_name("unseen_speed.jsonl")
@@ -51,7 +51,7 @@ def rates(name: str) -> dict[tuple[str, str], float]:
     :return: Steps per CPU second by task and algorithm, the median of the repeats
     """
     found = defaultdict(list)
-    for row in rows(SPEEDS):
+    for row in common.rows(SPEEDS):
         if row["list"] == name:
             for algo, rate in row["rates"].items():
                 found[row["task"], algo].append(rate)
@@ -73,16 +73,14 @@ def main() -> None:
             algos = [algo for algo in algos if algo not in NORMALIZED.values()]
         print(json.dumps(measure(tasks[env_id], algos, int(repeat))))
         return
-    made, done = origin(), {(row["list"], row["task"], row["repeat"]) for row in rows(SPEEDS)}
+    made, done = origin(), {(row["list"], row["task"], row["repeat"]) for row in common.rows(SPEEDS)}
     jobs: list[dict[str, Any]] = [
         {"list": args.list, "task": env_id, "repeat": repeat} for repeat in range(N_REPEATS) for env_id in tasks
     ]
     for job in track([job for job in jobs if tuple(job.values()) not in done], args.list):
-        one = [sys.executable, "-W", "ignore", "-m", "benchmarks.unseen.clock", args.list]
-        one += ["--one", job["task"], str(job["repeat"])]
-        output = subprocess.run(one, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        measured = in_process("benchmarks.unseen.clock", args.list, "--one", job["task"], job["repeat"])
         with SPEEDS.open("a") as file:
-            file.write(json.dumps(job | {"rates": json.loads(output.splitlines()[-1])} | made) + "\n")
+            file.write(json.dumps(job | {"rates": measured} | made) + "\n")
 
 
 if __name__ == "__main__":

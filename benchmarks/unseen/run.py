@@ -8,13 +8,9 @@ Continues where it was interrupted. Runs of our algorithms carry the name of a d
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -24,11 +20,12 @@ from rich.progress import Progress
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from benchmarks import common
+from benchmarks.timing import in_process
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
 from sb3_grpo import presets
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "unseen.jsonl"
+RESULTS = common.RESULTS / "unseen.jsonl"
 # PPO with our copies, rollouts and minibatches (ours grow to 8,192 steps per update), with its own learning rate and with ours
 PPO_16 = {
     f"ppo-16{norm}-{rate}": {"n_steps": 128, "batch_size": 256, "n_epochs": 10, "learning_rate": float(rate)}
@@ -157,12 +154,11 @@ def random_return(task: Task) -> float:
     return float(np.mean(returns))
 
 
-def rows(path: Path = RESULTS) -> list[dict[str, Any]]:
+def rows() -> list[dict[str, Any]]:
     """
-    :param path: JSON, a run in each line
     :return: All runs so far
     """
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return common.rows(RESULTS)
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -177,34 +173,9 @@ def origin() -> dict[str, Any]:
     """
     :return: The origin of a row
     """
-    from benchmarks.common import machine
-
-    here = machine()
+    here = common.machine()
     versions = {package: here["versions"][package] for package in ("torch", "stable_baselines3")}
     return {"commit": here["commit"], "machine": here["cpu"], "versions": versions}
-
-
-def origins(found: Sequence[dict[str, Any]]) -> str:
-    """
-    :param found: Some runs
-    :return: Their origins, in words
-    """
-    from benchmarks.common import machine
-
-    text = f"Commits of the runs: {', '.join(dict.fromkeys(row['commit'] for row in found))}. "
-    text += "All of them: `benchmarks/results/unseen.jsonl`."
-    places = dict.fromkeys(_place(row["machine"], row["versions"]) for row in found if "versions" in row)
-    if places:
-        text += f" Machine: {'; '.join(places)}."
-    if any("versions" not in row for row in found):
-        here = machine()
-        place = _place(here["cpu"], {name: here["versions"][name] for name in ("torch", "stable_baselines3")})
-        text += f" {'Some of the' if places else 'The'} runs have no note of their machine; report made with {place}."
-    return text
-
-
-def _place(cpu: str, versions: dict[str, str]) -> str:
-    return ", ".join([cpu, *(f"{package} {version}" for package, version in versions.items())])
 
 
 def main() -> None:
@@ -243,23 +214,19 @@ def main() -> None:
     lock = Lock()
 
     def run(job: dict[str, Any]) -> None:
-        one = ["--one", job["task"], job["algo"], str(job["seed"]), "--changes", json.dumps(args.changes)]
-        ended = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.unseen.run", args.list, *one],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        with lock:
+        one = ["--one", job["task"], job["algo"], job["seed"], "--changes", json.dumps(args.changes)]
+        try:
+            learned = in_process("benchmarks.unseen.run", args.list, *one)
+        except RuntimeError as error:
+            progress.print(f"{job}: {str(error).strip().splitlines()[-1]}")
+            return
+        finally:
             progress.advance(bar)
-            if ended.returncode:
-                progress.print(f"{job}: {ended.stderr.strip().splitlines()[-1]}")
-                return
-            row = job | json.loads(ended.stdout.splitlines()[-1]) | made
-            if job["design"] and args.changes:
-                row["changes"] = args.changes
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        row = job | learned | made
+        if job["design"] and args.changes:
+            row["changes"] = args.changes
+        with lock, RESULTS.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
     with Progress() as progress, ThreadPoolExecutor(args.processes) as pool:
         bar = progress.add_task(args.list, total=len(jobs))

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.unseen.clock import rates
 from benchmarks.unseen.run import NORMALIZED, OURS, PEERS, PPO_16, key
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
-from sb3_grpo.classroom.compare.statistics import Interval, bootstrap, iqm, normalise, probability_of_improvement
+from sb3_grpo.classroom.compare.statistics import Interval, bootstrap, iqm, probability_of_improvement
 
 CLIP = (-0.5, 1.1)
 # Difference of the IQMs that is still called level
@@ -121,14 +121,6 @@ def common_tasks(of: Mapping[str, Mapping[str, Sequence[Row]]], name: str) -> li
     return [task for task in LISTS[name] if of and all(runs[task.env_id] for runs in of.values())]
 
 
-def all_rows(runs: Runs) -> list[Row]:
-    """
-    :param runs: The runs shown
-    :return: All of them in one list
-    """
-    return [row for of_one in runs.of.values() for of_task in of_one.values() for row in of_task]
-
-
 def final_returns(runs: Sequence[Row]) -> np.ndarray:
     """
     :param runs: Runs of an algorithm on a task
@@ -143,7 +135,7 @@ def scores(runs: Runs, algo: str) -> Scores:
     :param algo: One of their algorithms
     :return: Final scores of its runs, on the tasks that are combined
     """
-    return [normalise(final_returns(runs.of[algo][task.env_id]), task.low, task.high) for task in runs.common]
+    return [task.normalised(final_returns(runs.of[algo][task.env_id])) for task in runs.common]
 
 
 def median_seconds(runs: Sequence[Row]) -> float:
@@ -192,7 +184,7 @@ def scores_at_equal_seconds(runs: Runs, first: str, second: str, read: Read = la
             # Half of the faster one's runs end a little after its median: they count as ended
             ended = needed == min(needs)
             values = final_returns(of_one) if ended else np.array([read(run, min(needs), task.low) for run in of_one])
-            part.append(normalise(values, task.low, task.high))
+            part.append(task.normalised(values))
     return both
 
 
@@ -202,15 +194,6 @@ def clipped(samples: Scores) -> Scores:
     :return: The same within ``CLIP``
     """
     return [np.clip(sample, *CLIP) for sample in samples]
-
-
-def gap_interval(samples: Scores) -> Interval:
-    """
-    :param samples: Scores
-    :return: Mean shortfall from 1, zero for scores above it: ``rliable.metrics.aggregate_optimality_gap``
-    """
-    band = bootstrap(lambda *drawn: 1.0 - np.minimum(np.concatenate(drawn), 1.0).mean()[None], clipped(samples))
-    return Interval(*(float(part[0]) for part in band))
 
 
 def against(first: Scores, second: Scores) -> Pair:

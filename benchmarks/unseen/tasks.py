@@ -32,6 +32,13 @@ class Task(NamedTuple):
         """Whether actions are continuous: there GRPO and DAPO normalise observations by default."""
         return self.family in ("MuJoCo", "dm_control") or self.env_id in CONTINUOUS
 
+    def normalised(self, returns: Any) -> Any:
+        """
+        :param returns: Returns
+        :return: 0 for that of a random policy, 1 for the reference
+        """
+        return (returns - self.low) / (self.high - self.low)
+
     def make(self, **kwargs: Any) -> gym.Env:
         """
         :param kwargs: For ``gym.make``

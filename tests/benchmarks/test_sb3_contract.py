@@ -14,8 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LIKE_SB3 = """
 import pytest
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import FakeImageEnv
 
 
 @pytest.mark.parametrize("model_class", [A2C, PPO])
@@ -26,23 +24,6 @@ def test_arguments(model_class, normalize_advantage):
     assert model.n_envs == 1 and model.learn(64).num_timesteps >= 64
 
 
-def test_copies():
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), n_steps=32, clip_range_vf=0.2)
-    assert model.n_envs == 2 and model.learn(64).num_timesteps >= 64
-
-
-def test_image_like_input():
-    env = FakeImageEnv(screen_height=36, screen_width=36, n_channels=1, channel_first=True)
-    env.observation_space.dtype = "float32"
-    with pytest.raises(AssertionError, match="You should use NatureCNN only with images"):
-        PPO("CnnPolicy", env, policy_kwargs=dict(features_extractor_kwargs=dict(features_dim=32)))
-
-
-def test_gsde():
-    with pytest.raises(AssertionError, match="only available when using gSDE"):
-        PPO("MlpPolicy", "Pendulum-v1", policy_kwargs=dict(squash_output=True))
-
-
 def test_others():
     raise AssertionError("it uses neither algorithm")
 """
@@ -51,7 +32,7 @@ def test_others():
 @pytest.mark.parametrize("options", [{}, {"WHOLE_GROUPS": "1", "ACCEPT_AIDS": "1"}], ids=["steps", "groups"])
 def test_grpo_takes_what_is_meant_for_ppo(options: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_like_sb3.py").write_text(LIKE_SB3)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.sb3_contract", "test_like_sb3.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "stress.sb3_contract", "test_like_sb3.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "5 passed, 3 deselected" in done.stdout, done.stdout
+    assert "2 passed, 3 deselected" in done.stdout, done.stdout

@@ -1,22 +1,20 @@
-"""What DAPO's changes are worth: the fits, the effects and the noise of groups on numbers that are known, and a run."""
+"""What DAPO's changes are worth: the effects and the noise of groups on numbers that are known, and a run."""
 
 import json
 
-import numpy as np
 import pytest
 import torch as th
 
 pytest.importorskip("rliable")
 pytest.importorskip("scipy")
 
+from benchmarks.common import rows
 from benchmarks.switches import run
 from benchmarks.switches.effects import effects, measured
 from benchmarks.switches.group_noise import Episodes, measure
 from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
 from benchmarks.switches.run import RESULTS
-from benchmarks.switches.scaling import fit, fit_interval, scaling_curve
-from benchmarks.switches.tasks import N_POINTS, TASKS, arguments, five, ladder, ordered
-from benchmarks.unseen.run import rows
+from benchmarks.switches.tasks import N_POINTS, TASKS, five, ordered
 from sb3_grpo.classroom.compare.statistics import iqm
 
 WORTH = {
@@ -28,7 +26,6 @@ WORTH = {
     "no_kl": 0.1,
 }
 TOGETHER = 0.08
-BUDGET = 10_000
 
 
 def rows_of(name, seeds=5):
@@ -52,27 +49,6 @@ def rows_of(name, seeds=5):
         for arm in TASKS[name].arms
         for seed in range(seeds)
     ]
-
-
-def test_a_fit_finds_the_curve_that_made_the_points():
-    compute = np.linspace(0, BUDGET, 16)
-    for ceiling, midpoint, exponent in ((0.8, 3_000.0, 2.5), (0.95, 9_000.0, 1.2)):
-        found = fit(compute, scaling_curve(compute, 0.1, ceiling, midpoint, exponent), highest=1.0)
-        assert found == pytest.approx((ceiling, midpoint, exponent), rel=0.02)
-    # From the start to the ceiling, and half of the way at the midpoint
-    curve = scaling_curve(np.array([0.0, 3_000.0, 1e9]), 0.2, 0.8, 3_000.0, 2.5)
-    assert curve == pytest.approx([0.2, 0.5, 0.8])
-
-
-def test_a_ceiling_that_is_far_away_has_a_wide_interval():
-    rng, compute = np.random.default_rng(0), np.linspace(0, BUDGET, 16)
-    widths = []
-    for midpoint in (2_000.0, 30_000.0):
-        curves = scaling_curve(compute, 0.1, 0.8, midpoint, 2.0) + 0.02 * rng.normal(size=(5, 16))
-        value, low, high = fit_interval(compute, curves, highest=1.0)
-        assert low.ceiling <= value.ceiling <= high.ceiling
-        widths.append(high.ceiling - low.ceiling)
-    assert widths[0] < 0.1 < widths[1]
 
 
 def test_effects_are_what_each_change_adds():
@@ -111,14 +87,6 @@ def test_the_ladder_is_that_of_the_paper():
     ]
     # The penalty takes the place of the filter
     assert rungs[4].adds == pytest.approx([WORTH["overlong_range"] - WORTH["overlong_filter"]] * 3)
-
-
-def test_all_switches_together_are_dapo():
-    paper = arguments(TASKS["control"], ())
-    assert (paper["kl_coef"], paper["loss_average"], paper["dynamic_sampling"]) == (0.04, "episode", False)
-    dapo = arguments(TASKS["text"], ladder("overlong_range")[-1])
-    assert (dapo["kl_coef"], dapo["loss_average"], dapo["dynamic_sampling"]) == (0.0, "step", True)
-    assert (dapo["clip_range_high"], dapo["overlong_range"], dapo["overlong_filter"]) == (0.28, (3, 4), False)
 
 
 def test_the_lecture_gets_the_combinations_that_were_measured():

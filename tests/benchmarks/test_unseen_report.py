@@ -1,27 +1,27 @@
-"""The report of the unseen tasks, on rows that are made up."""
-
-import json
+"""The lists of tasks: scores, what may be said of them, and the page, on rows that are made up."""
 
 import numpy as np
 import pytest
 
 pytest.importorskip("rliable")
 
-from rliable import metrics
 from unseen_data import CONTINUOUS, PLAIN, cells_of, rows_of
 
-from benchmarks import pages
-from benchmarks.unseen import report, run, scores, tables
+from benchmarks import figures
+from benchmarks.unseen import report, run, scores
 from benchmarks.unseen.tasks import LISTS, SEEDS
 from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.statistics import Interval
 
+NOTHING_SHOWN = scores.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
+
 
 @pytest.fixture(autouse=True)
-def two_tasks(monkeypatch):
+def two_tasks(monkeypatch, tmp_path):
     monkeypatch.setitem(LISTS, "test", (PLAIN, CONTINUOUS))
     monkeypatch.setitem(SEEDS, "test", 3)
     monkeypatch.setattr(statistics, "RESAMPLES", 200)
+    monkeypatch.setattr(figures, "IMAGES", tmp_path)
     # Speeds of no task here
     monkeypatch.setattr(scores, "rates", lambda name: {("Other-v0", "ppo"): 1.0})
 
@@ -32,38 +32,6 @@ def estimate(cell):
     :return: The number
     """
     return float(cell.split()[0])
-
-
-def test_aggregates_are_those_worked_out_by_hand():
-    found = [
-        *rows_of("ppo", PLAIN, [10, 20, 30]),
-        *rows_of("ppo", CONTINUOUS, [0, 0, 10]),  # 0.5, 0.5, 1
-        *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
-        *rows_of("grpo", CONTINUOUS, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
-    ]
-    runs = scores.select(found, "test", "A")
-    table = tables.table_of_scores(runs)
-    ppo, grpo = cells_of(table, "PPO"), cells_of(table, "GRPO")
-    # Without the lowest and the highest of six
-    assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
-    assert estimate(grpo["IQM"]) == pytest.approx(np.mean([0.0, 0.2, 0.25, 0.6]), abs=0.006)
-    pair = scores.against(scores.scores(runs, "grpo"), scores.scores(runs, "ppo"))
-    assert pair.difference.value == pytest.approx(0.2625 - 0.375, abs=0.006)
-    # What is above 1 makes up for nothing
-    by_rliable = metrics.aggregate_optimality_gap(np.array([[0.2, 0.25, 1.1], [0.0, -0.5, 0.6]]).T)
-    assert by_rliable == pytest.approx(1 - 1.55 / 6)
-    assert estimate(grpo["optimality gap"]) == pytest.approx(by_rliable, abs=0.006)
-    # Plain: 20 beats 10 and equals 20, 25 beats two, 900 all; Normal: only 2 beats two zeros
-    improvement = ((1 + 0.5 + 2 + 3) / 9 + 2 / 9) / 2
-    (row,) = tables.rows_of_pairs(runs)
-    assert row[0] == "PPO, one copy" and estimate(row[1]) == pytest.approx(improvement, abs=0.006) and row[3:] == ["", ""]
-    assert ppo["runs"] == "6 of 6" and ppo["CPU seconds for all tasks"] == "40"
-
-
-def test_the_probability_of_improvement_sees_what_is_clipped():
-    runs = scores.select([*rows_of("ppo", PLAIN, [200] * 3), *rows_of("grpo", PLAIN, [300] * 3)], "test", "A")
-    pair = scores.against(scores.scores(runs, "grpo"), scores.scores(runs, "ppo"))
-    assert (pair.difference.value, pair.improvement.value) == (0.0, 1.0)
 
 
 def test_the_slower_one_is_read_when_the_faster_one_has_ended():
@@ -108,11 +76,22 @@ def test_seconds_are_steps_at_the_speed_that_was_measured_in_turn(monkeypatch):
     assert [row["seconds"] for row in runs.of["grpo"]["Plain-v0"]] == [[10, 20]] * 3
 
 
-def test_after_the_last_evaluation_it_is_the_end():
-    row = {"seconds": [10.0, 20.0], "returns": [1.0, 2.0]}
-    times = (5.0, 10.0, 15.0, 20.0, 25.0)
-    assert [scores.last_by(row, at, -1.0) for at in times] == [-1.0, 1.0, 1.0, 2.0, 2.0]
-    assert [scores.first_after(row, at, -1.0) for at in times] == [1.0, 1.0, 2.0, 2.0, 2.0]
+@pytest.mark.parametrize(
+    ("difference", "improvement", "word"),
+    [
+        ((0.0, -0.05, 0.05), (0.5, 0.4, 0.6), "level"),
+        ((0.0, -0.06, 0.05), (0.5, 0.4, 0.6), "undecided"),
+        ((0.2, 0.1, 0.3), (0.6, 0.5, 0.7), "undecided"),
+        ((0.0, -0.01, 0.01), (0.6, 0.51, 0.7), "above"),
+        ((-0.2, -0.3, -0.1), (0.4, 0.3, 0.49), "below"),
+        ((0.0, np.nan, np.nan), (0.9, np.nan, np.nan), "undecided"),
+    ],
+)
+def test_words(difference, improvement, word):
+    pair = scores.Pair(Interval(*difference), Interval(*improvement))
+    assert pair.word == word
+    # It has to hold with the next evaluation, too
+    assert scores.say([pair, pair]) == word and scores.say([pair, NOTHING_SHOWN]) == "undecided"
 
 
 @pytest.mark.parametrize(("plain", "normalized"), run.NORMALIZED.items())
@@ -122,28 +101,47 @@ def test_ppo_is_normalised_where_ours_are(plain, normalized):
     runs = scores.select([*found, *rows_of(normalized, CONTINUOUS, [8, 9, 10])], "test", "A")
     assert scores.final_returns(runs.of[normalized]["Plain-v0"]).tolist() == [10, 20, 30]
     assert scores.final_returns(runs.of[normalized]["Continuous-v0"]).tolist() == [8, 9, 10]
-    assert tables.counted(runs, normalized) == "6 of 6"
     # No stand-in where it would differ
     assert normalized not in scores.select(found, "test", "A").of
 
 
+def test_aggregates_are_those_worked_out_by_hand():
+    found = [
+        *rows_of("ppo", PLAIN, [10, 20, 30]),
+        *rows_of("ppo", CONTINUOUS, [0, 0, 10]),  # 0.5, 0.5, 1
+        *rows_of("trpo", PLAIN, [1, 2]),
+        *rows_of("trpo", CONTINUOUS, [1, 2]),
+        *rows_of("grpo", PLAIN, [20, 25, 900]),  # the last clipped to 1.1
+        *rows_of("grpo", CONTINUOUS, [-10, -10_000, 2]),  # 0, clipped to -0.5, 0.6
+    ]
+    runs = scores.select(found, "test", "A")
+    table = report.table(runs, report.pairs(runs))
+    ppo, grpo = cells_of(table, "PPO, one copy"), cells_of(table, "GRPO")
+    # Without the lowest and the highest of six
+    assert estimate(ppo["IQM"]) == pytest.approx(np.mean([0.2, 0.3, 0.5, 0.5]), abs=0.006)
+    assert estimate(grpo["IQM"]) == pytest.approx(np.mean([0.0, 0.2, 0.25, 0.6]), abs=0.006)
+    pair = scores.against(scores.scores(runs, "grpo"), scores.scores(runs, "ppo"))
+    assert pair.difference.value == pytest.approx(0.2625 - 0.375, abs=0.006)
+    # Plain: 20 beats 10 and equals 20, 25 beats two, 900 all; Continuous: only 2 beats two zeros
+    improvement = ((1 + 0.5 + 2 + 3) / 9 + 2 / 9) / 2
+    assert estimate(ppo["GRPO, equal steps"]) == pytest.approx(improvement, abs=0.006)
+    assert ppo["CPU seconds"] == "40" and "DAPO, equal steps" not in ppo
+    assert cells_of(table, "TRPO")[""] == "TRPO, 2 of 3 seeds"
+
+
 def test_ours_are_compared_with_the_ppo_that_is_hardest_to_beat():
+    learned = (("ppo", 1, 20), ("ppo-16-3e-4", 7, 40), ("ppo-16-1e-3", 3, 4), ("grpo", 5, 20))
     found = [
         row
         for task in (PLAIN, CONTINUOUS)
-        for algo, last, seconds in (
-            ("ppo", 1, 20),
-            ("ppo-16-3e-4", 7, 40),
-            ("ppo-16-1e-3", 3, 4),
-            ("grpo", 5, 20),
-        )
+        for algo, last, seconds in learned
         for row in rows_of(algo, task, [last] * 3, seconds=(seconds / 2, seconds), first=0)
     ]
-    text = report.result(scores.select(found, "test", "A"))
+    runs = scores.select(found, "test", "A")
+    steps, _, seconds = report.finding(runs, report.pairs(runs)).partition("; at equal seconds")
     # 16 copies end higher, but take twice as long; with our learning rate they have ended before ours have learned anything
-    steps, _, seconds = text.partition("**At equal seconds**")
-    assert "GRPO is below *PPO, 16 copies*: probability of improvement 0.00" in steps
-    assert "GRPO is above PPO" not in text and "PPO, 16 copies, 1e-3" in seconds
+    assert "*PPO, 16 copies*: GRPO ends above it with probability 0.00 (0.00 to 0.00), below" in steps
+    assert "*PPO, 16 copies, 1e-3*" in seconds
 
 
 def test_what_is_missing_is_said_and_left_out():
@@ -155,60 +153,13 @@ def test_what_is_missing_is_said_and_left_out():
     ]
     runs = scores.select(found, "test", "A")
     assert runs.common == [PLAIN]
-    text = report.page(found, runs)
-    assert (
-        "GRPO 2 of 6 runs" in text and "DAPO 0 of 6 runs" in text and "PPO, one copy 6 of 6" not in report.completeness(runs)
-    )
-    assert "The aggregates cover 1 of 2 tasks, without Continuous-v0." in text
-    assert (
-        "over 1 of 2 tasks**\n\n- Of GRPO and *PPO, one copy* there are too few seeds to say: probability of improvement 0.58"
-        in text
-    )
-    row = cells_of(tables.by_task(runs, tables.mean_text), "Continuous-v0")
+    said = report.missing(runs)
+    assert said == "Not complete: GRPO 2 of 6 runs. The aggregates cover 1 of 2 tasks, without Continuous-v0."
+    row = cells_of(report.by_task(runs), "Continuous-v0")
     assert (row["PPO, one copy"], row["GRPO"]) == ("3.33", "")
     # Nothing to put together, nothing to compare
     for some in (rows_of("grpo", PLAIN, [20]), [*rows_of("grpo", PLAIN, [20]), *rows_of("ppo", CONTINUOUS, [5])]):
-        text = report.page(some, scores.select(some, "test", "A"))
-        assert "Nothing is compared yet" in text and "at equal seconds" not in text
-
-
-@pytest.mark.parametrize(
-    ("difference", "improvement", "word"),
-    [
-        ((0.0, -0.05, 0.05), (0.5, 0.4, 0.6), "level"),
-        ((0.0, -0.06, 0.05), (0.5, 0.4, 0.6), "undecided"),
-        ((0.0, -0.05, 0.06), (0.5, 0.4, 0.6), "undecided"),
-        ((0.2, 0.1, 0.3), (0.6, 0.5, 0.7), "undecided"),
-        ((0.2, 0.1, 0.3), (0.6, 0.51, 0.7), "above"),
-        ((0.0, -0.01, 0.01), (0.6, 0.51, 0.7), "above"),
-        ((-0.2, -0.3, -0.1), (0.4, 0.3, 0.49), "below"),
-        ((0.0, np.nan, np.nan), (0.9, np.nan, np.nan), "undecided"),
-    ],
-)
-def test_words(difference, improvement, word):
-    assert scores.Pair(Interval(*difference), Interval(*improvement)).word == word
-
-
-def test_a_word_has_to_hold_with_the_next_evaluation_too():
-    above = scores.Pair(Interval(0.2, 0.1, 0.3), Interval(0.6, 0.51, 0.7))
-    undecided = scores.Pair(Interval(0.2, -0.1, 0.3), Interval(0.6, 0.4, 0.7))
-    assert scores.say([above, above]) == "above" and scores.say([above, undecided]) == "undecided"
-    assert report.clause("GRPO", above).startswith("GRPO is above PPO")
-    assert report.clause("GRPO", above, undecided).startswith("Between GRPO and PPO it is undecided")
-
-
-def test_the_sentence_is_made_from_the_numbers():
-    ppo = [*rows_of("ppo", PLAIN, [10, 20, 30], seconds=(50, 90)), *rows_of("ppo", CONTINUOUS, [0, 1, 2], seconds=(50, 90))]
-    ours = [*rows_of("grpo", PLAIN, [40, 50, 60]), *rows_of("grpo", CONTINUOUS, [7, 8, 9])]
-    runs = scores.select([*ppo, *ours], "test", "A")
-    steps, _, seconds = report.result(runs).partition("**At equal seconds**\n\n- ")
-    assert "over 2 of 2 tasks**\n\n- GRPO is above *PPO, one copy*: probability of improvement 1.00 (1.00 to 1.00)" in steps
-    assert seconds.startswith("GRPO is above *PPO, one copy*")
-    same = [row | {"algo": "dapo", "design": "A"} for row in ppo]
-    text = report.result(scores.select([*ppo, *same], "test", "A"))
-    assert "Between DAPO and *PPO, one copy* it is undecided" in text
-    equal = [*rows_of("ppo", PLAIN, [50, 51, 52]), *rows_of("dapo", PLAIN, [50, 51, 52])]
-    assert "DAPO and *PPO, one copy* are level" in report.result(scores.select(equal, "test", "A"))
+        assert "Nothing is compared yet" in report.finding(scores.select(some, "test", "A"), {})
 
 
 def test_less_than_half_of_what_ppo_gains_is_marked():
@@ -221,80 +172,64 @@ def test_less_than_half_of_what_ppo_gains_is_marked():
         *rows_of("ppo", CONTINUOUS, [-9.2] * 3),
         *rows_of("grpo", CONTINUOUS, [-10] * 3),
     ]
-    runs = scores.select(found, "test", "A")
-    table = tables.by_task(runs, tables.mean_text, marks=True)
+    table = report.by_task(scores.select(found, "test", "A"))
     row = cells_of(table, "Plain-v0")
     assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
     assert "†" not in cells_of(table, "Continuous-v0")["GRPO"]
-    found = [row for row in found if row["task"] == "Plain-v0"]
-    text = report.result(scores.select(found, "test", "A"))
-    assert "Less than half" in text and text.endswith("- GRPO on Plain-v0.")
 
 
-def test_seeds_one_by_one_only_if_they_are_few(monkeypatch):
-    found = [*rows_of("ppo", PLAIN, [80, 70, 60]), *rows_of("grpo", PLAIN, [39] * 3)]
-    assert "80.0 / 70.0 / 60.0" in report.page(found, scores.select(found, "test", "A"))
-    monkeypatch.setitem(SEEDS, "test", 5)
-    assert "/ 70.0 /" not in report.page(found, scores.select(found, "test", "A"))
-
-
-def test_all_designs_are_listed():
+def test_the_section_of_a_list_and_all_designs_that_it_was_looked_at_with(monkeypatch, tmp_path):
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
-        *rows_of("grpo-paper", PLAIN, [4, 5, 6]),
         *rows_of("grpo-paper", PLAIN, [1, 2, 3], design="paper"),
         *rows_of("grpo", PLAIN, [40, 50, 60]),
         *rows_of("grpo", PLAIN, [70, 80, 90], design="B", changes={"batch_size": 64}),
-        *(row | {"list": "development"} for row in rows_of("grpo", PLAIN, [0], design="other")),
     ]
-    runs = scores.select(found, "test", "B")
-    assert scores.final_returns(runs.of["grpo"]["Plain-v0"]).tolist() == [70, 80, 90]
-    text = report.page(found, runs)
-    assert "Designs tried on this list: 2 (A, B)." in text and "other" not in text.partition("## Designs")[2]
-    table = tables.table_of_designs(found, "test")
-    first, second = cells_of(table, "A"), cells_of(table, "B")
-    assert first["GRPO: IQM"].startswith("0.50 (") and first["GRPO: IQM"].endswith(", 1 task")
-    assert second["GRPO: IQM"].startswith("0.80 (")
-    assert (first["changes"], second["changes"], second["DAPO: IQM"]) == ("none", '`{"batch_size": 64}`', "")
+    found += [row | {"task": CONTINUOUS.env_id} for row in found]
+    monkeypatch.setattr(report, "rows", lambda: found)
+    text = report.section("test", "B")
+    assert "(../images/unseen_test.svg)" in text and ">GRPO<" in (tmp_path / "unseen_test.svg").read_text()
+    assert "run on this list: 2. *A*: GRPO " in text and '*B* (`{"batch_size": 64}`): GRPO ' in text
     # The newest runs of the paper's settings, which are no look at the list
-    assert scores.final_returns(runs.of["grpo-paper"]["Plain-v0"]).tolist() == [1, 2, 3]
-    assert tables.counted(runs, "grpo-paper") == "3 of 6" and "(runs with the design paper)" in text
+    assert cells_of(text[text.index("|  |") : text.index("\n\n:::")], "GRPO-paper")["IQM"]
+    with pytest.raises(SystemExit, match=r"No runs of C on the list test\. Designs: A, B"):
+        report.section("test", "C")
 
 
-def test_the_page_the_figure_and_the_list_of_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "PAGES", tmp_path)
-    index = tmp_path / "index.md"
-    index.write_text("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nspeed\n```\n")
-    pages.list_pages()
-    assert "unseen" not in index.read_text()
+def test_the_defaults_against_what_is_left_without_a_part(monkeypatch):
+    found = [
+        row
+        for part, finals in (("unrelated", [70, 80, 90]), ("whole_groups", [60, 61, 62]))
+        for row in rows_of("grpo", PLAIN, finals, design=part, changes=report.PARTS[part][1])
+    ]
+    found += [*rows_of("grpo", PLAIN, [70, 80, 90]), *rows_of("grpo-paper", PLAIN, [10, 11, 12])]
+    found += [row | {"task": CONTINUOUS.env_id, "returns": [0, row["returns"][-1] / 5 - 10]} for row in found]
+    monkeypatch.setattr(report, "rows", lambda: found)
+    table = report.ablation("test", "A")
+    defaults, unrelated, groups = (cells_of(table, row) for row in ("defaults", "unrelated starts", "whole groups"))
+    difference, above = "defaults: difference of the IQMs", "defaults: probability of ending above"
+    assert defaults["IQM"].startswith("0.80 (") and (defaults[above], defaults["changes"]) == ("", "")
+    assert unrelated[above].startswith("0.50 (") and unrelated["changes"] == '`{"unrelated_starts": true}`'
+    assert groups[difference].startswith("0.19 (") and groups[above] == "1.00 (1.00 to 1.00), above"
+    monkeypatch.setitem(report.PARTS, "whole_groups", ("whole groups", {"n_groups": 8}))
+    with pytest.raises(SystemExit, match="The runs of the design whole_groups are not those of"):
+        report.ablation("test", "A")
+
+
+def test_the_page_shows_another_design_from_now_on(monkeypatch, tmp_path):
     found = [row for algo in ("ppo", "grpo") for task in (PLAIN, CONTINUOUS) for row in rows_of(algo, task, [1, 2, 3])]
-    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
-    pages.list_pages()
-    assert index.read_text().startswith("# Results\n\nText.\n\n```{toctree}\n:hidden:\n\nclassroom\n")
-    assert "\nunseen_test\n" in index.read_text() and index.read_text().count("toctree") == 1
-    assert "(../images/unseen_test.svg)" in (tmp_path / "unseen_test.md").read_text()
-    drawn = (tmp_path / "unseen_test.svg").read_text()
-    report.write_page(found, "test", "A", pages=tmp_path, images=tmp_path)
-    assert ">GRPO<" in drawn and (tmp_path / "unseen_test.svg").read_text() == drawn
-    # Made again, it has the same design, although there is a later one
-    found += rows_of("grpo", PLAIN, [1, 2, 3], design="B")
-    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
-    assert "have the design A (designs tried on this list: 2)" in (tmp_path / "unseen_test.md").read_text()
-    (tmp_path / "unseen_test.md").unlink()
-    report.write_page(found, "test", pages=tmp_path, images=tmp_path)
-    assert "have the design B (" in (tmp_path / "unseen_test.md").read_text()
-    with pytest.raises(SystemExit, match="No runs of C on the list test"):
-        report.write_page(found, "test", "C", pages=tmp_path, images=tmp_path)
-
-
-def test_rows_say_where_they_were_made_and_old_ones_are_readable():
-    made = run.origin()
-    assert set(made) == {"commit", "machine", "versions"} and set(made["versions"]) == {"torch", "stable_baselines3"}
-    assert json.loads(json.dumps(made)) == made
-    old, new = rows_of("ppo", PLAIN, [1, 2, 3]), rows_of("grpo", PLAIN, [1, 2, 3], machine="Abacus", versions={"torch": "9.9"})
-    text = report.made(scores.select(new, "test", "A"))
-    assert "Commits of the runs: abc." in text and "Machine: Abacus, torch 9.9." in text and "report made with" not in text
-    text = report.made(scores.select([*old, *new], "test", "A"))
-    assert "Abacus" in text and f"Some of the runs have no note of their machine; report made with {made['machine']}" in text
-    text = report.made(scores.select(old, "test", "A"))
-    assert "The runs have no note" in text and f"torch {made['versions']['torch']}" in text
+    found += rows_of("grpo", PLAIN, [4, 5, 6], design="B") + rows_of("grpo", CONTINUOUS, [4, 5, 6], design="B")
+    page, index = tmp_path / "unseen.md", tmp_path / "index.md"
+    page.write_text("# Lists\n\n<!-- write: unseen test A -->\n<!-- end -->\n")
+    index.write_text("<!-- write: overview -->\n<!-- end -->\n")
+    for name, value in {
+        "PAGE": page,
+        "INDEX": index,
+        "rows": lambda: found,
+        "OVERVIEW": {"test": ("a list", ("ppo",))},
+    }.items():
+        monkeypatch.setattr(report, name, value)
+    monkeypatch.setattr("sys.argv", ["report", "test", "--design", "B"])
+    report.main()
+    assert "<!-- write: unseen test B -->" in page.read_text()
+    assert cells_of(index.read_text().split("\n\n")[1], "a list")["GRPO, equal steps"].startswith("1.00 (1.00 to 1.00), above")

@@ -15,9 +15,9 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
-from benchmarks.resume import digest, try_settings
 from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
+from stress.resume import digest, try_settings
 
 STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 GROUPS: dict[str, Any] = {**STEPS, "n_steps": None, "n_groups": 2, "group_size": 3}

@@ -18,13 +18,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv
 
 from benchmarks.common import RESULTS
-from benchmarks.fuzz_arguments import Case, make_case, try_case
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
 from sb3_grpo.cli import train
 from sb3_grpo.cli.main import main
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
 from sb3_grpo.console import OK, USAGE_ERROR
+from stress.fuzz_arguments import Case, make_case, try_case
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

@@ -1,6 +1,6 @@
 """The same seed trains the same, to the last bit: in this process and in a new one, and in copies of another kind."""
 
-from benchmarks.determinism import TEXT, Setting, in_new_process, train
+from stress.determinism import TEXT, Setting, in_new_process, train
 
 SHARED = Setting("GRPO", "DummyVecEnv", "CartPole-v1", 2)
 UNRELATED = [Setting("DAPO", copies, "Pendulum-v1", 2, unrelated=True) for copies in ("DummyVecEnv", "SubprocVecEnv")]

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("math_verify")
 
 from benchmarks.common import RESULTS
-from benchmarks.fuzz_answers import hostile_answers
 from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
+from stress.fuzz_answers import hostile_answers
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/text_tasks.md"
 

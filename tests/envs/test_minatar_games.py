@@ -13,10 +13,10 @@ pytest.importorskip("minatar")
 
 from gymnasium.utils.env_checker import check_env
 
-from benchmarks.resume import digest
 from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.cli.main import main
 from sb3_grpo.console import UsageError, find_env
+from stress.resume import digest
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 BREAKOUT = "MinAtar/Breakout-v1"

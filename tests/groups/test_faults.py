@@ -12,9 +12,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import ToyEnv
 
-from benchmarks.environment_faults import make_copies
 from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.groups.faults import EnvironmentFault
+from stress.environment_faults import make_copies
 
 SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 1, "policy_kwargs": {"net_arch": [4]}, "seed": 0, "device": "cpu"}
 

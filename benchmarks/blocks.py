@@ -1,0 +1,92 @@
+"""
+Pages whose tables and pictures are written by scripts. A page says where, and keeps the text around it:
+
+    <!-- write: finals mujoco -->
+    ... replaced by what the writer "finals" returns for the argument "mujoco" ...
+    <!-- end -->
+"""
+
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Writers = Mapping[str, Callable[..., str]]
+_BLOCK = re.compile(r"<!-- write: (\w+)(.*?) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """
+    :param columns: Column titles
+    :param rows: Cells
+    :return: A table in Markdown
+    """
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def picture(name: str, alt: str, caption: str) -> str:
+    """
+    :param name: Name of a picture in ``docs/images``
+    :param alt: What it shows, for those who do not see it
+    :param caption: Its caption
+    :return: The picture in Markdown
+    """
+    return f"![{alt}](../images/{name}.svg){{.picture}}\n\n*{caption}*"
+
+
+def fold(title: str, text: str) -> str:
+    """
+    :param title: Title of a part of a page
+    :param text: Text of the part
+    :return: The same part, folded
+    """
+    return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
+
+
+def wrap(text: str) -> str:
+    """
+    :param text: Markdown
+    :return: The same with sentences in lines of at most 100 characters
+    """
+    lines = [
+        textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False) if line[:1] not in ("|", "!", ":") else line
+        for line in text.splitlines()
+    ]
+    return "\n".join(lines)
+
+
+def refresh(text: str, writers: Writers, first: str | None = None) -> str:
+    """
+    :param text: A page
+    :param writers: Functions by name
+    :param first: Only blocks with this first argument, if it is given
+    :return: The page with the blocks of these writers written again
+    """
+
+    def write(block: re.Match[str]) -> str:
+        name, arguments = block[1], block[2].split()
+        if name not in writers or (first is not None and arguments[:1] != [first]):
+            return block[0]
+        return f"<!-- write: {' '.join([name, *arguments])} -->\n\n{wrap(writers[name](*arguments).strip())}\n\n<!-- end -->"
+
+    return _BLOCK.sub(write, text)
+
+
+def refresh_page(page: Path, writers: Writers, first: str | None = None) -> None:
+    """
+    :param page: A page
+    :param writers: Functions by name
+    :param first: Only blocks with this first argument, if it is given
+    """
+    print(page.name, flush=True)
+    page.write_text(refresh(page.read_text(encoding="utf-8"), writers, first), encoding="utf-8")
+
+
+def arguments_of(page: Path, writer: str) -> list[list[str]]:
+    """
+    :param page: A page
+    :param writer: Name of a writer
+    :return: The arguments of its blocks on the page
+    """
+    return [block[2].split() for block in _BLOCK.finditer(page.read_text(encoding="utf-8")) if block[1] == writer]
