@@ -9,7 +9,6 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import (
     BaseCallback,
-    CallbackList,
     CheckpointCallback,
     EvalCallback,
     EveryNTimesteps,
@@ -18,9 +17,9 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnNoModelImprovement,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.logger import HumanOutputFormat, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
-from toy_envs import TINY, ToyEnv
+from toy_envs import TINY, ToyEnv, parameters_of
 
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.samplers import RandomSeeds
@@ -69,12 +68,10 @@ class Record(BaseCallback):
         self.events.append("training_end")
 
 
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("progress_bar", [False, True])
-def test_every_step_calls_the_callback(algo: type[GRPO], n_envs: int, progress_bar: bool) -> None:
+@pytest.mark.parametrize(("n_envs", "progress_bar"), [(1, False), (3, False), (3, True)])
+def test_every_step_calls_the_callback(n_envs: int, progress_bar: bool) -> None:
     record = Record()
-    model = make_model(n_envs, algo).learn(100, callback=record, progress_bar=progress_bar)
+    model = make_model(n_envs).learn(100, callback=record, progress_bar=progress_bar)
     assert record.steps == list(range(n_envs, model.num_timesteps + 1, n_envs))
     assert record.num_timesteps == model.num_timesteps >= 100
     assert record.events[:3] == ["init", "training_start", "rollout_start"]
@@ -83,37 +80,54 @@ def test_every_step_calls_the_callback(algo: type[GRPO], n_envs: int, progress_b
     assert record.events.count("rollout_start") == record.events.count("rollout_end") >= 2
 
 
-@pytest.mark.parametrize("n_steps", [1, 5, 13])
+@pytest.mark.parametrize("n_steps", [1, 13])
 @pytest.mark.parametrize("progress_bar", [False, True])
-@pytest.mark.parametrize(
-    "wrap", [lambda callback: callback, lambda callback: [callback, Record()], lambda c: CallbackList([c])]
-)
+@pytest.mark.parametrize("wrap", [lambda callback: callback, lambda callback: [callback, Record()]])
 def test_false_stops_at_once(n_steps: int, progress_bar: bool, wrap: Any) -> None:
     record = Record(stop_at=n_steps)
-    model = make_model(3).learn(10_000, callback=wrap(record), progress_bar=progress_bar)
+    model = make_model(3)
+    before = parameters_of(model)
+    model.learn(10_000, callback=wrap(record), progress_bar=progress_bar)
     assert model.num_timesteps == 3 * n_steps
+    assert n_steps > 1 or th.equal(parameters_of(model), before), "nothing is learned from a part of a rollout"
     assert record.n_calls == n_steps
     assert record.events[-1] == "training_end"
 
 
-def test_function_as_callback_with_a_progress_bar() -> None:
-    model = make_model(2)
-    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 20, progress_bar=True)
-    assert model.num_timesteps == 20
-
-
-@pytest.mark.parametrize("total", [1, 30])
-def test_progress_bar_ends_at_its_total(total: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = []
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The progress bars of all trainings, as they were at the end: their steps, their total and what stands before them."""
+    shown: list[Any] = []
 
     def look(self: Any) -> None:
-        shown.append((self.pbar.n, self.pbar.total))
+        shown.append((self.pbar.n, self.pbar.total, self.pbar.desc))
         self.pbar.close()
 
     monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
-    model = make_model(4).learn(total, progress_bar=True)
+    return shown
+
+
+@pytest.mark.parametrize("total", [1, 30])
+def test_progress_bar_ends_at_its_total_and_shows_the_mean_return(total: int, bars: list[Any]) -> None:
+    seen = Logged()
+    model = make_model(4).learn(total, callback=seen, progress_bar=True)
     assert model.num_timesteps > total
-    assert shown == [(total, total)]
+    assert bars == [(total, total, f"mean return {seen.logged[-1]['group/return_mean']:.3g}: ")]
+
+
+class Scouts(RandomSeeds):
+    """They take steps of their own."""
+
+    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
+        return 3 if rng.random() < 0.5 else None
+
+
+def test_progress_bar_counts_the_steps_of_scouts(bars: list[Any]) -> None:
+    model = make_model(4, start_sampler=Scouts())
+    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 700, progress_bar=True)
+    assert bars[0][0] == model.num_timesteps < 1000
+    model.learn(1000, callback=lambda *_: False, reset_num_timesteps=False, progress_bar=True)
+    assert bars[1][0] == model.num_timesteps - bars[0][0]
 
 
 class Logged(BaseCallback):
@@ -142,12 +156,11 @@ class Succeeds(ToyEnv):
         return (*result, {"is_success": self.n_right >= 3})
 
 
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
 @pytest.mark.parametrize("env_class", [ToyEnv, Succeeds])
 @pytest.mark.parametrize("sizes", [{"n_groups": 3}, {"n_groups": None, "n_steps": 30}])
-def test_returns_and_successes_of_an_update(algo: type[GRPO], env_class: Any, sizes: dict[str, Any]) -> None:
+def test_returns_and_successes_of_an_update(env_class: Any, sizes: dict[str, Any]) -> None:
     seen = Logged()
-    make_model(4, algo, make_group_env(env_class, 4), group_size=4, **sizes).learn(300, callback=seen)
+    make_model(4, env=make_group_env(env_class, 4), group_size=4, **sizes).learn(300, callback=seen)
     first = seen.logged[0]
     complete = first["complete"]  # (groups, members, return and success)
     assert len(complete) >= 1
@@ -170,41 +183,6 @@ def test_learn_says_that_it_took_more_steps(verbose: int, total: int, capsys: py
         n_more = model.num_timesteps - before - total
         said = f"learn() took {n_more} steps more than asked for" in capsys.readouterr().out
         assert said == (verbose == 1 and n_more > 0) and (n_more > 0) == (total == 30)
-
-
-def test_progress_bar_shows_the_mean_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    def look(self: Any) -> None:
-        shown.append(self.pbar.desc)
-        self.pbar.close()
-
-    monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
-    seen = Logged()
-    make_model(4).learn(100, callback=seen, progress_bar=True)
-    assert shown == [f"mean return {seen.logged[-1]['group/return_mean']:.3g}: "]
-
-
-class Scouts(RandomSeeds):
-    """They take steps of their own."""
-
-    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
-        return 3 if rng.random() < 0.5 else None
-
-
-def test_progress_bar_counts_the_steps_of_scouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = []
-
-    def look(self: Any) -> None:
-        shown.append(self.pbar.n)
-        self.pbar.close()
-
-    monkeypatch.setattr(ProgressBarCallback, "_on_training_end", look)
-    model = make_model(4, start_sampler=Scouts())
-    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 700, progress_bar=True)
-    assert shown == [model.num_timesteps] and shown[0] < 1000
-    model.learn(1000, callback=lambda *_: False, reset_num_timesteps=False, progress_bar=True)
-    assert shown[1] == model.num_timesteps - shown[0]
 
 
 def test_callbacks_of_sb3(tmp_path: Path) -> None:
@@ -244,16 +222,15 @@ def test_stop_on_max_episodes_and_ep_info_buffer() -> None:
     assert all(0.0 <= info["r"] <= 4.0 for info in model.ep_info_buffer)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_usable_after_an_exception_in_a_callback(error: type[BaseException], tmp_path: Path) -> None:
+def test_usable_after_an_exception_in_a_callback(tmp_path: Path) -> None:
     class Interrupt(BaseCallback):
         def _on_step(self) -> bool:
             if self.n_calls == 5:
-                raise error
+                raise KeyboardInterrupt
             return True
 
     model = make_model(3)
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         model.learn(1000, callback=Interrupt())
     model.save(tmp_path / "model")
     assert GRPO.load(tmp_path / "model").num_timesteps == 15
@@ -290,7 +267,7 @@ def test_interrupt_that_ends_the_processes_is_not_hidden() -> None:
                 process.join()
             raise KeyboardInterrupt
 
-    env = make_group_env(ToyEnv, 2, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+    env = make_group_env(ToyEnv, 2, vec_env_cls=SubprocVecEnv)
     with pytest.raises(KeyboardInterrupt):
         make_model(env=env).learn(100, callback=Interrupt())
 
@@ -319,16 +296,6 @@ def test_schedules_see_the_progress() -> None:
     assert progress[0] > 0.9
 
 
-@pytest.mark.filterwarnings("error")
-def test_reset_num_timesteps() -> None:
-    model = make_model(2).learn(20)
-    first = model.num_timesteps
-    model.learn(20, reset_num_timesteps=False)
-    assert model.num_timesteps >= first + 20
-    model.learn(1)
-    assert model.num_timesteps < first + 20
-
-
 def test_each_learn_closes_the_files_of_the_one_before(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     model = make_model(2, GRPO, tensorboard_log=str(tmp_path)).learn(10)
@@ -343,14 +310,13 @@ def test_each_learn_closes_the_files_of_the_one_before(tmp_path: Path) -> None:
     own.dump(1)  # the user's own stays open
 
 
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
-def test_tensorboard(algo: type[GRPO], tmp_path: Path) -> None:
+def test_tensorboard(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    model = make_model(2, algo, tensorboard_log=str(tmp_path), kl_coef=0.1).learn(200)
+    model = make_model(2, DAPO, tensorboard_log=str(tmp_path), kl_coef=0.1).learn(200)
     model.learn(10, reset_num_timesteps=False)
     model.learn(10, tb_log_name="other")
-    assert sorted(os.listdir(tmp_path)) == [f"{algo.__name__}_1", "other_1"]
-    events = accumulator.EventAccumulator(str(tmp_path / f"{algo.__name__}_1"))
+    assert sorted(os.listdir(tmp_path)) == ["DAPO_1", "other_1"]
+    events = accumulator.EventAccumulator(str(tmp_path / "DAPO_1"))
     events.Reload()
     tags = set(events.Tags()["scalars"])
     assert tags >= {
@@ -373,26 +339,3 @@ def test_tensorboard(algo: type[GRPO], tmp_path: Path) -> None:
     logged = sorted(events.Scalars("rollout/ep_rew_mean"), key=lambda event: event.wall_time)
     steps = [event.step for event in logged]
     assert steps == sorted(steps)
-
-
-def test_set_logger(capsys: pytest.CaptureFixture[str]) -> None:
-    import sys
-
-    logger = Logger(None, [HumanOutputFormat(sys.stdout)])
-    model = make_model(2)
-    model.set_logger(logger)
-    model.learn(60, log_interval=2)
-    assert model.logger is logger
-    printed = capsys.readouterr().out
-    assert "ep_rew_mean" in printed
-    assert "dead_fraction" in printed
-
-
-def test_callback_may_stop_and_learning_resume_with_equal_parameters_until_then() -> None:
-    """Stopping in the middle of a rollout changes no parameters."""
-    model = make_model(2)
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
-    model.learn(1000, callback=Record(stop_at=2))
-    assert th.equal(before, th.nn.utils.parameters_to_vector(model.policy.parameters()))
-    model.learn(100, reset_num_timesteps=False)
-    assert not th.equal(before, th.nn.utils.parameters_to_vector(model.policy.parameters()))

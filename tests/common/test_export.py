@@ -60,9 +60,7 @@ def as_tensors(observations: Any) -> Any:
 @pytest.mark.parametrize(
     ("observation", "action"),
     [
-        (VECTOR, spaces.Discrete(3)),
         (VECTOR, spaces.MultiDiscrete([2, 3])),
-        (VECTOR, spaces.MultiBinary(2)),
         (VECTOR, spaces.Box(-1, 2, (2,))),
         (IMAGE, spaces.Discrete(3)),
         (DICT, spaces.Discrete(3)),
@@ -76,17 +74,6 @@ def test_policies_are_traced_as_in_sb3(observation: spaces.Space, action: spaces
     expected, _, expected_log_prob = policy(others, deterministic=True)
     assert th.equal(actions, expected) and values.isnan().all()
     th.testing.assert_close(log_prob, expected_log_prob)
-
-
-def test_policies_are_exported_as_in_sb3(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    policy = make_model(VECTOR, spaces.Box(-1, 2, (2,))).policy.eval()
-    th.onnx.export(Exported(policy), (th.zeros(1, 3),), tmp_path / "policy.onnx", input_names=["input"], verbose=False)
-    actions, values, log_prob = runtime.InferenceSession(tmp_path / "policy.onnx").run(None, {"input": np.zeros((1, 3), "f")})
-    expected, _, expected_log_prob = policy(th.zeros(1, 3), deterministic=True)
-    np.testing.assert_allclose(actions, expected.detach(), atol=1e-6)
-    np.testing.assert_allclose(log_prob, expected_log_prob.detach(), atol=1e-5)
-    assert np.isnan(values).all()
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,14 @@ def train(policy: str = "CnnPolicy", channels: int = 1, in_dict: bool = False, n
     return DAPO(policy, env, n_epochs=2, batch_size=16, seed=0, device="cpu", **kwargs).learn(150)
 
 
-@pytest.mark.parametrize("size", [{"n_steps": 20}, {"n_groups": 2}, {"n_groups": 1, "advantage": "outcome"}])
-@pytest.mark.parametrize("kind", [{}, {"channels": 3}, {"in_dict": True, "policy": "MultiInputPolicy"}])
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        ({"n_steps": 20}, {}),
+        ({"n_groups": 2}, {"channels": 3}),
+        ({"n_groups": 1, "advantage": "outcome"}, {"in_dict": True, "policy": "MultiInputPolicy"}),
+    ],
+)
 def test_learns_the_same_as_from_whole_observations(size: dict[str, Any], kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_once = train(**kind, **size)
     assert stored_once.batch is not None

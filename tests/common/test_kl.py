@@ -160,14 +160,6 @@ def test_exact_kl_of_squashed_is_the_mean_log_ratio_of_its_actions():
     assert difference.mean().item() == pytest.approx(kl.item(), abs=5 * difference.std().item() / 200_000**0.5)
 
 
-def test_exact_kl_has_the_gradient_of_the_kl():
-    def loss(logits):
-        ref = CategoricalDistribution(4).proba_distribution(REF.unsqueeze(0))
-        return exact_kl(CategoricalDistribution(4).proba_distribution(logits.unsqueeze(0)), ref).sum()
-
-    th.testing.assert_close(gradient_of(loss), gradient_of(exact_categorical))
-
-
 def test_exact_kl_of_a_policy_from_itself_is_zero():
     dist = gaussian(th.randn(5, 3), th.randn(3))
     assert exact_kl(dist, dist).abs().max() < 1e-6

@@ -75,22 +75,18 @@ def test_kl_in_the_reward_is_not_in_the_loss_and_keeps_the_policy_near() -> None
     assert abs(near.logger.name_to_value["train/kl_ref"]) < 0.05 < far.logger.name_to_value["train/kl_ref"]
 
 
-def test_penalty_by_hand():
-    # Free up to 16, falling over 4 steps, full from 20 on
-    lengths = th.tensor([[1, 15, 16, 17], [18, 19, 20, 21]])
-    expected = th.tensor([[0.0, 0.0, 0.0, -0.25], [-0.5, -0.75, -1.0, -1.0]])
-    th.testing.assert_close(soft_overlong_penalty(lengths, low=16, high=20), expected)
-    th.testing.assert_close(soft_overlong_penalty(lengths.double(), 16, 20), expected.double())
-
-
-def test_penalty_with_the_numbers_of_the_paper():
-    # Expected maximum 16384 tokens, cache 4096, generation stopped at 20480
-    lengths = th.tensor([16384, 18432, 20480, 30000])
-    assert soft_overlong_penalty(lengths, 16384, 20480).tolist() == [0.0, -0.5, -1.0, -1.0]
-
-
-def test_penalty_from_the_first_step_on():
-    assert soft_overlong_penalty(th.tensor([0, 5, 10]), 0, 10).tolist() == [0.0, -0.5, -1.0]
+@pytest.mark.parametrize(
+    ("lengths", "low", "high", "expected"),
+    [
+        # Free up to 16, falling over 4 steps, full from 20 on
+        ([1, 15, 16, 17, 18, 19, 20, 21], 16, 20, [0.0, 0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]),
+        # Expected maximum 16384 tokens, cache 4096, generation stopped at 20480
+        ([16384, 18432, 20480, 30000], 16384, 20480, [0.0, -0.5, -1.0, -1.0]),
+        ([0, 5, 10], 0, 10, [0.0, -0.5, -1.0]),
+    ],
+)
+def test_penalty_with_the_numbers_of_the_paper(lengths, low, high, expected):
+    assert soft_overlong_penalty(th.tensor(lengths), low, high).tolist() == expected
 
 
 @pytest.mark.parametrize(("low", "high"), [(20, 20), (21, 20), (-1, 20)])
@@ -113,8 +109,7 @@ def normalized_model(env: Any, **kwargs: Any) -> tuple[GRPO, VecNormalize]:
     return model, vec_env
 
 
-@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize(("advantage", "scale"), [("outcome", "group"), ("process", "batch"), ("return_to_go", "none")])
 def test_equal_members_stay_equal_under_vec_normalize(advantage: str, scale: str) -> None:
     env = functools.partial(ToyEnv, length=4, reward=0.3)
     model, vec_env = normalized_model(env, advantage=advantage, advantage_scale=scale)

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from toy_envs import TINY, ToyEnv, observations_of
+from toy_envs import TINY, ToyEnv, observations_of, parameters_of
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
 from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups import group as group_module
-from sb3_grpo.groups.group import Episode, Group, outcomes
+from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart
@@ -48,10 +47,6 @@ def make_model(algo: Any = Kept, env: Any = None, n_envs: int = 3, **kwargs: Any
     return algo("MlpPolicy", env, **{**small, "gamma": 1.0, "learning_rate": 0.01, **kwargs})
 
 
-def parameters_of(model: GRPO) -> th.Tensor:
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
-
-
 def collected(**kwargs: Any) -> Any:
     """A model that has collected its first batch, and not changed its policy."""
     model = make_model(learning_rate=0.0, **kwargs)
@@ -68,7 +63,7 @@ def whole_loss(model: Any) -> th.Tensor:
 
 @pytest.mark.parametrize("ratio_level", ["step", "episode"])
 @pytest.mark.parametrize("loss_average", ["episode", "step", 10.0])
-@pytest.mark.parametrize("batch_size", [1, 7, 16, 1000])
+@pytest.mark.parametrize("batch_size", [1, 16])
 @pytest.mark.parametrize("overlong_filter", [False, True])
 def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: Any, batch_size: int, overlong_filter: bool) -> None:
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
@@ -153,21 +148,6 @@ def test_minibatches_of_whole_episodes_keep_to_the_batch_size() -> None:
         assert {len(part.episodes) for part in parts if len(part.steps) > batch_size} <= {1}  # type: ignore[arg-type]
 
 
-def test_loss_averages() -> None:
-    model = collected()
-    lengths = model.batch.lengths.flatten().float()
-    assert len(lengths.unique()) > 2
-    per_step = lengths[model.batch.episode]
-    expected: dict[Any, th.Tensor] = {
-        "episode": 1.0 / (len(lengths) * per_step),
-        "step": th.full_like(per_step, 1.0 / lengths.sum()),
-        10.0: th.full_like(per_step, 1.0 / (len(lengths) * 10.0)),
-    }
-    for average, weights in expected.items():
-        model.loss_average = average
-        th.testing.assert_close(model._weights(model.batch)[0], weights)
-
-
 def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
     # One judgement per step, or one per episode
     assert make_model(GRPO).loss_average == "step"
@@ -214,24 +194,6 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
     assert model.learn(1).num_timesteps < 300
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 .* batch_size=None there is only one"):
         make_model(batch_size=None, gradient_accumulation_steps=2)
-
-
-def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-    kept: list[int] = []
-
-    def counting(groups: Any) -> Any:
-        looked_at.append(len(groups))
-        return outcomes(groups)
-
-    monkeypatch.setattr(group_module, "outcomes", counting)
-    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 2000)
-    env = make_group_env(functools.partial(ToyEnv, length=1, reward=1.0), 2)
-    model = make_model(DAPO, env=env, group_size=2, n_groups=2, max_sampling_rounds=None, gamma=1.0)
-    with pytest.raises(ValueError, match="no live group"):
-        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.begun_episodes())) or True)
-    assert sum(looked_at) < 1100, "a thousand groups of two steps"
-    assert max(kept) < 20, "members of replaced groups are forgotten"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 8])
@@ -369,24 +331,6 @@ def test_an_update_ends_at_one_and_a_half_times_target_kl() -> None:
         assert epochs(kl[0] / 1.55)[0] == 1
 
 
-@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_advantages_are_those_of_each_group(advantage: str, scale: str) -> None:
-    model = collected(advantage=advantage, advantage_scale=scale)
-    batch = model.batch
-    advantages = model._advantages(batch)
-    assert advantages.shape == batch.rows.shape
-    padded = th.zeros(batch.rewards.shape).flatten(0, 1)
-    padded[batch.episode, batch.time] = advantages
-    padded = padded.view(batch.rewards.shape)
-    if advantage == "outcome":
-        th.testing.assert_close(padded[..., 0].sum(1), th.zeros(3), atol=1e-5, rtol=0)
-        best = batch.rewards.sum(-1).argmax(1)
-        assert th.equal(padded[..., 0].argmax(1), best)
-    elif advantage == "return_to_go":
-        th.testing.assert_close(padded.sum(1), th.zeros_like(padded[:, 0]), atol=1e-5, rtol=0)
-
-
 def test_overlong_filter() -> None:
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
     env.envs[0].unwrapped.time_limit = True
@@ -490,8 +434,7 @@ def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None
     assert loss(64) == pytest.approx(loss(100_000), rel=1e-4)
 
 
-@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3", "k3_plain"])
-@pytest.mark.parametrize("loss_average", ["episode", "step", 100.0])
+@pytest.mark.parametrize(("loss_average", "kl_estimator"), [("episode", "exact"), ("step", "k3"), (100.0, "k3_plain")])
 def test_the_logged_parts_add_up_to_the_loss(loss_average: Any, kl_estimator: str) -> None:
     model = make_model(
         loss_average=loss_average, kl_estimator=kl_estimator, kl_coef=0.5, ent_coef=0.3, n_epochs=3, batch_size=16
@@ -536,7 +479,7 @@ def test_ent_coef() -> None:
     assert entropy(0.0) < 0.3 < 0.6 < entropy(10.0)
 
 
-@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3"])
+@pytest.mark.parametrize("kl_estimator", ["exact", "k3"])
 def test_kl_coef_keeps_near_the_reference(kl_estimator: str) -> None:
     def distance(kl_coef: float) -> float:
         env = make_group_env(functools.partial(ToyEnv, length=4), 3)

@@ -83,7 +83,7 @@ def test_a_distant_reward_is_found_and_learned() -> None:
 def test_groups_begin_where_scouts_have_been(kind: str) -> None:
     env_id = "MountainCar-v0"
     if kind == "subproc":
-        env = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+        env = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv)
     else:
         env = make_group_env(env_id, 4, seed=0)
     sampler = FrontierStarts(env_id)

@@ -149,7 +149,7 @@ def test_nobody_notices_probes(name: str, settings: dict[str, Any], monkeypatch:
         "Drawing": lambda: make_group_env(Drawing, 3, seed=0),
         "NestedGenerator": lambda: make_group_env(NestedGenerator, 3, seed=0),
         "subproc": lambda: make_group_env(
-            WindyWalk, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"}
+            WindyWalk, 2, seed=0, vec_env_cls=SubprocVecEnv
         ),
     }
     make_env = makers.get(name, lambda: make_group_env(name, 3, seed=0))

@@ -342,7 +342,7 @@ def test_start_queues_in_other_processes(wrapper: Any, message: str) -> None:
         env = gym.make("CartPole-v1")
         return env if wrapper is None else Monitor(wrapper(env))
 
-    vec = SubprocVecEnv([build], start_method="fork")
+    vec = SubprocVecEnv([build])
     with pytest.raises(ValueError, match=message):
         ensure_start_queues(vec)
     vec.close()

@@ -194,7 +194,7 @@ def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None
     settings: Any = {"task": task, "tokenizer": CharTokenizer("abc"), "truncate": False}
     env: Any = VecNormalize(VerifierTextVecEnv(2, **settings), norm_obs=False)
     if in_processes:
-        env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2, start_method="fork")
+        env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2)
     model = PPO(TokenActorCriticPolicy, env, learning_rate=1e-9, n_steps=8, batch_size=16, device="cpu", seed=0)
     assert model.policy.generate(["ab", "c"]) != ["ba", "cc"]
     model.learn(16, callback=WarmStart(n_examples=2, n_epochs=100))
