@@ -1,6 +1,5 @@
 """Group-relative advantages against numbers computed by hand."""
 
-import itertools
 import math
 
 import pytest
@@ -210,14 +209,6 @@ def test_padding_never_matters(kind, scale, leave_one_out):
         assert not loose[~mask].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_groups_do_not_mix(kind):
-    first, second = [[1, 2], [3], [0, 5]], [[7], [100, 3], [2]]
-    both = group_advantages(*pad([first, second]), kind=kind)
-    th.testing.assert_close(both[:1], group_advantages(*pad([first], length=2), kind=kind))
-    th.testing.assert_close(both[1:], group_advantages(*pad([second], length=2), kind=kind))
-
-
 def test_malformed_input_is_refused():
     rewards, mask = one_step(1, 2)
 
@@ -241,53 +232,6 @@ def test_malformed_input_is_refused():
     gap = th.tensor([[[True, False, True], [True, True, True]]])
     refused("first to the last step", th.zeros(1, 2, 3), gap)
     refused("first to the last step", th.zeros(1, 2, 3), ~gap)
-
-
-# --- Expected gradients -------------------------------------------------------------------------------------------------
-
-STOP, LEFT, RIGHT = (0,), (1, 0), (1, 1)
-REWARDS = {STOP: [1.0], LEFT: [-0.5, 4.0], RIGHT: [-0.5, 0.7]}
-
-
-def log_probs(logits):
-    """Log probabilities of the actions of each episode: go on or stop, and having gone on, right or left."""
-    go, right = th.nn.functional.logsigmoid(logits)
-    stop, left = th.nn.functional.logsigmoid(-logits)
-    return {STOP: [stop], LEFT: [go, left], RIGHT: [go, right]}
-
-
-def exact_gradient(logits):
-    expectation = sum(sum(steps).exp() * sum(REWARDS[episode]) for episode, steps in log_probs(logits).items())
-    return th.autograd.grad(expectation, logits)[0]
-
-
-def expected_gradient(logits, **kwargs):
-    """What the advantages give on average, summed over all groups of two episodes there can be."""
-    total = th.zeros(())
-    steps = log_probs(logits)
-    for pair in itertools.product(steps, repeat=2):
-        rewards, mask = pad([[REWARDS[episode] for episode in pair]], length=2)
-        advantages = group_advantages(rewards.double(), mask, **kwargs)[0]
-        probability = sum(sum(steps[episode]) for episode in pair).exp().detach()
-        for row, episode in zip(advantages, pair, strict=True):
-            total = total + probability * sum(a * s for a, s in zip(row, steps[episode], strict=False)) / 2
-    return th.autograd.grad(total, logits)[0]
-
-
-@pytest.mark.parametrize("logits", [(0.0, 0.0), (-1.0, 0.5), (2.0, -1.0)])
-@pytest.mark.parametrize("leave_one_out", [False, True])
-def test_expected_gradients_by_enumeration(logits, leave_one_out):
-    logits = th.tensor(logits, dtype=th.float64, requires_grad=True)
-    exact = exact_gradient(logits)
-    assert (exact.abs() > 1e-2).all()
-    kwargs = {"scale": "none", "gamma": 1.0, "leave_one_out": leave_one_out}
-    # The plain mean includes the member itself
-    factor = 1.0 if leave_one_out else 0.5
-    th.testing.assert_close(expected_gradient(logits, kind="outcome", **kwargs), factor * exact)
-    # At the second step there is somebody to compare with only if the other has gone on, too
-    alive = logits[0].sigmoid().item()
-    factors = factor * th.tensor([1.0, alive], dtype=th.float64)
-    th.testing.assert_close(expected_gradient(logits, kind="return_to_go", **kwargs), factors * exact)
 
 
 def test_gae_by_hand():

@@ -18,11 +18,8 @@ from toy_envs import TINY, ToyEnv
 
 from benchmarks.fuzz_arguments import Case, try_case
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
-from sb3_grpo.cli import train
-from sb3_grpo.cli.main import main
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
-from sb3_grpo.console import OK, USAGE_ERROR
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -235,29 +232,3 @@ def test_policies() -> None:
     for wrong, name in (("MlpPolcy", "'MlpPolcy'"), (5, "5"), (ActorCriticPolicy, ".*ActorCriticPolicy.*")):
         with pytest.raises(ValueError, match=f"policy={name} is not a policy without a critic network: use one of the names"):
             GRPO(wrong, ToyEnv())  # type: ignore[arg-type]
-
-
-@FEW
-@hypothesis.given(name=st.sampled_from([*known_settings(GRPO), "no_such"]), text=st.text(max_size=12) | ANYTHING.map(repr))
-def test_the_command_line(name: str, text: str, tmp_path_factory: Any) -> None:
-    hypothesis.assume(name != "tensorboard_log")
-    output = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        # What is wrong is known before
-        patch.setattr(train, "learn", _stop)
-        arguments = ["train", "--algo", "grpo", "--env", "CartPole-v1", "--n-envs", "2", "--output", str(output)]
-        said: list[str] = []
-        patch.setattr("sb3_grpo.cli.main.say", lambda *parts, **_: said.append("".join(map(str, parts))))
-        try:
-            code = main([*arguments, "--set", f"{name}={text}"])
-        except _Stopped:
-            code = OK
-    assert code == OK or (code == USAGE_ERROR and (name in said[0] or "gSDE" in said[0]))
-
-
-class _Stopped(Exception):
-    pass
-
-
-def _stop(*_: Any) -> None:
-    raise _Stopped

@@ -115,18 +115,13 @@ class OwnPolicy(ActorPolicy):
         super().__init__(observation_space, action_space, lr_schedule, net_arch=[8], use_sde=use_sde)
 
 
-class OwnPolicyThatDecides(ActorPolicy):
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, normalize_observations=False, **kwargs)
-
-
 class OwnExtractor(FlattenExtractor):
     """May look at numbers that mean something."""
 
 
 @pytest.mark.parametrize(
     ("policy", "policy_kwargs"),
-    [(OwnPolicy, {}), (OwnPolicyThatDecides, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
+    [(OwnPolicy, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
 )
 def test_policies_and_extractors_of_ones_own_get_the_observations_as_they_are(policy: Any, policy_kwargs: Any) -> None:
     model = GRPO(policy, make_group_env("Pendulum-v1", 4), policy_kwargs=policy_kwargs, **SMALL)
@@ -254,33 +249,6 @@ def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool, trai
     assert np.array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected)
     assert model.policy.observation_norm.norms[0].observed.count > 1000
     assert th.equal(model.ref_policy.action_net.weight, other.policy.action_net.weight)
-
-
-def test_statistics_of_other_observations_are_refused_as_other_shapes_are() -> None:
-    policies = [
-        GRPO("MlpPolicy", make_group_env(env, 2), policy_kwargs=NORMALIZED, **SMALL).policy
-        for env in ("Pendulum-v1", "CartPole-v1")
-    ]
-    with pytest.raises(RuntimeError, match=r"size mismatch for observation_norm.norms.0.mean"):
-        policies[0].load_state_dict(policies[1].state_dict())
-
-
-class WithoutPole(ActorPolicy):
-    """Features are a subclass's own affair."""
-
-    def extract_features(self, obs: Any, features_extractor: Any = None) -> th.Tensor:
-        return super().extract_features(obs * th.tensor([1.0, 1.0, 0.0, 0.0]), features_extractor)
-
-
-def test_actions_are_sampled_from_the_features_of_a_subclass() -> None:
-    policy = GRPO(WithoutPole, make_group_env("CartPole-v1", 2), **SMALL).policy
-    observations = 100.0 * np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
-    with th.inference_mode():
-        _, logits = policy.action_sampler()(observations)
-        log_probs = logits.log_softmax(dim=-1)
-        assert th.allclose(log_probs, policy.get_distribution(th.as_tensor(observations)).distribution.logits, atol=1e-6)
-    other = th.nn.Linear(4, 3)
-    assert th.equal(policy.extract_features(th.ones(1, 4), other), other(th.tensor([[1.0, 1.0, 0.0, 0.0]])))
 
 
 def test_the_policy_sees_normalised_observations_and_the_regression_what_they_are_made_of() -> None:

@@ -136,21 +136,6 @@ def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) ->
         model.learn(100)
 
 
-@pytest.mark.parametrize("action_space", [ToyEnv.action_space, gym.spaces.Box(-1.0, 1.0, (1,))])
-@pytest.mark.parametrize(("step", "value"), [(0, np.nan), (2, np.inf)])
-def test_error_of_an_observation_that_is_not_finite(action_space: gym.Space, step: int, value: float) -> None:
-    class Broken(ToyEnv):
-        def observe(self) -> Any:
-            return np.array([value if self.t == step else 0.0, self.t])
-
-    Broken.action_space = action_space
-    model = GRPO("MlpPolicy", DummyVecEnv([Broken]), **SMALL)
-    before = parameters_of(model)
-    with pytest.raises(ValueError, match=rf"copy 0 .*step {step} of its episode: the observation is not finite: \[{value}"):
-        model.learn(100)
-    assert th.equal(parameters_of(model), before)
-
-
 @pytest.mark.parametrize("time_limit", [False, True])
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_a_last_observation_whose_value_follows_is_finite(is_dict: bool, time_limit: bool) -> None:

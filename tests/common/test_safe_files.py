@@ -2,18 +2,15 @@
 
 import base64
 import contextlib
-import io
 import json
 import os
 import pickle
-import re
 import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch as th
@@ -81,34 +78,6 @@ def test_other_spaces_and_policies(tmp_path: Path) -> None:
     loaded.learn(20)
     prompts = ["1+2="]
     assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
-
-
-class Unsorted(ToyEnv):
-    """The keys of its observations are not in the order of the alphabet."""
-
-    observation_space = spaces.Dict(speed=spaces.Box(-1.0, 1.0, (2,)), angle=spaces.Box(-1.0, 1.0, (3,)))
-
-
-def test_keys_of_observations_stay_in_their_order(tmp_path: Path) -> None:
-    model = GRPO("MultiInputPolicy", Unsorted(), policy_kwargs=TINY, **SMALL)
-    model.save(tmp_path / "model", format="safe")
-    loaded = GRPO.load(tmp_path / "model", trusted=False, device="cpu")
-    assert [*loaded.observation_space.spaces] == ["speed", "angle"]  # type: ignore[attr-defined]
-    observation = {"speed": np.array([[0.3, -0.7]], np.float32), "angle": np.array([[-0.9, 0.1, 0.8]], np.float32)}
-    logits = [each.policy.get_distribution(each.policy.obs_to_tensor(observation)[0]).distribution for each in (model, loaded)]
-    assert th.equal(logits[0].logits, logits[1].logits)
-
-
-def test_files_and_parameters_alone(tmp_path: Path) -> None:
-    model = saved(tmp_path / "model")
-    file = io.BytesIO()
-    model.save(file, format="safe")  # type: ignore[arg-type]
-    file.seek(0)
-    assert same(model, DAPO.load(file, trusted=False))  # type: ignore[arg-type]
-    other = DAPO("MlpPolicy", make_group_env(ToyEnv, 2), **{**SMALL, "policy_kwargs": TINY})
-    assert not same(model, other)
-    other.set_parameters(tmp_path / "model")
-    assert same(model, other)
 
 
 class Own(ActorPolicy):
@@ -236,25 +205,6 @@ def change_attributes(path: Path, **changes: Any) -> None:
     rewrite(path, change)
 
 
-@pytest.mark.parametrize("format", ["safe", "sb3"])
-def test_encrypted_or_damaged_members_are_said_to_be_so(format: str, tmp_path: Path) -> None:
-    GRPO("MlpPolicy", ToyEnv(), **SMALL).save(tmp_path / "model", format=format)
-    rewrite(tmp_path / "model.zip", lambda members: None, compression=zipfile.ZIP_DEFLATED)
-    content = (tmp_path / "model.zip").read_bytes()
-    encrypted, damaged = bytearray(content), bytearray(content)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for member in archive.infolist():
-            begin = member.header_offset
-            encrypted[begin + 6] |= 1
-            # The block of compressed text that there is not
-            damaged[begin + 30 + len(member.filename)] = 255
-    for place in re.finditer(rb"PK\x01\x02", content):
-        encrypted[place.start() + 8] |= 1
-    for changed in (encrypted, damaged):
-        with pytest.raises(ValueError, match=r"damaged|are compressed|may run any program"):
-            GRPO.load(io.BytesIO(bytes(changed)), trusted=False)  # type: ignore[arg-type]
-
-
 @pytest.fixture(scope="module")
 def safe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("safe") / "model.zip"
@@ -334,12 +284,3 @@ def test_only_parameters_of_the_model_are_set(name: str, stranger: Path) -> None
     rewrite(stranger, change)
     with pytest.raises(ValueError, match=f"there are no parameters by the name of {{'{name}'}}"):
         DAPO.load(stranger, trusted=False)
-
-
-def test_arrays_keep_their_types(tmp_path: Path) -> None:
-    model = saved(tmp_path / "model")
-    model.notes = {"counts": np.arange(3, dtype=np.uint8), 5: (1, float("-inf")), "flags": np.array(True), "$x": [None]}  # type: ignore[attr-defined]
-    model.save(tmp_path / "model", format="safe")
-    notes = DAPO.load(tmp_path / "model", trusted=False).notes  # type: ignore[attr-defined]
-    assert notes["counts"].dtype == np.uint8 and notes["counts"].tolist() == [0, 1, 2]
-    assert notes[5] == (1, float("-inf")) and notes["flags"].shape == () and notes["$x"] == [None]

@@ -1,5 +1,4 @@
 import functools
-import importlib.util
 import io
 import re
 import zipfile
@@ -135,18 +134,6 @@ def test_learning_without_an_environment_says_how_to_give_one(tmp_path: Path) ->
         DAPO.load(tmp_path / "model").learn(100)
 
 
-def test_a_model_with_a_log_predicts_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
-    model = make_model(tensorboard_log=str(tmp_path / "log"))
-    model.save(tmp_path / "model")
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name))
-    loaded = GRPO.load(tmp_path / "model", device="cpu")
-    assert np.array_equal(*(each.predict(OBSERVATIONS, deterministic=True)[0] for each in (model, loaded)))
-    with pytest.raises(ValueError, match=r"tensorboard_log=.* needs TensorBoard"):
-        GRPO.load(tmp_path / "model", env=make_env())
-
-
 def test_set_env() -> None:
     model = make_model().learn(20)
     old, new = model.get_env(), make_env()
@@ -207,15 +194,6 @@ def test_load_with_another_kl_coef(tmp_path: Path) -> None:
     assert switched_off.ref_policy is None
     assert th.equal(probabilities(switched_off.policy), probabilities(with_kl.policy))
     switched_off.learn(40)
-
-
-def test_default_update_of_a_loaded_model_with_other_copies(tmp_path: Path) -> None:
-    """It is 2048 steps of all copies together."""
-    model, given = make_model(n_groups=None), make_model(n_groups=None, n_steps=1024)
-    assert model.n_steps == given.n_steps == 1024
-    for name, each, expected in (("default", model, 256), ("given", given, 1024)):
-        each.save(tmp_path / name)
-        assert GRPO.load(tmp_path / name, env=make_env(8)).n_steps == expected
 
 
 @pytest.mark.parametrize(("other", "env_id"), [(PPO, "CartPole-v1"), (PPO, "Pendulum-v1"), (A2C, "CartPole-v1")])

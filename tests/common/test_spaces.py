@@ -1,6 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -254,43 +251,6 @@ def test_sde_noise_stays_during_an_episode(n_envs: int, resets: bool) -> None:
             assert th.equal(before[copy], now[copy]) == (time > 0)
 
 
-def test_policy_kwargs() -> None:
-    class Extractor(BaseFeaturesExtractor):
-        def __init__(self, observation_space: gym.Space, features_dim: int = 7):
-            super().__init__(observation_space, features_dim)
-            self.layer = th.nn.Linear(3, features_dim)
-
-        def forward(self, observations: th.Tensor) -> th.Tensor:
-            return self.layer(observations).relu()
-
-    model = make_model(
-        VECTOR,
-        ACTION_SPACES["box"],
-        policy_kwargs={
-            "net_arch": [5, 6],
-            "activation_fn": th.nn.ELU,
-            "optimizer_class": th.optim.AdamW,
-            "optimizer_kwargs": {"weight_decay": 0.125},
-            "features_extractor_class": Extractor,
-            "features_extractor_kwargs": {"features_dim": 4},
-            "log_std_init": -1.0,
-            "ortho_init": False,
-        },
-    )
-    shapes = {name: tuple(value.shape) for name, value in model.policy.named_parameters()}
-    assert shapes["features_extractor.layer.weight"] == (4, 3)
-    assert shapes["mlp_extractor.policy_net.0.weight"] == (5, 4)
-    assert shapes["mlp_extractor.policy_net.2.weight"] == (6, 5)
-    assert shapes["action_net.weight"] == (2, 6)
-    assert any(isinstance(module, th.nn.ELU) for module in model.policy.modules())
-    assert isinstance(model.policy.optimizer, th.optim.AdamW)
-    assert model.policy.optimizer.defaults["weight_decay"] == 0.125
-    assert th.equal(model.policy.log_std.detach(), th.full((2,), -1.0))
-    extractor = model.policy.features_extractor.layer.weight.detach().clone()
-    model.learn(40)
-    assert not th.equal(extractor, model.policy.features_extractor.layer.weight), "the extractor is trained"
-
-
 @pytest.mark.parametrize(
     ("optimizer_class", "optimizer_kwargs", "fused"),
     [
@@ -309,20 +269,6 @@ def test_optimizers(optimizer_class: Any, optimizer_kwargs: dict[str, Any] | Non
     model.learn(40)
     assert model.policy.optimizer.param_groups[0].get("fused") is fused
     assert not th.equal(model.policy.action_net.weight, before)
-
-
-def test_training_saving_and_loading_do_not_import_the_compiler(tmp_path: Path) -> None:
-    """It is 70 MiB, and a second at the beginning of every process."""
-    script = f"""
-import sys
-import gymnasium as gym
-from sb3_grpo import DAPO, make_group_env
-small = dict(n_groups=1, group_size=2)
-DAPO("MlpPolicy", make_group_env("CartPole-v1", 2), device="cpu", **small).learn(10).save({str(tmp_path / "model")!r})
-DAPO.load({str(tmp_path / "model")!r}, env=gym.make("CartPole-v1"), device="cpu").learn(10)
-sys.exit("torch._dynamo" in sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_normalization_layers_change_in_training_only() -> None:
@@ -478,22 +424,6 @@ def test_float_observation() -> None:
     assert model.rollout_buffer.observations.min() < -0.5
     with pytest.raises(ValueError, match=r"needs observations in a Box.*Discrete\(5\).*flatten"):
         FloatObservation(SpacesEnv(spaces.Discrete(5), spaces.Discrete(2)))
-
-
-@pytest.mark.parametrize("n_envs", [1, 4])
-def test_log_probs_with_a_mask_that_depends_on_the_observation(n_envs: int) -> None:
-    class Masked(ActorPolicy):
-        def _latent(self, obs: Any) -> th.Tensor:
-            self.mask = th.where(obs[:, :1] > 0.0, th.tensor([0.0, -1e8, 0.0]), th.tensor([-1e8, 0.0, 0.0]))
-            return super()._latent(obs)
-
-        def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Any:
-            distribution = super()._get_action_dist_from_latent(latent_pi)
-            return distribution.proba_distribution(distribution.distribution.logits + self.mask)
-
-    env = DummyVecEnv([lambda: SpacesEnv(VECTOR, spaces.Discrete(3))] * n_envs)
-    model = GRPO(Masked, env, **SMALL, learning_rate=0.0).learn(60)
-    assert check_log_probs(model).min() > -10.0
 
 
 @pytest.mark.parametrize("squash_output", [False, True])

@@ -13,7 +13,6 @@ from toy_envs import TINY, ToyEnv, observations_of, parameters_of
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
-from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.group import Episode, Group
@@ -276,27 +275,6 @@ def test_first_epoch_has_ratio_one() -> None:
         assert stats["clip_fraction_low"] == stats["clip_fraction_high"] == 0.0
 
 
-class DeviceBuffer(GroupRolloutBuffer):
-    """Its batches are copies, as on a GPU, and not views of the rollout."""
-
-    def _tensor(self, array: np.ndarray) -> th.Tensor:
-        return super()._tensor(array).clone()
-
-
-class DevicePolicy(ActorPolicy):
-    rollout_buffer_class = DeviceBuffer
-
-
-def test_the_batch_is_complete_when_it_is_copied() -> None:
-    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
-    model = Kept(DevicePolicy, env, n_groups=3, group_size=4, n_epochs=1, policy_kwargs=TINY, device="cpu", seed=0)
-    model.learning_rate = 0.0
-    model.learn(1)
-    assert type(model.rollout_buffer) is DeviceBuffer
-    for stats in model.minibatches:
-        assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
-
-
 @pytest.mark.parametrize("whole_episodes", [False, True])
 def test_minibatches_are_drawn_anew_in_each_epoch(whole_episodes: bool) -> None:
     episode = th.arange(40).repeat_interleave(5)
@@ -407,22 +385,6 @@ def test_ratio_level_episode_gives_each_step_its_own_advantage() -> None:
     th.testing.assert_close(policy_gradient(model, loss), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss_average", ["episode", "step"])
-def test_ratio_level_episode_has_the_gradient_of_the_sequence_ratio(loss_average: str) -> None:
-    """Where the advantage is the same at all steps of an episode, also away from ratio one."""
-    model = collected(ratio_level="episode", advantage="outcome", loss_average=loss_average)
-    with th.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.add_(0.3 * th.randn_like(parameter))
-    batch = model.batch
-    weights, advantages = model._weights(batch)[0], model._advantages(batch)
-    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
-    log_ratio = episode_log_ratio(log_prob - batch.old_log_prob[batch.rows], batch.episode, batch.lengths.numel())
-    expected = policy_gradient(model, (weights * clipped_surrogate(log_ratio, advantages, 0.2, 0.2)).sum())
-    assert expected.abs().max() > 1e-3
-    th.testing.assert_close(policy_gradient(model, whole_loss(model)), expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("ratio_level", ["step", "episode"])
 def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None:
     def loss(batch_size: int) -> float:
@@ -443,18 +405,6 @@ def test_the_logged_parts_add_up_to_the_loss(loss_average: Any, kl_estimator: st
     parts = logged["train/policy_gradient_loss"] + 0.3 * logged["train/entropy_loss"] + 0.5 * logged["train/kl_loss"]
     assert logged["train/loss"] == pytest.approx(parts, abs=1e-6)
     assert 0.4 < logged["train/entropy"] < 0.7, "that of a step, whatever its weight in the loss"
-
-
-def test_live_steps_are_those_with_an_advantage() -> None:
-    """Of the copies, one is cut off by a time limit, and another always gets the same return."""
-    env = make_group_env(functools.partial(ToyEnv, length=4), 3)
-    env.envs[0].unwrapped.time_limit = True
-    model = make_model(env=env, overlong_filter=True, advantage="outcome", n_groups=6)
-    model.learn(1)
-    advantages = model.batch.pad(model._advantages(model.batch))[..., 0]
-    live = (advantages != 0) & ~model.batch.truncated
-    assert 0 < live.sum() < (~model.batch.truncated).sum() < live.numel()
-    assert model.logger.name_to_value["train/n_live_steps"] == 4 * live.sum()
 
 
 def test_target_kl_stops_early() -> None:

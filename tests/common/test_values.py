@@ -9,7 +9,6 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from toy_envs import SpacesEnv, ToyEnv, parameters_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
@@ -220,33 +219,6 @@ def test_nothing_is_learned_where_nothing_can_be(advantage: str) -> None:
     model.learn(1)
     assert model._n_updates == 1
     assert th.equal(parameters_of(model), before)
-
-
-class Moody(BaseFeaturesExtractor):
-    """In training mode it gives something else each time, and remembers what it has seen."""
-
-    def __init__(self, observation_space: spaces.Box):
-        super().__init__(observation_space, 8)
-        self.layers = th.nn.Sequential(
-            th.nn.Flatten(), th.nn.Linear(observation_space.shape[0], 8), th.nn.BatchNorm1d(8), th.nn.Dropout(0.5)
-        )
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.layers(observations)
-
-
-def test_states_are_read_as_when_acting() -> None:
-    class Watched(GRPO):
-        training: list[bool] = []  # noqa: RUF012
-
-        def _advantages(self, batch: Any) -> th.Tensor:
-            self.training.append(self.policy.training)
-            return super()._advantages(batch)
-
-    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
-    policy_kwargs = {"features_extractor_class": Moody}
-    Watched("MlpPolicy", env, n_groups=2, n_epochs=1, policy_kwargs=policy_kwargs, device="cpu").learn(100)
-    assert len(Watched.training) > 1 and not any(Watched.training)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecEnv,
     VecEnvWrapper,
-    VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
     VecNormalize,
@@ -132,24 +130,6 @@ def test_processes_without_start_queues() -> None:
     env.close()
 
 
-def test_vec_env_whose_copies_nobody_can_wrap() -> None:
-    class Foreign(DummyVecEnv):
-        """Gives no access to single copies."""
-
-        def get_attr(self, *args: Any, **kwargs: Any) -> Any:
-            raise AttributeError("no single copies")
-
-        env_method = get_attr  # type: ignore[assignment]
-
-        @property
-        def unwrapped(self) -> Any:
-            return object()
-
-    model = GRPO("MlpPolicy", Foreign([ToyEnv] * 2), unrelated_starts=True, **SMALL).learn(100)
-    model.learn(100, reset_num_timesteps=False)
-    assert model._n_updates >= 2
-
-
 @pytest.mark.parametrize("says_where", [False, True])
 def test_vec_env_that_does_not_say_where_a_time_limit_has_cut(says_where: bool) -> None:
     """As in PPO, no value follows then."""
@@ -214,58 +194,6 @@ def test_equal_outcomes_under_reward_normalization_are_dead() -> None:
     with pytest.warns(UserWarning, match="same outcome"):
         model.learn(60)
     assert model._n_updates == 0
-
-
-def test_vec_frame_stack() -> None:
-    env = VecFrameStack(make_group_env(ToyEnv, 2), 3)
-    model = GRPO("MlpPolicy", env, **SMALL).learn(100)
-    batch = model.batch
-    observations = observations_of(batch).numpy().reshape(-1, 3, 2)
-    first = batch.time == 0
-    assert (observations[first, :2] == 0.0).all(), "nothing of the episode before is left in the first frames"
-    later = batch.time >= 2
-    assert np.array_equal(observations[later, :, 1] - observations[later, 0, 1][:, None], [[0.0, 1.0, 2.0]] * int(later.sum()))
-
-
-def test_vec_extract_dict_obs_outside_of_vec_normalize() -> None:
-    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (3,))})
-    inner = DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2))] * 2)
-    model = GRPO("MlpPolicy", VecExtractDictObs(VecNormalize(inner), "a"), **SMALL).learn(50)
-    assert model.observation_space == space["a"]
-
-
-def test_rewards_of_a_wrapper_outside_of_vec_normalize() -> None:
-    class Shaped(VecEnvWrapper):
-        def reset(self) -> Any:
-            return self.venv.reset()
-
-        def step_wait(self) -> Any:
-            observations, rewards, dones, infos = self.venv.step_wait()
-            return observations, rewards + 100.0, dones, infos
-
-    env = Shaped(VecNormalize(make_group_env(ToyEnv, 2), norm_reward=False))
-    model = GRPO("MlpPolicy", env, **SMALL).learn(50)
-    assert (model.batch.rewards[model.batch.mask] >= 100.0).all()
-
-
-def test_episodes_that_a_wrapper_outside_of_monitor_goes_on_from() -> None:
-    """They are reported when they end, as PPO does."""
-
-    class Ten(gym.Wrapper):
-        def reset(self, **kwargs: Any) -> Any:
-            self.n_left = 10
-            return self.env.reset(**kwargs)
-
-        def step(self, action: Any) -> Any:
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            self.n_left -= terminated
-            if terminated and self.n_left:
-                observation, _ = self.env.reset()
-            return observation, reward, terminated and not self.n_left, truncated, info
-
-    env = DummyVecEnv([lambda: Ten(Monitor(ToyEnv(length=4)))] * 2)
-    model = GRPO("MlpPolicy", env, n_steps=32, n_epochs=1, device="cpu", seed=0, policy_kwargs=TINY).learn(64)
-    assert [info["l"] for info in model.ep_info_buffer] == [4] * 16
 
 
 class BareVecEnv(VecEnv):

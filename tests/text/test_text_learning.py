@@ -41,20 +41,20 @@ def success_rate(model: Any) -> float:
     return float(np.mean([a == b for a, b in zip(given, answers, strict=True)]))
 
 
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
-def test_learns_to_answer_after_a_warm_start(algo: type[GRPO], tmp_path: Path) -> None:
-    model: Any = algo("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, ent_coef=0.02, **SETTINGS)
+def test_learns_to_answer_after_a_warm_start(tmp_path: Path) -> None:
+    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, ent_coef=0.02, **SETTINGS)
     model.policy.pretrain(PAIRS, n_epochs=25)
     assert success_rate(model) < 0.3
-    model.learn(20_000)
+    model.learn(12_000)
     assert success_rate(model) > 0.7
 
     model.save(tmp_path / "model")
-    loaded: Any = algo.load(tmp_path / "model", device="cpu")
+    loaded: Any = GRPO.load(tmp_path / "model", device="cpu")
     prompts = [prompt for prompt, _ in PAIRS]
     assert loaded.policy.generate(prompts) == model.policy.generate(prompts)
 
 
+@pytest.mark.slow
 def test_ppo_learns_with_the_value_head() -> None:
     settings: Any = {"n_steps": 16, "batch_size": 256, "learning_rate": 2e-3, "gamma": 1.0, "ent_coef": 0.02, "n_epochs": 4}
     env = copying_env(truncate=False)
@@ -89,15 +89,6 @@ def test_hard_prompts_count_the_successes_of_each_prompt() -> None:
     model.learn(3000)
     assert hard.success_rates[3] > 0.5
     assert (np.delete(hard.success_rates, 3) < 0.1).all()
-
-
-def test_the_reference_is_the_policy_after_its_warm_start() -> None:
-    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", kl_coef=0.1, **SETTINGS)
-    model.policy.pretrain(PAIRS, n_epochs=20)
-    warm = [parameter.clone() for parameter in model.policy.parameters()]
-    model.learn(1)
-    for parameter, expected in zip(model.ref_policy.parameters(), warm, strict=True):
-        assert th.equal(parameter, expected)
 
 
 def test_the_reference_is_the_policy_that_a_callback_has_taught() -> None:
@@ -163,28 +154,11 @@ def test_log_probs_are_those_of_the_policy_that_acted(algo: type[GRPO], n_envs: 
     settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 3, "learning_rate": 0.03, "batch_size": 40, "ent_coef": 0.1}
     model = algo("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=1, **settings)
     check = CheckLogProbs()
-    for n_steps in (700, 37, 700):
+    for n_steps in (500, 37, 300):
         begin = model.num_timesteps
         stop = ConvertCallback(lambda *_, until=begin + n_steps: model.num_timesteps < until)
         model.learn(10_000, callback=[check, stop], reset_num_timesteps=False)
     assert check.n_changed > 0, "some episodes have gone on over an update"
-
-
-def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
-    env = VerifierTextVecEnv(8, seed=0, task=[("a", "b"), ("abcdef", "ab")], max_answer_tokens=9)
-    settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 4, "learning_rate": 0.0}
-    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, **settings).learn(1)
-    batch = model.batch
-    widths = set()
-    for episode in range(batch.lengths.numel()):
-        steps = (batch.episode == episode).nonzero().squeeze(1)
-        texts = batch.observations_at(Minibatch(steps, np.array([episode]), 1))
-        widths.add(texts.texts.shape[1])
-        assert (texts.texts != PAD).all() and texts.texts.shape[1] == texts.last.max() + 1
-        with th.no_grad():
-            now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows[steps]])
-        th.testing.assert_close(now, batch.old_log_prob[batch.rows[steps]], rtol=0, atol=1e-5)
-    assert len(widths) > 3
 
 
 @pytest.mark.parametrize("in_processes", [False, True])
@@ -202,27 +176,7 @@ def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None
     env.close()
 
 
-def test_a_warm_start_is_made_once_where_all_groups_are_dead() -> None:
-    env = VerifierTextVecEnv(4, task=[("a", "b")], verifier=lambda answer, reference: 0.0)
-    model = DAPO("TokenPolicy", env, group_size=2, n_groups=2, max_sampling_rounds=1, device="cpu", seed=0)
-    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1))
-    before = model.policy.parameters_to_vector()
-    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1), reset_num_timesteps=False)
-    assert model._n_updates == 0 and (model.policy.parameters_to_vector() == before).all()
-    env.close()
-
-
 def test_a_warm_start_is_for_texts() -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ValueError, match=r"WarmStart is for policies of texts.*leave the callback out"):
         model.learn(100, callback=WarmStart(n_examples=2, n_epochs=1))
-
-
-def test_hard_prompts_errors() -> None:
-    with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
-        HardPrompts(0)
-    with pytest.raises(ValueError, match=r"n_items=None: write their number.*without an end"):
-        HardPrompts(Numbered(lambda index: (str(index), "")).n_items)
-    model = GRPO("MlpPolicy", "CartPole-v1", device="cpu", start_sampler=HardPrompts(3))
-    with pytest.raises(ValueError, match="no such info"):
-        model.learn(100)

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,18 +53,6 @@ def test_the_cache_reads_each_token_once() -> None:
     assert n_read[5:] == [1, 7]
 
 
-@th.no_grad()
-def test_padding_and_what_comes_later_change_nothing() -> None:
-    policy = make_policy()
-    observation = th.full((1, LENGTH), PAD)
-    observation[0, :3] = th.tensor([1, 2, 3])
-    expected = policy.get_distribution(observation).distribution.logits
-    later = observation.clone()
-    later[0, 3:] = 5
-    forced = policy.get_distribution(TokenSteps(later, th.tensor([0]), th.tensor([2]))).distribution.logits
-    th.testing.assert_close(forced, expected, rtol=0, atol=1e-6)
-
-
 def test_sampling_follows_the_distribution() -> None:
     policy = make_policy()
     observations = np.full((20_000, LENGTH), PAD)
@@ -110,63 +97,19 @@ def test_generated_texts_end_where_they_end() -> None:
     assert n_ended > 20
 
 
-class NoPadding(Digits):
-    """It knows its tokens and nothing else."""
-
-    def decode(self, ids: Any) -> str:
-        assert all(0 <= token < self.vocab_size for token in ids)
-        return super().decode(ids)
-
-
-def test_tokenizers_need_not_know_the_padding() -> None:
-    space = TokenSpace(LENGTH, NoPadding())
-    policy = TokenPolicy(space, spaces.Discrete(Digits.vocab_size), lambda _: 1e-3, width=16)
-    with th.no_grad():
-        policy.action_net.bias[3] = 100.0  # never an end
-    assert policy.generate(["1", "12345"], max_new_tokens=2) == ["33", "33"]
-
-
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
     policy = make_policy()
-    reached = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
+    reached = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=100, learning_rate=1e-2)
     assert reached.losses[-1] < 0.05 < reached.losses[0] and reached.accuracy == 1.0
     assert policy.generate(["1+2=", "2+2=", "9+9="]) == ["3", "4", "18"]
     assert policy.optimizer.state == {}, "the optimizer of the training is as it was"
 
     policy = make_policy()
-    policy.pretrain(["123"], n_epochs=200, learning_rate=1e-2)
+    policy.pretrain(["123"], n_epochs=100, learning_rate=1e-2)
     assert policy.generate(["1"]) == ["23"]
 
 
-def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
-    policy = make_policy()
-    examples = [("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18"), "12"]
-    tokens = [[*Digits().encode("".join(example)), Digits.eos_id] for example in examples]
-    # Of each text, where the tokens stand after which one is learned
-    steps = [(text, last) for text, places in enumerate([(3, 4), (3, 4), (3, 4, 5), (0, 1)]) for last in places]
-    texts = th.tensor([each + [PAD] * (LENGTH - len(each)) for each in tokens])
-    text, last = th.tensor(steps).T
-    with th.no_grad():
-        expected = -policy.get_distribution(TokenSteps(texts, text, last)).log_prob(texts[text, last + 1]).mean().item()
-    n_rows = []
-    policy.action_net.register_forward_hook(lambda _, inputs, output: n_rows.append(len(inputs[0].flatten(0, -2))))
-    (loss,) = policy.pretrain(examples, n_epochs=1).losses
-    assert n_rows == [len(steps)] * 2, "once to learn, once to see what was reached"
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> None:
-    policy = make_policy()
-    examples = [("1+2=", "3"), ("9+9=", "18"), "12", "123456789"]
-    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0).losses for example in examples]
-    n_read = []
-    policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
-    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0).losses
-    assert sorted(n_read[:4]) == [2, 5, 6, 9], "without the end, after which nothing is predicted"
-    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
-
-
-@pytest.mark.parametrize("n_epochs", [4, 12, 40])
+@pytest.mark.parametrize("n_epochs", [4, 20])
 def test_pretrain_says_how_many_answers_it_has_got_right(n_epochs: int) -> None:
     th.manual_seed(0)
     policy, pairs = make_policy(), [(f"{a}+{b}=", str(a + b)) for a in range(3) for b in range(5)]
@@ -190,12 +133,6 @@ def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
         policy.pretrain([("1+2=", "3")] * 10, n_epochs=5, learning_rate=1e30)
     np.testing.assert_array_equal(policy.parameters_to_vector(), before)
     assert not policy.training
-
-
-def test_pretrain_leaves_prompts_alone() -> None:
-    policy = make_policy()
-    policy.pretrain([("1+2=", "3")] * 8, n_epochs=100, learning_rate=1e-2)
-    assert policy.generate(["1"]) != ["+2=3"]
 
 
 def test_errors() -> None:
@@ -253,16 +190,6 @@ def test_normalised_tokens_are_refused() -> None:
             read(observation)
 
 
-@pytest.mark.parametrize("policy_class", [TokenPolicy, TokenActorCriticPolicy])
-def test_a_policy_is_saved_and_loaded(policy_class: Any, tmp_path: Path) -> None:
-    policy = make_policy(policy_class, n_layers=1)
-    policy.save(tmp_path / "policy")
-    observations = th.as_tensor(growing_texts(3, 2)[-1])
-    expected = policy.get_distribution(observations).distribution.logits
-    loaded = policy_class.load(tmp_path / "policy", device="cpu")
-    th.testing.assert_close(loaded.get_distribution(observations).distribution.logits, expected)
-
-
 def critic_of(policy: Any) -> Any:
     def read(observation: np.ndarray) -> Any:
         with th.no_grad():
@@ -283,22 +210,6 @@ def test_spaces_with_other_meanings_are_not_equal() -> None:
     assert "TokenSpace(12" in repr(TokenSpace(LENGTH, Digits()))
 
 
-def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
-    class Cold(TokenPolicy):
-        def _get_action_dist_from_latent(self, latent: th.Tensor) -> Any:
-            distribution: Any = super()._get_action_dist_from_latent(latent)
-            return distribution.proba_distribution(100.0 * distribution.distribution.logits)
-
-    policy = make_policy(Cold)
-    observations = np.full((50, LENGTH), PAD)
-    observations[:, 0] = np.arange(50) % 10
-    with th.inference_mode():
-        actions, log_prob = policy.action_sampler()(observations)
-        distribution = policy.get_distribution(th.as_tensor(observations))
-    assert (actions == distribution.distribution.logits.argmax(-1).numpy()).mean() > 0.9
-    th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
-
-
 class WithoutRepeats:
     """Never writes the same token twice in a row: its distribution depends on more than the last hidden state."""
 
@@ -312,10 +223,6 @@ class WithoutRepeats:
 
 class NoRepeats(WithoutRepeats, TokenPolicy):
     """One without a critic."""
-
-
-class NoRepeatsCritic(WithoutRepeats, TokenActorCriticPolicy):
-    """One with a critic."""
 
 
 def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
@@ -340,20 +247,6 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
     assert model.rollout_buffer.log_probs.min() > -100.0, "what was sampled is possible"
 
 
-def test_a_subclass_with_a_critic_and_its_own_distribution_is_sampled_and_trained_with_it() -> None:
-    policy = make_policy(NoRepeatsCritic)
-    observations = th.full((500, LENGTH), PAD)
-    observations[:, 0], observations[:, 1] = 3, th.arange(500) % 10
-    expected = policy.get_distribution(observations)
-    with th.no_grad():
-        actions, values, log_prob = policy(observations)
-    assert (actions != observations[:, 1]).all() and values.shape == (500, 1)
-    th.testing.assert_close(log_prob, expected.log_prob(actions), rtol=0, atol=1e-5)
-    values_again, again, entropy = policy.evaluate_actions(observations, actions)
-    th.testing.assert_close((values_again, again), (values, log_prob), rtol=0, atol=1e-5)
-    th.testing.assert_close(entropy, expected.entropy(), rtol=0, atol=1e-5)
-
-
 def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
     """Such an optimizer does not count up the version of the weights."""
     differences = []
@@ -374,21 +267,6 @@ def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
     model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
     model.learn(3 * 3 * 32)
     assert len(differences) == 3 and max(differences) < 1e-5
-
-
-def test_critic_notices_that_its_weights_were_changed_and_can_be_differentiated() -> None:
-    policy = make_policy(TokenActorCriticPolicy)
-    first, second = (th.as_tensor(each) for each in growing_texts(3, 2))
-    for _ in range(2):
-        policy(first)[2].sum().backward()
-        policy(second)[2].sum().backward()
-    with th.inference_mode():
-        policy(first)
-    with th.no_grad():
-        policy(first)
-        policy.load_from_vector(policy.parameters_to_vector() * 1.5)
-        actions, _, log_prob = policy(second)
-        th.testing.assert_close(log_prob, policy.evaluate_actions(second, actions)[1], rtol=0, atol=1e-5)
 
 
 @th.no_grad()
