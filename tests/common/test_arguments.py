@@ -1,6 +1,5 @@
 """Arguments that make no sense: the error comes when the model is made, names the argument, and says what would do."""
 
-import functools
 import inspect
 import math
 import re
@@ -205,16 +204,6 @@ def test_copies_are_for_ids() -> None:
         assert GRPO("MlpPolicy", env, n_envs=n_there).n_envs == n_there
     with pytest.raises(ValueError, match="n_envs must be between 1 and 65536"):
         GRPO("MlpPolicy", "CartPole-v1", n_envs=10**9)
-
-
-def test_environments_of_a_model_that_is_there(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("CartPole-v1", 2), policy_kwargs=TINY)
-    model.save(tmp_path / "model")
-    for give in (model.set_env, functools.partial(GRPO.load, tmp_path / "model")):
-        with pytest.raises(ValueError, match=r"the id of an environment.* write env=make_group_env\('CartPole-v1', n_envs="):
-            give("CartPole-v1")
-        with pytest.raises(ValueError, match=r"got the class ToyEnv: write ToyEnv\(\)"):
-            give(ToyEnv)
 
 
 def test_make_group_env() -> None:

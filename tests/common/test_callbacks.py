@@ -13,11 +13,10 @@ from stable_baselines3.common.callbacks import (
     ProgressBarCallback,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv, parameters_of
 
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups.samplers import RandomSeeds
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
@@ -110,21 +109,6 @@ def test_progress_bar_ends_at_its_total_and_shows_the_mean_return(total: int, ba
     assert bars == [(total, total, f"mean return {seen.logged[-1]['group/return_mean']:.3g}: ")]
 
 
-class Scouts(RandomSeeds):
-    """They take steps of their own."""
-
-    def after_step(self, env: VecEnv, observations: Any, dones: np.ndarray, rng: np.random.Generator) -> int | None:
-        return 3 if rng.random() < 0.5 else None
-
-
-def test_progress_bar_counts_the_steps_of_scouts(bars: list[Any]) -> None:
-    model = make_model(4, start_sampler=Scouts())
-    model.learn(1000, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 700, progress_bar=True)
-    assert bars[0][0] == model.num_timesteps < 1000
-    model.learn(1000, callback=lambda *_: False, reset_num_timesteps=False, progress_bar=True)
-    assert bars[1][0] == model.num_timesteps - bars[0][0]
-
-
 class Logged(BaseCallback):
     """Notes what is logged, and how each episode of an update ended."""
 
@@ -190,25 +174,6 @@ def test_callbacks_of_sb3(tmp_path: Path) -> None:
     assert best.predict(np.array([0.5, 0.0]), deterministic=True)[0] == 1
     steps = sorted(int(name.split("_")[2]) for name in os.listdir(tmp_path / "all"))
     assert steps == list(range(40, model.num_timesteps, 40))
-
-
-def test_usable_after_an_exception_in_a_callback(tmp_path: Path) -> None:
-    class Interrupt(BaseCallback):
-        def _on_step(self) -> bool:
-            if self.n_calls == 5:
-                raise KeyboardInterrupt
-            return True
-
-    model = make_model(3)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(1000, callback=Interrupt())
-    model.save(tmp_path / "model")
-    assert GRPO.load(tmp_path / "model").num_timesteps == 15
-    record = Record()
-    model.learn(60, callback=record, reset_num_timesteps=False)
-    assert record.steps == list(range(18, model.num_timesteps + 1, 3))
-    assert model.num_timesteps >= 75
-    assert model._n_updates > 0
 
 
 def test_usable_after_an_interrupt_in_the_middle_of_a_step() -> None:

@@ -7,12 +7,11 @@ import pytest
 import torch as th
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, NoisyEnv, ToyEnv, UnseededEnv, parameters_of
 
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.groups import collector
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import UnequalStartError
@@ -123,19 +122,6 @@ def test_dapo_without_its_fixes_is_grpo() -> None:
     assert not th.equal(run(DAPO, advantage="outcome", clip_range_high=None, dynamic_sampling=False), outcome)
 
 
-@pytest.mark.parametrize(("normalized", "value"), [(False, np.inf), (True, np.nan)])
-def test_error_of_a_reward_that_is_not_finite(normalized: bool, value: float) -> None:
-    class Broken(ToyEnv):
-        def step(self, action: Any) -> Any:
-            result = super().step(action)
-            return (result[0], value, *result[2:]) if self.t == 3 else result
-
-    env = DummyVecEnv([ToyEnv, Broken])
-    model = GRPO("MlpPolicy", VecNormalize(env) if normalized else env, **SMALL)
-    with pytest.raises(ValueError, match=rf"copy 1 \(.*Broken\), step 2 of its episode: the reward is {value}"):
-        model.learn(100)
-
-
 @pytest.mark.parametrize("time_limit", [False, True])
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_a_last_observation_whose_value_follows_is_finite(is_dict: bool, time_limit: bool) -> None:
@@ -172,14 +158,6 @@ def test_spoiled_policy_is_noticed_before_the_update(action_space: gym.Space) ->
         model.learn(100)
     th.testing.assert_close(parameters_of(model), before, rtol=0, atol=0, equal_nan=True)
     assert model._n_updates == n_updates
-
-
-@pytest.mark.parametrize("never", [0, 1])
-def test_error_of_an_episode_that_never_ends(never: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
-    env = DummyVecEnv([lambda idx=idx: ToyEnv(length=10**6 if idx == never else 3) for idx in range(2)])  # type: ignore[misc]
-    with pytest.raises(ValueError, match=r"not ended after 50 steps.*TimeLimit"):
-        GRPO("MlpPolicy", env, **SMALL).learn(1000)
 
 
 @pytest.mark.filterwarnings("error")

@@ -17,13 +17,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 
 SMALL: dict[str, Any] = {"n_groups": 2, "group_size": 2, "n_epochs": 1, "device": "cpu"}
 
@@ -61,23 +59,6 @@ def test_a_safe_model_is_what_it_was(settings: dict[str, Any], tmp_path: Path) -
     after = loaded.learn(40, reset_num_timesteps=False)
     other = DAPO.load(tmp_path / "sb3", env=make_group_env(ToyEnv, 2), device="cpu").learn(40, reset_num_timesteps=False)
     assert same(after, other) and not same(after, model)
-
-
-def test_other_spaces_and_policies(tmp_path: Path) -> None:
-    pendulum = VecNormalize(make_group_env("Pendulum-v1", 2))
-    continuous = GRPO("MlpPolicy", pendulum, use_sde=True, policy_kwargs=TINY, **SMALL)
-    continuous.save(tmp_path / "continuous", format="safe")
-    assert same(continuous, GRPO.load(tmp_path / "continuous", trusted=False, device="cpu"))
-
-    env = VerifierTextVecEnv(4, seed=0, task="arithmetic", task_kwargs={"digits": 1})
-    texts = GRPO("TokenPolicy", env, policy_kwargs={"width": 16}, start_sampler=HardPrompts(100), **SMALL).learn(20)
-    texts.start_sampler.success_rates[3] = 0.5
-    texts.save(tmp_path / "texts", format="safe")
-    loaded = GRPO.load(tmp_path / "texts", env=env, trusted=False, device="cpu")
-    assert isinstance(loaded.start_sampler, HardPrompts) and loaded.start_sampler.success_rates[3] == 0.5
-    loaded.learn(20)
-    prompts = ["1+2="]
-    assert GRPO.load(tmp_path / "texts", device="cpu").policy.generate(prompts) == texts.policy.generate(prompts)
 
 
 class Own(ActorPolicy):
@@ -126,22 +107,6 @@ def test_what_was_left_out_is_given_anew(tmp_path: Path) -> None:
     loaded = GRPO.load(tmp_path / "model", make_group_env(ToyEnv, 2), "cpu", custom_objects=given, trusted=False)
     assert isinstance(loaded.policy.features_extractor, OwnExtractor)
     assert same(model, loaded) and loaded.learn(40).advantage is own_advantage
-
-
-def test_without_what_was_left_out_a_model_predicts_and_does_not_learn_something_else(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env(ToyEnv, 2), **SMALL, policy_kwargs=TINY, advantage=own_advantage)
-    model.save(tmp_path / "model", format="safe", exclude=["advantage"])
-    env = make_group_env(ToyEnv, 2)
-    loaded = GRPO.load(tmp_path / "model", env, trusted=False)
-    loaded.predict(env.reset())
-    # As SB3 saves it, too
-    loaded.save(tmp_path / "again")
-    for each in (loaded, GRPO.load(tmp_path / "again", env)):
-        with pytest.raises(
-            ValueError, match=r"advantage of this model is a function that was left out .*custom_objects=dict\(advantage="
-        ):
-            each.learn(40)
-    assert GRPO.load(tmp_path / "model", env, advantage="outcome").learn(40).advantage == "outcome"
 
 
 @pytest.mark.parametrize("format", ["safe", "sb3"])

@@ -182,20 +182,6 @@ def test_reference_policy_is_saved(tmp_path: Path) -> None:
     assert th.equal(probabilities(loaded.ref_policy), initial)
 
 
-def test_load_with_another_kl_coef(tmp_path: Path) -> None:
-    without, with_kl = make_model().learn(40), make_model(kl_coef=0.1).learn(40)
-    without.save(tmp_path / "without")
-    with_kl.save(tmp_path / "with")
-    assert without.ref_policy is None
-    switched_on = GRPO.load(tmp_path / "without", env=make_env(), kl_coef=0.1)
-    assert th.equal(probabilities(switched_on.ref_policy), probabilities(without.policy)), "the loaded policy is the reference"
-    switched_on.learn(40)
-    switched_off = GRPO.load(tmp_path / "with", env=make_env(), kl_coef=0.0)
-    assert switched_off.ref_policy is None
-    assert th.equal(probabilities(switched_off.policy), probabilities(with_kl.policy))
-    switched_off.learn(40)
-
-
 @pytest.mark.parametrize(("other", "env_id"), [(PPO, "CartPole-v1"), (PPO, "Pendulum-v1"), (A2C, "CartPole-v1")])
 def test_files_of_other_algorithms(other: Any, env_id: str, tmp_path: Path) -> None:
     path = tmp_path / "other"

@@ -8,7 +8,6 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import SpacesEnv, parameters_of
 
@@ -269,26 +268,6 @@ def test_optimizers(optimizer_class: Any, optimizer_kwargs: dict[str, Any] | Non
     model.learn(40)
     assert model.policy.optimizer.param_groups[0].get("fused") is fused
     assert not th.equal(model.policy.action_net.weight, before)
-
-
-def test_normalization_layers_change_in_training_only() -> None:
-    class WithBatchNorm(BaseFeaturesExtractor):
-        def __init__(self, observation_space: gym.Space):
-            super().__init__(observation_space, 3)
-            self.norm = th.nn.BatchNorm1d(3)
-
-        def forward(self, observations: th.Tensor) -> th.Tensor:
-            return self.norm(observations)
-
-    model = make_model(VECTOR, spaces.Discrete(2), policy_kwargs={"features_extractor_class": WithBatchNorm})
-    norm = model.policy.features_extractor.norm
-    model.learn(100, callback=lambda local_vars, _: local_vars["self"].num_timesteps < 10)
-    assert norm.num_batches_tracked == 0, "collecting changes nothing"
-    model.learn(1, reset_num_timesteps=False)
-    tracked = int(norm.num_batches_tracked)
-    assert tracked > 0
-    model.predict(np.zeros((4, 3), np.float32))
-    assert norm.num_batches_tracked == tracked
 
 
 @pytest.mark.parametrize("action", ACTION_SPACES)

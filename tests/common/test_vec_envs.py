@@ -130,31 +130,6 @@ def test_processes_without_start_queues() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("says_where", [False, True])
-def test_vec_env_that_does_not_say_where_a_time_limit_has_cut(says_where: bool) -> None:
-    """As in PPO, no value follows then."""
-
-    class Foreign(DummyVecEnv):
-        def step_wait(self) -> Any:
-            *step, infos = super().step_wait()
-            for info in infos:
-                if not says_where:
-                    info.pop("terminal_observation", None)
-            return *step, infos
-
-    class Counts(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_end(self) -> None:
-            going_on.append(self.model.batch.going_on.tolist())  # type: ignore[attr-defined]
-
-    going_on: list[list[int]] = []
-    env = Foreign([lambda: ToyEnv(length=10, time_limit=True)] * 2)
-    GRPO("MlpPolicy", env, **{**SMALL, "n_groups": None, "n_steps": 16, "group_size": 2}).learn(32, callback=Counts())
-    assert going_on == [[0, 1, 2, 3] if says_where else [2, 3]]
-
-
 def test_same_groups_on_dummy_and_subproc() -> None:
     """The copies differ in the order in which they take starts, but the starts of the groups are the same."""
     starts = []

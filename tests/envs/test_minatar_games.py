@@ -1,19 +1,15 @@
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import VecEnv
 
 pytest.importorskip("minatar")
 
 from gymnasium.utils.env_checker import check_env
 
-from benchmarks.resume import digest
-from sb3_grpo import GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.console import UsageError, find_env
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
@@ -50,27 +46,6 @@ def test_seed_determines_what_sticky_actions_do() -> None:
         observation, _ = env.reset(seed=0)
         rewards.append(env.step(0)[0])
     assert np.array_equal(*rewards) and observation.any()
-
-
-def test_members_of_a_group_begin_alike_and_differ_by_their_actions() -> None:
-    starts: list[Any] = []
-    env = make_group_env(BREAKOUT, n_envs=4, seed=0)
-    model = GRPO("MlpPolicy", env, group_size=4, n_groups=1, seed=0, device="cpu")
-    reset = model.env.reset  # type: ignore[union-attr]
-    model.env.reset = lambda: starts.append(reset()) or starts[-1]  # type: ignore[union-attr, method-assign, func-returns-value]
-    model.learn(1)
-    assert all(np.array_equal(each, starts[0][0]) for each in starts[0])
-    assert model.num_timesteps >= 20
-
-
-def test_a_training_is_resumed_in_the_middle_of_episodes(tmp_path: Path) -> None:
-    def make_env() -> VecEnv:
-        return make_group_env(BREAKOUT, n_envs=2, seed=0)
-
-    model = GRPO("MlpPolicy", make_env(), group_size=2, n_steps=16, seed=0, device="cpu")
-    model.learn(200, callback=TrainingCheckpoint(tmp_path, save_freq=1))
-    resumed = GRPO.resume(tmp_path, make_env(), device="cpu").learn()
-    assert digest(resumed) == digest(model)
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

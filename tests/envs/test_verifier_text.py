@@ -12,7 +12,6 @@ from toy_envs import TINY_TEXT, Numbered
 
 from sb3_grpo.envs import (
     ArithmeticTask,
-    CharTokenizer,
     GuessNumberTask,
     Item,
     Task,
@@ -85,30 +84,6 @@ def test_wrong_answers(text: str, answer: str) -> None:
     assert (last[4]["answer"], last[4]["verdict"], last[4]["is_success"]) == (answer, 0.0, False)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"item": 100}, "no item 100: they are numbered from 0 to 99"),
-        ({"item": -1}, "no item -1"),
-        ({"item": "3"}, "has to be the number of an item, not str"),
-        ({"items": 3}, "the only option is 'item'"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        gym.make(ENV_ID).reset(options=options)
-
-
-@pytest.mark.parametrize("action", [13, -1, 0.5, np.zeros(2, np.int64)])
-def test_wrong_actions_are_named(action: Any) -> None:
-    env = VerifierTextEnv()
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="Expected a token from 0 to 12 as the action"):
-        env.step(action)
-    with pytest.raises(gym.error.ResetNeeded):
-        VerifierTextEnv().step(0)
-
-
 class Returns(Task):
     """Its item is what it is given, or made from that."""
 
@@ -148,15 +123,6 @@ def test_wrong_arguments_are_named(kwargs: dict[str, Any], error: type[Exception
         pytest.importorskip("tokenizers")
     with pytest.raises(error, match=message):
         VerifierTextEnv(**kwargs)
-
-
-def test_prompts_have_to_fit() -> None:
-    env = VerifierTextEnv([("a", "b"), ("aaa", "b")], max_prompt_tokens=2)
-    env.reset(options={"item": 0})
-    with pytest.raises(ValueError, match=r"item 1 has 3 tokens.*max_prompt_tokens=2. Prompt: 'aaa'"):
-        env.reset(options={"item": 1})
-    with pytest.raises(ValueError, match=r"'c' in 'abc' is not in the alphabet 'ab'.*tokenizer=CharTokenizer"):
-        VerifierTextEnv([("abc", "b")], tokenizer=CharTokenizer("ab"))
 
 
 def test_limits_that_are_guessed_are_named() -> None:

@@ -163,38 +163,6 @@ def test_wrong_arguments_are_named() -> None:
             VerifierTextVecEnv(**kwargs)  # type: ignore[arg-type]
 
 
-def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = VerifierTextVecEnv(4, verifier=lambda answer, reference: float(answer == reference))
-    calls: list[list[str]] = []
-    score = batch.rules.runner.score
-    monkeypatch.setattr(
-        batch.rules.runner, "score", lambda checks: calls.append([check.answer for check in checks]) or score(checks)
-    )
-    batch.set_options({"item": 34})
-    batch.reset()
-    batch.step(np.array([7, 8, 9, 12]))
-    _, rewards, dones, _ = batch.step(np.array([12, 12, 0, 1]))
-    assert calls == [[""], ["7", "8"]]
-    assert rewards.tolist() == [1, 0, 0, 0] and dones.tolist() == [True, True, False, False]
-    batch.close()
-    assert batch.rules.runner.worker_pid is None
-
-
-def test_rewards_can_be_changed() -> None:
-    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("VerifierText-v0", max_answer_tokens=1)
-    batch.reset(), single.reset()
-    for name, value in (("reward_wrong", -1.0), ("truncate", False)):
-        batch.set_attr(name, value)
-        single.set_wrapper_attr(name, value)
-        assert batch.get_attr(name) == [value] * 2 and single.get_wrapper_attr(name) == value
-    _, rewards, _, infos = batch.step(np.zeros(2, np.int64))
-    assert rewards.tolist() == [-1, -1] and not infos[0]["TimeLimit.truncated"]
-    assert single.step(0)[1:4] == (-1, True, False)
-    with pytest.raises(ValueError, match=r"reward_correct=-1\.0 has to be greater than reward_wrong=-1\.0"):
-        batch.set_attr("reward_correct", -1.0)
-    assert batch.get_attr("reward_correct") == [1.0] * 2
-
-
 def failing() -> Callable[[str, str], float]:
     def verifier(answer: str, reference: str) -> float:
         while answer == "9":

@@ -74,22 +74,6 @@ def test_groups_begin_where_scouts_have_been() -> None:
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
 
 
-def test_steps_of_scouts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = FrontierStarts(corridor)
-    played: list[int] = []
-    step = sampler.scout_env.step
-
-    def counting(actions: np.ndarray) -> Any:
-        played.append(len(actions))
-        return step(actions)
-
-    monkeypatch.setattr(sampler.scout_env, "step", counting)
-    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, n_steps=64, **SETTINGS)
-    model.learn(1000)
-    assert sum(played) > 0 and (model.num_timesteps - sum(played)) % 4 == 0
-    assert 0.1 < sum(played) / (model.num_timesteps - sum(played)) < 0.4
-
-
 def test_cells() -> None:
     small = np.array([[3, 1], [3, 1], [3, 2]])
     assert len({*Archive().keys(small)}) == 2

@@ -1,5 +1,6 @@
 """Environments that fail: which copy it was, and what is left."""
 
+import multiprocessing
 import re
 from typing import Any
 
@@ -15,6 +16,13 @@ from sb3_grpo import GRPO, make_group_env
 from sb3_grpo.groups.faults import EnvironmentFault
 
 SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 1, "policy_kwargs": {"net_arch": [4]}, "seed": 0, "device": "cpu"}
+
+
+@pytest.fixture
+def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are forked (conftest.py) keep the pipes of the others open, so that nobody notices when one has ended."""
+    multiprocessing.set_forkserver_preload(["stable_baselines3"])
+    monkeypatch.setattr(SubprocVecEnv.__init__, "__defaults__", (None,))
 
 
 def learn_until_it_fails(model: GRPO, error: type[Exception]) -> str:
@@ -94,6 +102,7 @@ def test_the_interface_of_gym(env: type[ToyEnv], said: str) -> None:
             GRPO("MlpPolicy", made, **SMALL).learn(32)
 
 
+@pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [

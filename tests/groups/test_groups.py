@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of
@@ -21,17 +21,6 @@ from sb3_grpo.starts.starts import SeedStart
 
 # (observation, action, reward)
 Step = tuple[tuple[float, float], int, float]
-
-
-class FunctionCallback(BaseCallback):
-    """Go on as long as a function says so."""
-
-    def __init__(self, goes_on: Any):
-        super().__init__()
-        self.goes_on = goes_on
-
-    def _on_step(self) -> bool:
-        return self.goes_on()
 
 
 class Batches:
@@ -211,7 +200,7 @@ def test_resume_after_a_callback_stopped_in_the_middle_of_a_rollout(n_steps: int
     env = recording_env(2)
     model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=2, n_epochs=1, policy_kwargs=TINY, seed=0)
     check = CheckLogProbs()
-    stop = FunctionCallback(lambda: model.num_timesteps < 2 * n_steps)
+    stop = ConvertCallback(lambda *_: model.num_timesteps < 2 * n_steps)
     model.learn(100, callback=[check, stop])
     assert model.num_timesteps == 2 * n_steps
     n_begun = [len(history) for history in env.get_attr("history")]
@@ -282,20 +271,6 @@ def test_starts_that_are_sampled_from_a_space(space: str) -> None:
         starts = observations_of(batch)[batch.time == 0][:, 0].view(4, 3)
         assert (starts == starts[:, :1]).all()
         assert len(starts.unique()) == 4
-
-
-def test_start_sampler_with_seeds_and_options() -> None:
-    starts = [SeedStart(seed, {"level": seed}) for seed in (5, 6)]
-
-    def sampler(rng: np.random.Generator) -> SeedStart:
-        return starts[rng.integers(2)]
-
-    model = RecordingGRPO(
-        "MlpPolicy", recording_env(2), group_size=2, n_groups=4, start_sampler=sampler, policy_kwargs=TINY, seed=0
-    ).learn(100)
-    expected = {float(np.random.default_rng(seed).random()) for seed in (5, 6)}
-    assert {group[0][0][0][0] for group in model.seen} == expected
-    assert set(map(str, model.get_env().get_attr("options"))) <= {"{'level': 5}", "{'level': 6}"}
 
 
 def test_unrelated_starts() -> None:

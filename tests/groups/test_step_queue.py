@@ -212,22 +212,6 @@ def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         make_model(Endless, n_groups=1).learn(4 * 64)
 
 
-def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    for name in ("fit", "predict"):
-        original = getattr(ValueRegression, name)
-
-        def noted(*args: Any, original: Any = original, name: str = name) -> Any:
-            calls.append(name)
-            return original(*args)
-
-        monkeypatch.setattr(ValueRegression, name, noted)
-    make_model(env_kwargs={"length": 40}, n_steps=16).learn(3 * 64)
-    # The first update has no others, and makes up for them with two more fits. Values of the steps and of where episodes go
-    # on, which the fit takes, too
-    assert calls == ["fit"] + ["predict"] * 4 + ["predict", "predict", "fit", "predict"] * 2
-
-
 @pytest.mark.parametrize("reward", [0.0, -1.0])
 def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": reward}, n_steps=16, learning_rate=0.1)
@@ -303,16 +287,6 @@ def test_n_groups_means_whole_groups() -> None:
         with pytest.raises(ValueError, match="n_steps must be at least 1, or None for whole groups, got 0"):
             make_model(n_steps=0, **kwargs)
     assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
-
-
-def test_an_update_without_a_size_is_an_error() -> None:
-    """As neither is chosen once the model is made."""
-    model = make_model(n_steps=8)
-    model.n_steps = None
-    with pytest.raises(ValueError, match=r"n_steps and n_groups are both None: set one of them, n_groups=4 for example"):
-        model.learn(32)
-    model.n_groups = 2
-    assert model.learn(32).num_timesteps >= 32
 
 
 def test_an_update_of_one_step_is_an_error() -> None:

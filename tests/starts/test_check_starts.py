@@ -126,18 +126,6 @@ def test_environments_that_cannot_be_made_again() -> None:
         assert check_starts(env, verbose=0).is_exact()
 
 
-class WithoutReturn(WindyWalk):
-    """Whoever wrote it forgot ``return``."""
-
-    def get_state(self) -> Any:
-        super().get_state()
-
-
-def test_errors_of_the_environment_are_rows() -> None:
-    found = inexact(WithoutReturn)
-    assert not found["seeds"] and "TypeError in set_state, line " in found["snapshots"][0].note
-
-
 def test_what_can_be_asked_for() -> None:
     report = check_starts("CartPole-v1", n_starts=1, n_steps=5, verbose=0)
     assert report.is_exact("seeds") and report.is_exact()

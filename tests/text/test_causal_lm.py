@@ -124,24 +124,6 @@ def test_lora_trains_the_adapters_only(folder: str) -> None:
     th.testing.assert_close(cached, log_probs(policy).detach(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("gpt2", {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}),
-        ("llama", {"attention_dropout": 0.5}),
-        # Read from the configuration in each forward pass
-        ("falcon", {"hidden_dropout": 0.5, "attention_dropout": 0.5}),
-        ("mixtral", {"router_jitter_noise": 0.5, "num_key_value_heads": 2, "num_local_experts": 4}),
-        ("opt", {"layerdrop": 0.9, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": None}),
-    ],
-)
-def test_the_models_own_dropout_is_off(name: str, config: dict[str, Any]) -> None:
-    policy = make_policy(make_language_model(name, initializer_range=0.3, **config))
-    expected = log_probs(policy)
-    policy.set_training_mode(True)
-    th.testing.assert_close(log_probs(policy), expected)
-
-
 @pytest.mark.parametrize(("name", "lora"), [("llama", None), ("gpt2", LORA)])
 def test_gradient_checkpointing_computes_twice_and_the_same(name: str, lora: Any, caplog: Any) -> None:
     if lora is not None:
