@@ -1,7 +1,6 @@
 """One update: minibatches, the statistics of the loss, and what stops it."""
 
 import functools
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from sb3_grpo.dapo import DAPO
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
-from sb3_grpo.starts.starts import SeedStart
 
 
 class Kept(GRPO):
@@ -206,29 +204,6 @@ def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
     if rounds == 8:
         assert len(live) == 6
         assert 1 < model._sampling_rounds
-
-
-class OneLongStart(ToyEnv):
-    """Episodes have 3 steps, but for those that begin with seed 7."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        result = super().reset(seed=seed, options=options)
-        self.end = 500 if seed == 7 else 3
-        return result
-
-
-def test_steps_of_copies_without_work_are_not_learned_from() -> None:
-    starts = itertools.chain([SeedStart(7)], map(SeedStart, itertools.count(100)))
-    model = make_model(
-        env=make_group_env(OneLongStart, 6), group_size=2, n_groups=1, start_sampler=lambda _: next(starts), learning_rate=0.0
-    )
-    model.learn(1)
-    assert model.num_timesteps == 6 * 500
-    n_open = len(model.collector.queue.begun_episodes())
-    assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
-    assert model.rollout_buffer.pos == len(model.rollout_buffer.log_probs) == 500
-    assert model.rollout_buffer._data["in_groups"][:500].sum() == 2 * 500 + 3 * n_open
-    model.train()
 
 
 def test_steps_of_open_episodes_are_kept_and_found_again() -> None:

@@ -247,21 +247,6 @@ def test_reasoning_gym_by_name() -> None:
     assert make_task("reasoning_gym:graph_color").item(0).answer == ""
 
 
-@pytest.mark.parametrize("name", ["graph_color", "spell_backward"])
-def test_items_of_reasoning_gym_have_room(name: str) -> None:
-    pytest.importorskip("reasoning_gym")
-    env = VerifierTextVecEnv(2, task=f"reasoning_gym:{name}")
-    rules, rng = env.rules, np.random.default_rng(7)
-    for _ in range(100):
-        item = rules.encode_item(rules.task.draw(rng)).item
-        assert len(rules.tokenizer.encode(item.answer)) < rules.max_answer_tokens
-    env.reset()
-    env.step(np.array([1, 2]))
-    # Where there is no reference, nobody knows how long an answer is
-    assert rules.max_answer_tokens > 64 or name != "graph_color"
-    assert rules.max_answer_tokens == VerifierTextVecEnv(2, task=f"reasoning_gym:{name}", seed=3).rules.max_answer_tokens
-
-
 def test_items_without_room_are_passed_over_by_all_alike() -> None:
     pytest.importorskip("reasoning_gym")
     settings: dict[str, Any] = {"task": "reasoning_gym:gcd", "max_prompt_tokens": 105}

@@ -1,4 +1,3 @@
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +9,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 from toy_envs import TINY_TEXT, Numbered
 
-from sb3_grpo.envs import (
-    ArithmeticTask,
-    GuessNumberTask,
-    Item,
-    Task,
-    VerifierTextEnv,
-    VerifierTextVecEnv,
-)
+from sb3_grpo.envs import ArithmeticTask, GuessNumberTask, Item, Task, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.text.tokens import PAD, TokenSpace
@@ -125,23 +117,6 @@ def test_wrong_arguments_are_named(kwargs: dict[str, Any], error: type[Exception
         VerifierTextEnv(**kwargs)
 
 
-def test_limits_that_are_guessed_are_named() -> None:
-    def question(index: int) -> tuple[str, str]:
-        return f"{index}?", str(index)
-
-    for kwargs, guess in (
-        ({}, "max_prompt_tokens=128, max_answer_tokens=64"),
-        ({"max_answer_tokens": 9}, r"Guessed: max_prompt_tokens=128\."),
-        ({"max_prompt_tokens": 9, "task": Numbered(question, 10_001)}, r"Guessed: max_answer_tokens=64\."),
-    ):
-        with pytest.warns(UserWarning, match=f"Numbered has too many items .*{guess}"):
-            VerifierTextEnv(**{"task": Numbered(question), **kwargs})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        VerifierTextEnv(Numbered(question), max_prompt_tokens=9, max_answer_tokens=9)
-        assert VerifierTextEnv(Numbered(question, 1000)).rules.length == 4 + 4
-
-
 # Tasks and verifiers
 
 
@@ -217,39 +192,6 @@ def test_several_turns_end_with_the_last_guess_or_the_last_token() -> None:
     last = write(env, "3.44")[-1]
     assert last[1:4] == (0.0, False, True)
     assert last[4]["messages"] == ["3", "H"] and last[4]["answer"] == "44"
-
-
-def make_patient_task(**attributes: Any) -> Task:
-    """Says yes to a, is silent at b, and hangs, raises or says a number at other answers."""
-
-    class Patient(Task):
-        n_items = 1
-        max_reply_tokens = 5
-
-        def item(self, index: int) -> Item:
-            return Item("?", "b", {"limit": 2})
-
-        def alphabet(self) -> str:
-            return "?abhrny"
-
-        def reply(self, item: Item, messages: list[str]) -> Any:
-            while messages[-1] == "h":
-                pass
-            return {"a": "y" * item.metadata["limit"], "b": None, "n": 3}[messages[-1]]
-
-    return type("Patient", (Patient,), attributes)()
-
-
-def test_replies_to_several_copies() -> None:
-    copies = VerifierTextVecEnv(4, task=make_patient_task(), max_answer_tokens=8, on_verifier_error="zero")
-    copies.reset()
-    copies.step(np.array(copies.rules.tokenizer.encode("abra")))
-    with pytest.warns(UserWarning, match="counts as 0"):
-        observations, rewards, dones, infos = copies.step(np.full(4, copies.rules.tokenizer.eos_id))
-    assert rewards.tolist() == [0, 1, 0, 0] and dones.tolist() == [False, True, True, False]
-    assert [text_of(copies, row) for row in observations] == ["?a.yy", "?", "?", "?a.yy"]
-    assert "KeyError" in infos[2]["verifier_error"] and "verifier_error" not in infos[1]
-    copies.close()
 
 
 # Starts, states and training

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_envs import TINY, ToyEnv
 
-from examples.frontier_starts import Archive, FrontierStarts
+from examples.frontier_starts import FrontierStarts
 from sb3_grpo import DAPO, SeedStart, SnapshotStart, make_group_env
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import StartNotSupportedError
@@ -72,17 +72,6 @@ def test_groups_begin_where_scouts_have_been() -> None:
     for cell in sampler.archive.cells.values():
         assert cell.n_visits > 0
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
-
-
-def test_cells() -> None:
-    small = np.array([[3, 1], [3, 1], [3, 2]])
-    assert len({*Archive().keys(small)}) == 2
-    rng = np.random.default_rng(0)
-    for n_numbers, at_most in ((1, 12), (2, 144), (6, 729)):
-        archive = Archive()
-        archive.keys(rng.uniform(size=(1000, n_numbers)))
-        n_cells = len({*archive.keys(rng.uniform(size=(3000, n_numbers)))})
-        assert min(12, 0.2 * at_most) <= n_cells <= at_most
 
 
 def test_it_fades_out_where_ordinary_starts_succeed() -> None:

@@ -6,13 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecEnv,
-    VecMonitor,
-    VecNormalize,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor, VecNormalize
 from toy_envs import same
 
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
