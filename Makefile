@@ -17,12 +17,13 @@ run: $(RUN_INSTALLED)
 text: $(RUN_INSTALLED)
 	$(BIN)/python -m sb3_grpo text
 
-# One process per core. Slow tests: make test-slow; long code blocks of the pages: make docs-long
+# One process per core, each with one thread, as the processes that tests start.
+# Slow tests: make test-slow; long code blocks of the pages: make docs-long
 test: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: $(DEV_INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs/test_code_blocks.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m slow --ignore=tests/docs/test_code_blocks.py
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .

@@ -211,8 +211,8 @@ def settings() -> dict[str, Setting]:
             GRPO, _dummy("CartPole-v1"), {**STEPS, **REFERENCE, "kl_estimator": "k1_in_reward"}, 2500
         ),
         "GRPO, Dummy, unrelated starts": Setting(GRPO, _dummy("CartPole-v1"), {**STEPS, "unrelated_starts": True}, 2500),
-        "GRPO, Dummy, VerifierText-v0": Setting(
-            GRPO, _dummy("sb3_grpo.envs:VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
+        "GRPO, Dummy, sb3_grpo/VerifierText-v0": Setting(
+            GRPO, _dummy("sb3_grpo/VerifierText-v0", env_kwargs={"task_kwargs": {"digits": 1}}), TEXT, 800, "TokenPolicy"
         ),
         "GRPO, Dummy, LunarLander (replayed)": Setting(GRPO, _dummy("LunarLander-v3"), STEPS, 2500),
         "DAPO, Subproc, BipedalWalker (replayed)": Setting(DAPO, _subproc("BipedalWalker-v3"), STEPS, 1500),

@@ -1,7 +1,5 @@
 """Environments that come with sb3-grpo. This folder is imported as ``sb3_grpo.envs``."""
 
-import gymnasium as gym
-
 from sb3_grpo.envs.float_observation import FloatObservation
 from sb3_grpo.envs.tasks.base import Item, Task
 from sb3_grpo.envs.tasks.builtin import ArithmeticTask, CapitalsTask, GuessNumberTask, PairsTask, make_task
@@ -13,8 +11,6 @@ from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, T
 from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, math_equivalent
 from sb3_grpo.envs.verifiers.process import VerifierError
-
-gym.register("VerifierText-v0", entry_point="sb3_grpo.envs.text.env:VerifierTextEnv")
 
 __all__ = [
     "ArithmeticTask",

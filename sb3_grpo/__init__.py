@@ -7,6 +7,8 @@ from pathlib import Path
 # entries. Our minibatches change size at each update, so this would add up to gigabytes. Read when a convolution first runs.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
+import gymnasium as gym
+
 import sb3_grpo._layout  # noqa: F401  makes sb3_grpo.envs importable
 from sb3_grpo import presets
 from sb3_grpo.checkpoint.callback import TrainingCheckpoint
@@ -19,6 +21,9 @@ from sb3_grpo.starts.start_queue import StartQueue, capture_starts, make_group_e
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart
 
 __version__ = (Path(__file__).resolve().parent / "version.txt").read_text().strip()
+
+# What it needs is imported when it is made
+gym.register("sb3_grpo/VerifierText-v0", entry_point="sb3_grpo.envs.text.env:VerifierTextEnv")
 
 __all__ = [
     "DAPO",

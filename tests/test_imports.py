@@ -1,4 +1,4 @@
-"""Imports point downwards (docs/decisions/structure.md), and no two files of the core import each other."""
+"""Imports point downwards (CONTRIBUTING.md), and no two files of the core import each other."""
 
 import ast
 from collections.abc import Iterator
@@ -13,17 +13,16 @@ FROM_THE_BOTTOM_UP = [
     ["text"],
     ["grpo"],
     ["dapo"],
-    ["recording", "clips"],
     ["presets"],
     ["envs"],
     ["console"],
     ["zoo"],
-    ["compare", "lecture"],
+    ["classroom"],
     ["cli"],
 ]
 LEVELS = {package: level for level, packages in enumerate(FROM_THE_BOTTOM_UP) for package in packages}
 # What is built around the core
-AROUND = ("recording", "clips", "zoo", "compare", "lecture", "cli")
+AROUND = ("zoo", "classroom", "cli")
 # The front door, and what makes the checkout a package
 OUTSIDE = ("__init__", "__main__", "_layout")
 

@@ -1,9 +1,14 @@
+import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import tomllib
+import venv
 import zipfile
+from functools import partial
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -30,15 +35,20 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel, built from the source distribution alone, as pip does."""
     pytest.importorskip("setuptools", minversion="77")
     # A copy, because setuptools writes into the source folder
     source = tmp_path_factory.mktemp("source")
     for name in ("sb3_grpo", "envs", "zoo_configs", "docs/notebooks"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    run_python("from setuptools.build_meta import build_wheel; build_wheel('.')", source)
-    return next(source.glob("*.whl"))
+    run_python("from setuptools.build_meta import build_sdist; build_sdist('dist')", source)
+    unpacked = tmp_path_factory.mktemp("sdist")
+    shutil.unpack_archive(next(source.glob("dist/*.tar.gz")), unpacked)
+    folder = next(unpacked.iterdir())
+    run_python("from setuptools.build_meta import build_wheel; build_wheel('.')", folder)
+    return next(folder.glob("*.whl"))
 
 
 def test_wheel_has_every_file(wheel: Path) -> None:
@@ -49,17 +59,29 @@ def test_wheel_has_every_file(wheel: Path) -> None:
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 
-def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    pytest.importorskip("pip", minversion="22.3")
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = partial(subprocess.run, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel])
+    # What the package needs is not installed once more, but taken from here; the package is not found this way
+    site = next(tmp_path.glob("venv/lib/python*/site-packages"))
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import sb3_grpo.envs; print(sb3_grpo.__version__, sb3_grpo.__path__, sb3_grpo.envs.__file__)\n"
+        "import gymnasium as gym; print(gym.make('sb3_grpo:sb3_grpo/VerifierText-v0').unwrapped.__module__)\n"
+        "import sb3_grpo.envs; print(sb3_grpo.__path__, sb3_grpo.envs.__file__)\n"
         "from sb3_grpo.zoo.hyperparams import config_path; print(config_path('dapo'))"
     )
-    site = tmp_path / "site" / "sb3_grpo"
-    package = f"{sb3_grpo.__version__} {[str(site)]} {site / 'envs' / '__init__.py'}"
-    assert run_python(code, tmp_path).splitlines() == [package, str(site / "zoo_configs" / "dapo.yml")]
+    package = site / "sb3_grpo"
+    assert run([python, "-c", code]).stdout.splitlines() == [
+        "sb3_grpo.envs.text.env",
+        f"{[str(package)]} {package / 'envs' / '__init__.py'}",
+        str(package / "zoo_configs" / "dapo.yml"),
+    ]
+    assert run([python.parent / "sb3-grpo", "--version"]).stdout.strip() == f"sb3-grpo {sb3_grpo.__version__}"
 
 
 def test_envs_of_the_checkout_can_be_imported(tmp_path: Path) -> None:
@@ -95,6 +117,17 @@ def test_lowest_versions_are_those_of_pyproject(python: str) -> None:
     assert pinned.keys() == lowest.keys() == {Requirement(each).name for each in asked_for}
     # A newer Python may have no wheels of the lowest
     assert all(pinned[name] == lowest[name] if python == "3.11" else pinned[name] >= lowest[name] for name in lowest)
+
+
+def test_what_is_written_in_several_files_agrees() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each) for each in project["classifiers"]]
+    pythons = "[" + ", ".join(f'"{each[1]}"' for each in found if each) + "]"
+    assert pythons in (ROOT / "noxfile.py").read_text() and pythons in (ROOT / ".github/workflows/ci.yml").read_text()
+    assert f"version: {sb3_grpo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"Release {sb3_grpo.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+    ruff = re.search(r"^ruff==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert ruff and f"ruff-pre-commit\n    rev: v{ruff[1]}\n" in (ROOT / ".pre-commit-config.yaml").read_text()
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def _run(args: argparse.Namespace, experiment: "Experiment", folder: Path) -> in
     except KeyboardInterrupt:
         n_done = sum(job.is_done(folder) for job in experiment.jobs())
         say(Text("Interrupted. ", "bold yellow"), f"{n_done} runs are finished. The same command continues the others, and")
-        say(f"python -m sb3_grpo compare report {shlex.quote(str(folder))}", " shows the results so far.")
+        say(f"sb3-grpo compare report {shlex.quote(str(folder))}", " shows the results so far.")
         return INTERRUPTED
     if n_failed:
         say(Text(f"{n_failed} runs failed. ", "bold red"), "Run the same command again to retry them.")

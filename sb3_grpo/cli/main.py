@@ -1,4 +1,4 @@
-"""The command line: ``python -m sb3_grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare`` and others."""
+"""The command line: ``sb3-grpo train --algo dapo --env CartPole-v1``, ``text``, ``compare`` and others."""
 
 import argparse
 import sys
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sb3_grpo", description=sb3_grpo.__doc__)
+    parser = argparse.ArgumentParser(prog="sb3-grpo", description=sb3_grpo.__doc__)
     parser.add_argument("--version", action="version", version=f"sb3-grpo {sb3_grpo.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_train(commands)

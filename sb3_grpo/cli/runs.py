@@ -416,7 +416,7 @@ def finish(args: argparse.Namespace, outcome: Outcome, rows: Sequence[tuple[str,
     report(args.output, outcome, rows, unit)
     if outcome.is_complete:
         return OK
-    say(f"To resume: python -m sb3_grpo {args.command} --resume {shlex.quote(str(args.output))}")
+    say(f"To resume: sb3-grpo {args.command} --resume {shlex.quote(str(args.output))}")
     if outcome.error is not None:
         raise outcome.error
     return INTERRUPTED

@@ -171,7 +171,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         description="Train a small transformer to add: after a warm start on a few worked examples, it learns only from "
         "whether its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three "
         "minutes. Ctrl-C and SIGTERM stop training early and save the model; --resume continues it.",
-        epilog="python -m sb3_grpo train --help lists the hyperparameters for --set.",
+        epilog="sb3-grpo train --help lists the hyperparameters for --set.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
     add_preset(parser, "those chosen for this task")

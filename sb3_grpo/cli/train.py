@@ -132,7 +132,7 @@ def _make_env(env_id: str, spec: gym.envs.registration.EnvSpec, n_envs: int, see
 def _choose_policy(space: spaces.Space) -> str:
     if isinstance(space, TokenSpace):
         raise UsageError(
-            "train is not for environments of text, which take other policies and settings: use python -m sb3_grpo text, "
+            "train is not for environments of text, which take other policies and settings: use sb3-grpo text, "
             'python -m sb3_grpo.zoo train, or DAPO("TokenPolicy", env) in a script'
         )
     return policy_for(space)

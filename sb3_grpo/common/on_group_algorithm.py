@@ -463,7 +463,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
     def _n_rollout_steps(self) -> int | None:
         """
         :return: Number of steps of each copy in the next update, ``None`` for whole groups. By default, it grows during
-            training: what is left to learn drowns in the noise of updates that were large enough at the beginning
+            training: late in training, updates of the initial size are too noisy
         """
         if self.n_steps is None or self.n_steps != self.default_n_steps:
             return self.n_steps
@@ -502,7 +502,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         assert self.env is not None
         warn_user(
             "The training environment was reset in the middle of a rollout (by a callback that evaluates "
-            "on it?). The groups under way are dropped: give callbacks an environment of their own."
+            "on it?). Unfinished groups are discarded: use a separate environment in callbacks."
         )
         self._evaluate_log_probs()
         self.begin_groups()

@@ -184,7 +184,7 @@ class _Json:
         raise ValueError(
             f'{where} is {short_repr(value)}, which is no data and can only be pickled: format="safe" has no pickles. '
             "Write it as data (LinearSchedule in place of a function, the name of an advantage), leave it out with "
-            f'exclude=["{attribute}"] and give it anew with load(path, custom_objects=dict({attribute}=...)), or save with '
+            f'exclude=["{attribute}"] and pass it again with load(path, custom_objects=dict({attribute}=...)), or save with '
             'format="sb3".'
         )
 

@@ -144,7 +144,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         else:
             raise ValueError(
                 f'{path} may run any program when it is loaded: it was not saved with format="safe", and has pickles. Ask for '
-                "a safe file, or write trusted=True if you would run a program of its author."
+                "a safe file, or pass trusted=True if you trust its author."
             )
         try:
             model = super().load(file, env, device, given, **kwargs)

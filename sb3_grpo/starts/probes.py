@@ -112,7 +112,7 @@ def describe_difference(name: str, difference: str) -> str:
     :param difference: difference between the traces of two members
     :return: the message for the user
     """
-    return f"{name}: two copies were put into one and the same state, and {difference}. {_ADVICE}"
+    return f"{name}: two copies were restored to the same state, and {difference}. {_ADVICE}"
 
 
 @contextmanager

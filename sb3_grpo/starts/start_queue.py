@@ -336,7 +336,7 @@ class StartQueue(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self._recorded = True
         self.step = self._step_and_record  # type: ignore[method-assign]
         if self._last is not None and "group_start" not in self._last[4]:
-            self._origin = StartNotSupportedError("The episode was under way when its actions began to be recorded.")
+            self._origin = StartNotSupportedError("The episode had already begun when its actions began to be recorded.")
 
     def _capture_whole(self) -> SnapshotStart | str:
         """

@@ -74,7 +74,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         if not isinstance(observation_space, TokenSpace):
             raise ValueError(
                 f"{type(self).__name__} reads token ids: it needs an environment whose observation space is a "
-                f"sb3_grpo.text.tokens.TokenSpace, such as sb3_grpo.envs:VerifierText-v0, got {observation_space}. "
+                f"sb3_grpo.text.tokens.TokenSpace, such as sb3_grpo:sb3_grpo/VerifierText-v0, got {observation_space}. "
                 'For numbers take "MlpPolicy", for images "CnnPolicy", for dictionaries "MultiInputPolicy".'
             )
         vocab_size = observation_space.tokenizer.vocab_size

@@ -72,7 +72,7 @@ def _value_of(node: ast.AST) -> Any:
             found = _class_of(ast.unparse(node))
             if found is not None:
                 return found
-    raise ValueError(f"{ast.unparse(node)[:80]!r} is not read, for nothing is evaluated here. There may be {_READABLE}.")
+    raise ValueError(f"{ast.unparse(node)[:80]!r} is not allowed: nothing is evaluated here. There may be {_READABLE}.")
 
 
 def _class_of(name: str) -> type | None:
@@ -126,7 +126,7 @@ def _check_reference(name: str, reference: Any, base: type) -> None:
         return
     if not isinstance(dotted, str) or not _DOTTED.fullmatch(dotted) or not isinstance(kwargs, dict):
         raise ValueError(
-            f"{name}: {str(reference)[:80]!r} is not read, for nothing is evaluated here. It must be the name of a "
+            f"{name}: {str(reference)[:80]!r} is not allowed: nothing is evaluated here. It must be the name of a "
             f"{base.__name__}, package.module.Class, or {{package.module.Class: {{argument: value}}}}."
         )
     module, _, attribute = dotted.rpartition(".")

@@ -63,7 +63,7 @@ class MissingPlugIn:
     def __init__(self, parameter: str, reason: str):
         self.message = (
             f"{parameter} of this model is a function that was left out when it was saved, or cannot be imported here "
-            f"({reason}). To predict it is not needed. To go on learning, give it anew: "
+            f"({reason}). It is only needed to continue training: "
             f"load(path, custom_objects=dict({parameter}=...))."
         )
 

@@ -7,7 +7,6 @@ import rl_zoo3.hyperparams_opt
 import rl_zoo3.train
 import rl_zoo3.utils
 
-import sb3_grpo.envs  # noqa: F401  registers VerifierText-v0
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.zoo.experiment import GroupExperimentManager
 from sb3_grpo.zoo.runs import get_model_path

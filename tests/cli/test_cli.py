@@ -215,7 +215,7 @@ def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert Path("an out/curve.png").exists()
     printed = capsys.readouterr().out
     assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
-    assert "To resume: python -m sb3_grpo train --resume 'an out'" in printed
+    assert "To resume: sb3-grpo train --resume 'an out'" in printed
 
 
 def test_ctrl_c_in_the_evaluation_keeps_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_progress_goes_on_until_the_last_groups_are_complete(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("env", "options", "hint"),
     [
-        ("sb3_grpo.envs:VerifierText-v0", (), "python -m sb3_grpo text"),
+        ("sb3_grpo:sb3_grpo/VerifierText-v0", (), "sb3-grpo text"),
         ("Blackjack-v1", (), "FlattenObservation(env) makes a vector of them"),
         ("CartPole-v1", ("--n-envs", "65537"), "n_envs must be between 1 and 65536"),
         pytest.param(

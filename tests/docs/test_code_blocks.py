@@ -68,5 +68,7 @@ def test_commands(page: Path) -> None:
         words = shlex.split(line, comments=True)
         if words[:3] == ["python", "-m", "sb3_grpo"]:
             _make_parser().parse_args(words[3:])
+        elif words[:1] == ["sb3-grpo"]:
+            _make_parser().parse_args(words[1:])
         elif words[:1] == ["make"]:
             assert {word for word in words[1:] if "=" not in word} <= TARGETS, line

@@ -15,7 +15,7 @@ import pytest
 from sb3_grpo.envs import VerifierError, is_equivalent
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner
 
-ENV_ID = "sb3_grpo.envs:VerifierText-v0"
+ENV_ID = "sb3_grpo:sb3_grpo/VerifierText-v0"
 ROOT = Path(__file__).resolve().parents[2]
 
 # The verifiers are local functions, so that their process need not import this file.

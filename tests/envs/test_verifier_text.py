@@ -14,7 +14,7 @@ from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.text.tokens import PAD, TokenSpace
 
-ENV_ID = "sb3_grpo.envs:VerifierText-v0"
+ENV_ID = "sb3_grpo:sb3_grpo/VerifierText-v0"
 EOS = "."  # in the texts that these tests write
 
 

@@ -61,9 +61,7 @@ def test_right_environments_are_trained_in() -> None:
 
 
 def test_copies_that_are_not_alike() -> None:
-    expected = (
-        r"^OwnStrength: two copies were put into one and the same state, and .* after 1 equal action, observation\[0\] is "
-    )
+    expected = r"^OwnStrength: two copies were restored to the same state, and .* after 1 equal action, observation\[0\] is "
     with pytest.raises(UnequalStartError, match=expected):
         GRPO("MlpPolicy", make_group_env(OwnStrength, 3, seed=0), **SETTINGS).learn(2000)
 

@@ -99,7 +99,7 @@ def test_texts_are_not_for_policies_of_numbers(algo: type[GRPO], policy: Any) ->
     with pytest.raises(ValueError, match=rf'ActorPolicy would .* write {algo.__name__}\("TokenPolicy", env, \.\.\.\)'):
         algo(policy, text_env())
     with pytest.raises(ValueError, match="The observations are texts"):
-        algo(policy, gym.make("sb3_grpo.envs:VerifierText-v0"))
+        algo(policy, gym.make("sb3_grpo:sb3_grpo/VerifierText-v0"))
 
 
 def test_an_extractor_of_ones_own_may_read_texts() -> None:

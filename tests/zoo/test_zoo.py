@@ -300,10 +300,10 @@ def test_workers_make_a_database_at_the_same_moment(tmp_path: Path) -> None:
 def test_environment_of_a_module_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
     # Not always Python's own: who starts the tests in the background of a script may have it ignored
     interrupt = signal.getsignal(signal.SIGINT)
-    arguments = ["train", "--algo", "grpo", "--env", "sb3_grpo.envs:VerifierText-v0", "-n", "50", "--eval-freq", "-1"]
+    arguments = ["train", "--algo", "grpo", "--env", "sb3_grpo:sb3_grpo/VerifierText-v0", "-n", "50", "--eval-freq", "-1"]
     small = ["n_envs:4", "n_groups:2", "group_size:2", "callback:None"]
     assert main([*arguments, "--num-threads", "1", "-params", *small]) == 0
-    assert Path("logs/grpo/VerifierText-v0_1/VerifierText-v0.zip").exists()
+    assert Path("logs/grpo/sb3_grpo-VerifierText-v0_1/sb3_grpo-VerifierText-v0.zip").exists()
     assert main(["train", "--env", "no_such_module:Env-v0"]) == 2
     assert main(["tain"]) == 2
     errors = capsys.readouterr().err

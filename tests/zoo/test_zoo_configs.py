@@ -132,7 +132,7 @@ def test_values_of_the_zoo_are_copied_right(algo: str) -> None:
 def test_which_entry_applies_and_what_it_says(tmp_path: Path) -> None:
     assert provenance("dapo", "Acrobot-v1").startswith("Tuned by hand on seeds from 100 on, 300k steps each")
     assert provenance("dapo", "FrozenLake-v1").startswith("Not tuned: DAPO's defaults, for environments")
-    assert provenance("grpo", "VerifierText-v0") == provenance("grpo", "sb3_grpo.envs:VerifierText-v0")
+    assert provenance("grpo", "sb3_grpo/VerifierText-v0") == provenance("grpo", "sb3_grpo:sb3_grpo/VerifierText-v0")
     # The RL Zoo's own file, because there is none here
     assert config_path("sac").parent.name == "hyperparams"
     assert provenance("sac", "FrozenLake-v1") != UNDOCUMENTED
@@ -167,7 +167,7 @@ def test_atari_frames_are_not_skipped_twice(tmp_path: Path) -> None:
 
 def test_arguments_of_an_entry_hold_for_evaluation(tmp_path: Path) -> None:
     small = {**SMALL["groups"], "n_envs": 1, "callback": None}
-    manager = experiment("grpo", "VerifierText-v0", tmp_path, **small)
+    manager = experiment("grpo", "sb3_grpo/VerifierText-v0", tmp_path, **small)
     model, _ = manager.setup_experiment() or pytest.fail("no model")
     answers = [env.get_attr("rules")[0].max_answer_tokens for env in (model.get_env(), manager.create_envs(1, eval_env=True))]
-    assert answers == [ENTRIES["grpo"]["VerifierText-v0"]["env_kwargs"]["max_answer_tokens"]] * 2
+    assert answers == [ENTRIES["grpo"]["sb3_grpo/VerifierText-v0"]["env_kwargs"]["max_answer_tokens"]] * 2

@@ -108,14 +108,14 @@ def test_texts_are_left_as_text(tmp_path: Path) -> None:
     model = GRPO("TokenPolicy", env, group_size=4, n_groups=4, gamma=1.0, advantage="outcome", seed=0)
     model.policy.pretrain(pairs, n_epochs=150)  # type: ignore[operator]
     model.learn(50)
-    played = record(model, lambda mode: make_group_env("sb3_grpo.envs:VerifierText-v0", 1, env_kwargs=kwargs), 3)
+    played = record(model, lambda mode: make_group_env("sb3_grpo:sb3_grpo/VerifierText-v0", 1, env_kwargs=kwargs), 3)
     assert isinstance(played, Exchanges)
     right = dict(pairs)
     assert [reply.question for reply in played.untrained] == [reply.question for reply in played.trained]
     assert all(reply.answer == right[reply.question] and reply.reward == 1.0 for reply in played.trained)
     assert not all(reply.reward == 1.0 for reply in played.untrained)
     said = leave_clip(
-        model, lambda mode: make_group_env("sb3_grpo.envs:VerifierText-v0", 1, env_kwargs=kwargs), 3, tmp_path, "GRPO"
+        model, lambda mode: make_group_env("sb3_grpo:sb3_grpo/VerifierText-v0", 1, env_kwargs=kwargs), 3, tmp_path, "GRPO"
     )
     assert "5 questions" in said and not (tmp_path / "clip.webp").exists()
     first = (tmp_path / "clip.txt").read_text().split("\n\n")[0].splitlines()

@@ -26,7 +26,7 @@ from sb3_grpo.classroom.compare.report import make_report
 from tests.browser import Opened, serious_findings, until
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
-TEXTS, MUTE = "sb3_grpo.envs:VerifierText-v0", "Mute-v0"
+TEXTS, MUTE = "sb3_grpo:sb3_grpo/VerifierText-v0", "Mute-v0"
 ENVS = ("CartPole-v1", TEXTS, MUTE)
 VARIANTS = {"ppo": "ppo", f'"{HOSTILE}': "grpo", "dapo": "dapo"}
 # Seed 2 is in the middle
@@ -124,8 +124,8 @@ def test_packing_again_takes_nothing_else_away(folder: Path, any_name: None, tmp
         pack_clips(results, tmp_path)
     assert (tmp_path / "clips" / "holiday.mp4").exists()
     pack_clips(replace(results, runs=results.runs[results.runs.env == TEXTS]), tmp_path)
-    left = {path.relative_to(tmp_path / "clips").parts[0] for path in tmp_path.rglob("clip.*")}
-    assert left == {TEXTS}, "those of before are no part of it"
+    left = [str(path.relative_to(tmp_path / "clips")) for path in tmp_path.rglob("clip.*")]
+    assert left and all(name.startswith(f"{TEXTS}/") for name in left), "those of before are no part of it"
 
 
 def test_variants_without_room_are_said(tmp_path: Path) -> None:
