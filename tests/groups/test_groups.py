@@ -180,7 +180,7 @@ def test_evaluation_on_the_training_environment_in_a_callback(subproc: bool, eve
 
     env = recording_env(3, subproc)
     model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=1, n_epochs=1, policy_kwargs=TINY, seed=0)
-    with pytest.warns(UserWarning, match="an environment of their own"):
+    with pytest.warns(UserWarning, match="in the middle of a rollout"):
         model.learn(300, callback=Evaluate())
     assert model.num_timesteps >= 300
     check_groups(model, len(model.seen))
