@@ -1,7 +1,7 @@
 """Environments whose starts are not what they seem, and one that is right."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -139,17 +139,6 @@ class DeepGenerator(NestedGenerator):
         return self.weather[0].draw()
 
 
-class ClosureGenerator(NestedGenerator):
-    """The noise comes from a function that has the generator in its closure."""
-
-    def make_weather(self, seed: int) -> Callable[[], list[float]]:
-        rng = np.random.default_rng(seed)
-        return lambda: rng.normal(size=4).tolist()
-
-    def draw(self) -> list[float]:
-        return self.weather()
-
-
 class SuspendedGenerator(NestedGenerator):
     """The noise comes from a suspended function."""
 
@@ -206,5 +195,5 @@ class RandomActions(gym.ActionWrapper):
 
 
 # Their noise comes from where no generator is restored
-UNSEEN = [DeepGenerator, ClosureGenerator, SuspendedGenerator, GlobalGenerator, ClassGenerator]
+UNSEEN = [DeepGenerator, SuspendedGenerator, GlobalGenerator, ClassGenerator]
 BROKEN = [ForgottenField, RandomPosition, PassedOver, ForgottenGoal]

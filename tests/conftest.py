@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 import torch as th
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from tests.browser import chromium
 
 # Tiny networks: more threads only get into each other's way
 th.set_num_threads(1)
+# By default each process of a SubprocVecEnv imports PyTorch anew, which takes longer than most tests
+SubprocVecEnv.__init__.__defaults__ = ("fork",)
 
 
 @pytest.fixture(scope="session")

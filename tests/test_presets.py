@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch as th
 from stable_baselines3.common.utils import FloatSchedule
-from toy_envs import TINY, TINY_TEXT, ToyEnv
+from toy_envs import TINY, TINY_TEXT, ToyEnv, parameters_of
 
 import sb3_grpo.grpo.grpo
 from sb3_grpo import DAPO, GRPO, make_group_env, presets
@@ -35,6 +35,7 @@ def make_model(name: str, algo: type[GRPO] = GRPO, **changes: Any) -> Any:
     return algo("MlpPolicy", env, **{**SMALL, **presets.PRESETS[name], "group_size": 4, **changes})
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_both_classes_are_the_same_with_a_preset(name: str) -> None:
     preset = presets.preset(name)
@@ -51,10 +52,10 @@ def test_both_classes_are_the_same_with_a_preset(name: str) -> None:
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_a_preset_learns_a_control_task(name: str) -> None:
     model = make_model(name, learning_rate=0.01)
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+    before = parameters_of(model)
     model.learn(1000)
     assert model._n_updates > 0
-    assert not th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+    assert not th.equal(parameters_of(model), before)
     whole = name != "vpg"
     assert (model.n_steps is None) == whole and (model.n_groups is None) != whole
 
@@ -99,9 +100,9 @@ def test_vpg_makes_one_step_along_the_policy_gradient() -> None:
 
     plain = {**TINY, "optimizer_class": th.optim.SGD}
     model = make_model("vpg", Seen, policy_kwargs=plain, learning_rate=0.5, max_grad_norm=float("inf"))
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+    before = parameters_of(model)
     model.learn(1)
-    after = th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+    after = parameters_of(model)
     batch = model.seen
     th.nn.utils.vector_to_parameters(before, model.policy.parameters())
     steps = th.arange(len(batch.rows))

@@ -18,6 +18,21 @@ TINY = {"net_arch": [8]}
 TINY_TEXT = {"n_layers": 1, "width": 16, "n_heads": 1}
 
 
+def parameters_of(model: Any) -> th.Tensor:
+    """
+    :param model: A model
+    :return: A copy of all parameters of its policy, one after the other
+    """
+    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+def same(a: Any, b: Any) -> bool:
+    """
+    :return: Whether two observations, or lists of what episodes have shown, are the same to the last bit
+    """
+    return data_equivalence(a, b, exact=True)
+
+
 def observations_of(batch: Any, steps: th.Tensor | None = None) -> Any:
     """
     :param batch: A batch

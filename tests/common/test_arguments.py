@@ -1,10 +1,7 @@
 """Arguments that make no sense: the error comes when the model is made, names the argument, and says what would do."""
 
-import functools
 import inspect
-import json
 import math
-import random
 import re
 import warnings
 from pathlib import Path
@@ -14,21 +11,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv
 
-from benchmarks.common import RESULTS
-from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env, presets
-from sb3_grpo.cli import train
-from sb3_grpo.cli.main import main
+from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
-from sb3_grpo.console import OK, USAGE_ERROR
-from stress.fuzz_arguments import Case, make_case, try_case
+from stress.fuzz_arguments import Case, try_case
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
-FEW = hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
+FEW = hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 ANYTHING = st.one_of(
     st.none(),
@@ -90,21 +84,6 @@ def test_one_argument_is_anything(name: str, value: Any, algorithm: type[GRPO], 
     assert outcome in ("refused", "trains")
 
 
-def test_many_calls_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a folder of logs may be among the arguments
-    rng = random.Random(1)
-    for _ in range(60):
-        case = make_case(rng)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            assert try_case(case) in ("refused", "trains"), case
-
-
-def test_the_committed_results() -> None:
-    result = json.loads((RESULTS / "trust" / "arguments.json").read_text())
-    assert result["n"] >= 2000 and result["as_promised"] == result["n"]
-
-
 def own_sampler(rng: np.random.Generator) -> SeedStart:
     return SeedStart(0)
 
@@ -118,7 +97,6 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         ),
         ({"batch_size": 512.0}, r"batch_size must be a whole number or None, got 512.0 \(float\): write batch_size=512\."),
         ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
-        ({"n_epochs": 2**40}, "n_epochs must be at most 2147483647, got 1099511627776"),
         ({"learning_rate": -1e-3}, "learning_rate must not be negative, got -0.001"),
         ({"learning_rate": lambda progress: math.nan}, r"learning_rate\(1.0\) must be a finite number, got nan"),
         ({"learning_rate": lambda progress: 1 / progress}, r"learning_rate\(0.0\) raised ZeroDivisionError"),
@@ -127,7 +105,6 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
             {"dynamic_sampling": "False"},
             r"dynamic_sampling must be True or False, or a function, got 'False' \(str\): write dynamic_sampling=False",
         ),
-        ({"use_sde": 1}, r"use_sde must be True or False, got 1 \(int\): write use_sde=True"),
         ({"advantage": "outcomes"}, "Unknown advantage='outcomes'.*Did you mean 'outcome'?"),
         (
             {"advantage": lambda rewards, mask: rewards},
@@ -143,13 +120,31 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
             {"policy_kwargs": "dict(net_arch=[64])"},
             r"policy_kwargs must be a dictionary of keyword arguments, such as policy_kwargs",
         ),
+        ({"group_size": 1}, "group of one"),
+        ({"gamma": 1.5}, "gamma must be"),
+        ({"target_kl": -1.0}, "target_kl must be positive, or None"),
+        ({"loss_average": "token"}, "auto, episode, step, or a number, or a function"),
+        ({"ratio_level": "sequence"}, "step, episode"),
+        ({"kl_estimator": "k4", "kl_coef": 0.1}, "Unknown kl_estimator='k4'"),
+        ({"overlong_range": (8, 4)}, "overlong_range must be .* the first one smaller"),
+        ({"kl_coef": 0.1, "ref_update_interval": 0}, "ref_update_interval must be at least 1, or None for never"),
+        ({"ref_update_interval": 5}, "kl_coef > 0"),
+        ({"policy_kwargs": {"log_std_init": math.inf}}, r"policy_kwargs=.*log_std_init.*not finite"),
         ({"policy_kwargs": {"net_archs": [4]}}, r"policy_kwargs=\{'net_archs': \[4\]\} are impossible. TypeError.*net_archs"),
         ({"policy_kwargs": {"net_arch": [-4]}}, r"policy_kwargs=\{'net_arch': \[-4\]\} are impossible"),
     ],
 )
 def test_what_would_do(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        GRPO("MlpPolicy", ToyEnv(), **wrong)
+        GRPO("MlpPolicy", "Pendulum-v1", **wrong)
+
+
+def test_arguments_are_checked_again_when_they_are_set_later() -> None:
+    for name, value in {"n_epochs": 0, "gamma": 1.5, "advantage": "vtrace", "ref_update_interval": 5}.items():
+        model = GRPO("MlpPolicy", ToyEnv(), n_steps=8, policy_kwargs=TINY)
+        setattr(model, name, value)
+        with pytest.raises(ValueError, match=name):
+            model.learn(1)
 
 
 @pytest.mark.parametrize(
@@ -168,23 +163,6 @@ def test_numbers_of_steps(wrong: Any, message: str) -> None:
     with pytest.raises(ValueError, match="log_interval must be at least 1, or None for no output, got 0"):
         model.learn(10, log_interval=0)
     assert model.learn(0).num_timesteps == 0 and model.learn(1e1).num_timesteps == 16  # as in SB3
-
-
-def test_layers_of_a_critic_are_not_made() -> None:
-    with pytest.warns(UserWarning, match=r"Only the layers pi of net_arch=.* no critic. Write net_arch=dict\(pi=\[...\]\)"):
-        GRPO("MlpPolicy", ToyEnv(), policy_kwargs={"net_arch": {"pi": [4], "vf": [4]}})
-
-
-def test_parameters_of_the_policy_are_finite() -> None:
-    with pytest.raises(ValueError, match=r"policy_kwargs=.*log_std_init.*not finite"):
-        GRPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"log_std_init": math.inf})
-
-
-@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=presets.PRESETS)
-def test_presets_warn_of_nothing(preset: dict[str, Any]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        GRPO("MlpPolicy", ToyEnv(), **preset)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +196,6 @@ def test_copies_are_for_ids() -> None:
         GRPO("MlpPolicy", "CartPole-v1", n_envs=10**9)
 
 
-def test_environments_of_a_model_that_is_there(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("CartPole-v1", 2), policy_kwargs=TINY)
-    model.save(tmp_path / "model")
-    for give in (model.set_env, functools.partial(GRPO.load, tmp_path / "model")):
-        with pytest.raises(ValueError, match=r"the id of an environment.* write env=make_group_env\('CartPole-v1', n_envs="):
-            give("CartPole-v1")
-        with pytest.raises(ValueError, match=r"got the class ToyEnv: write ToyEnv\(\)"):
-            give(ToyEnv)
-
-
 def test_make_group_env() -> None:
     for wrong in (0, 2.0, "4", True, 10**9):
         with pytest.raises(ValueError, match=r"^n_envs must be"):
@@ -240,33 +208,6 @@ def test_make_group_env() -> None:
 
 
 def test_policies() -> None:
-    with pytest.raises(ValueError, match="policy='MlpPolcy' is not a policy without a critic network: use one of the names"):
-        GRPO("MlpPolcy", ToyEnv())
-    with pytest.raises(ValueError, match="policy=5 is not a policy without a critic network: use one of the names"):
-        GRPO(5, ToyEnv())  # type: ignore[arg-type]
-
-
-@FEW
-@hypothesis.given(name=st.sampled_from([*known_settings(GRPO), "no_such"]), text=st.text(max_size=12) | ANYTHING.map(repr))
-def test_the_command_line(name: str, text: str, tmp_path_factory: Any) -> None:
-    hypothesis.assume(name != "tensorboard_log")
-    output = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        # What is wrong is known before
-        patch.setattr(train, "learn", _stop)
-        arguments = ["train", "--algo", "grpo", "--env", "CartPole-v1", "--n-envs", "2", "--output", str(output)]
-        said: list[str] = []
-        patch.setattr("sb3_grpo.cli.main.say", lambda *parts, **_: said.append("".join(map(str, parts))))
-        try:
-            code = main([*arguments, "--set", f"{name}={text}"])
-        except _Stopped:
-            code = OK
-    assert code == OK or (code == USAGE_ERROR and (name in said[0] or "gSDE" in said[0]))
-
-
-class _Stopped(Exception):
-    pass
-
-
-def _stop(*_: Any) -> None:
-    raise _Stopped
+    for wrong, name in (("MlpPolcy", "'MlpPolcy'"), (5, "5"), (ActorCriticPolicy, ".*ActorCriticPolicy.*")):
+        with pytest.raises(ValueError, match=f"policy={name} is not a policy without a critic network: use one of the names"):
+            GRPO(wrong, ToyEnv())  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """The same seed trains the same, to the last bit: in this process and in a new one, and in copies of another kind."""
 
+import pytest
+
 from stress.determinism import TEXT, Setting, in_new_process, train
 
 SHARED = Setting("GRPO", "DummyVecEnv", "CartPole-v1", 2)
@@ -8,6 +10,7 @@ SUBPROC = Setting("DAPO", "SubprocVecEnv", "CartPole-v1", 2)
 SUMS = Setting("GRPO", TEXT, "sums", 4)
 
 
+@pytest.mark.slow
 def test_the_same_in_a_new_process_and_in_other_copies() -> None:
     here = {setting: train(setting) for setting in (SHARED, *UNRELATED, SUBPROC, SUMS)}
     # Others come first: what a training leaves in its process must not matter to the next one

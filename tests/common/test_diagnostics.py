@@ -9,7 +9,6 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.diagnostics import what_broke
-from sb3_grpo.common.losses import clipped_surrogate
 
 SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 2, "batch_size": 16, "seed": 0, "device": "cpu"}
 
@@ -56,15 +55,6 @@ def test_training_ends_when_all_steps_are_refused(tmp_path: Any) -> None:
     GRPO.load(tmp_path / "model").predict(env.reset())
 
 
-def test_a_learning_rate_that_is_not_finite_is_named() -> None:
-    model = GRPO(
-        "MlpPolicy", make_group_env("CartPole-v1", 2), lambda progress: float("nan") if 0.2 < progress < 0.8 else 1e-3, **SMALL
-    )
-    with pytest.raises(ValueError, match=r"learning_rate is nan after \d+ steps"):
-        model.learn(640)
-    assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
-
-
 def test_what_broke_is_the_first_of_a_chain() -> None:
     sound, nan = th.zeros(3), th.tensor(th.nan)
     layer = th.nn.Linear(1, 1)
@@ -75,8 +65,3 @@ def test_what_broke_is_the_first_of_a_chain() -> None:
     assert what_broke(sound, stats, named) == "the ratio of the new to the old probability of an action is inf"
     assert what_broke(sound, stats[:1], named) == "the loss is nan"
     assert what_broke(sound, [{"loss": th.tensor(0.0)}], named) == "the gradient of bias is not finite"
-
-
-def test_extreme_ratios_are_clipped_and_not_refused() -> None:
-    log_ratio = th.tensor([-1e4, 80.0, 1e4])
-    assert th.isfinite(clipped_surrogate(log_ratio, th.ones(3), 0.2, 0.2)).all()

@@ -23,17 +23,6 @@ DICT = spaces.Dict({"vector": FAR, "kind": spaces.Discrete(3)})
 SMALL: dict[str, Any] = {"n_steps": 16, "n_epochs": 1, "seed": 0, "device": "cpu"}
 
 
-class Exported(th.nn.Module):
-    """As in the documentation of SB3."""
-
-    def __init__(self, policy: ActorPolicy):
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, observation: Any) -> Any:
-        return self.policy(observation, deterministic=True)
-
-
 def make_model(observation: spaces.Space, action: spaces.Space, normalized: bool = False, **kwargs: Any) -> GRPO:
     env: Any = DummyVecEnv([lambda: SpacesEnv(observation, action, length=5)] * 2)
     if normalized:
@@ -48,45 +37,6 @@ def sampled(space: spaces.Space, n: int) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: sampled(part, n) for key, part in space.items()}
     return np.stack([np.asarray(space.sample()) for _ in range(n)])
-
-
-def as_tensors(observations: Any) -> Any:
-    if isinstance(observations, dict):
-        return {key: th.as_tensor(values) for key, values in observations.items()}
-    return th.as_tensor(observations)
-
-
-@pytest.mark.filterwarnings("error:Output nr")  # the trace and the policy differ
-@pytest.mark.parametrize(
-    ("observation", "action"),
-    [
-        (VECTOR, spaces.Discrete(3)),
-        (VECTOR, spaces.MultiDiscrete([2, 3])),
-        (VECTOR, spaces.MultiBinary(2)),
-        (VECTOR, spaces.Box(-1, 2, (2,))),
-        (IMAGE, spaces.Discrete(3)),
-        (DICT, spaces.Discrete(3)),
-    ],
-)
-def test_policies_are_traced_as_in_sb3(observation: spaces.Space, action: spaces.Space) -> None:
-    policy = make_model(observation, action).policy.eval()
-    traced = th.jit.trace(Exported(policy), (as_tensors(sampled(observation, 1)),))
-    others = as_tensors(sampled(observation, 9))
-    actions, values, log_prob = traced(others)
-    expected, _, expected_log_prob = policy(others, deterministic=True)
-    assert th.equal(actions, expected) and values.isnan().all()
-    th.testing.assert_close(log_prob, expected_log_prob)
-
-
-def test_policies_are_exported_as_in_sb3(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    policy = make_model(VECTOR, spaces.Box(-1, 2, (2,))).policy.eval()
-    th.onnx.export(Exported(policy), (th.zeros(1, 3),), tmp_path / "policy.onnx", input_names=["input"], verbose=False)
-    actions, values, log_prob = runtime.InferenceSession(tmp_path / "policy.onnx").run(None, {"input": np.zeros((1, 3), "f")})
-    expected, _, expected_log_prob = policy(th.zeros(1, 3), deterministic=True)
-    np.testing.assert_allclose(actions, expected.detach(), atol=1e-6)
-    np.testing.assert_allclose(log_prob, expected_log_prob.detach(), atol=1e-5)
-    assert np.isnan(values).all()
 
 
 @pytest.mark.parametrize(

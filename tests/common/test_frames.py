@@ -1,6 +1,5 @@
 """Rollouts of stacked frames, which are stored once, and the precision that images are computed in."""
 
-import pickle
 from typing import Any
 
 import gymnasium as gym
@@ -11,9 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.frames import FrameStore
-from sb3_grpo.common.values import image_features
 from tests.toy_envs import observations_of
 
 SIDE = 36
@@ -62,8 +59,14 @@ def train(policy: str = "CnnPolicy", channels: int = 1, in_dict: bool = False, n
     return DAPO(policy, env, n_epochs=2, batch_size=16, seed=0, device="cpu", **kwargs).learn(150)
 
 
-@pytest.mark.parametrize("size", [{"n_steps": 20}, {"n_groups": 2}, {"n_groups": 1, "advantage": "outcome"}])
-@pytest.mark.parametrize("kind", [{}, {"channels": 3}, {"in_dict": True, "policy": "MultiInputPolicy"}])
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        ({"n_steps": 20}, {}),
+        ({"n_groups": 2}, {"channels": 3}),
+        ({"n_groups": 1, "advantage": "outcome"}, {"in_dict": True, "policy": "MultiInputPolicy"}),
+    ],
+)
 def test_learns_the_same_as_from_whole_observations(size: dict[str, Any], kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_once = train(**kind, **size)
     assert stored_once.batch is not None
@@ -114,22 +117,6 @@ def test_rows_of_any_kind_are_what_was_stored() -> None:
     assert (stacked.index_select(0, th.as_tensor(stored)).numpy() == expected[stored]).all()
 
 
-@pytest.mark.parametrize("channels", [3, 4])
-def test_image_features_of_whole_numbers_are_those_of_floats(channels: int) -> None:
-    images = th.randint(0, 256, (20, channels, 84, 84), dtype=th.uint8)
-    assert th.equal(image_features(images), image_features(images.float()))
-
-
-def test_bfloat16_changes_little() -> None:
-    single, half = (train(n_steps=20, policy_kwargs={"use_bfloat16": each}) for each in (False, True))
-    assert all(parameter.dtype == th.float32 for parameter in half.policy.parameters())
-    half.policy.load_state_dict(single.policy.state_dict())
-    observations = observations_of(single.batch)
-    logits = [model.policy.get_distribution(observations).distribution.logits for model in (single, half)]  # type: ignore
-    assert not th.equal(*logits)
-    th.testing.assert_close(*logits, rtol=0.05, atol=0.02)
-
-
 def test_a_rollout_and_its_update_have_the_same_precision() -> None:
     model = train(n_steps=20, policy_kwargs={"use_bfloat16": True}, learning_rate=0.0)
     with th.no_grad():
@@ -138,43 +125,6 @@ def test_a_rollout_and_its_update_have_the_same_precision() -> None:
     assert model.logger.name_to_value["train/ratio_max"] == pytest.approx(1.0, abs=1e-3)
 
 
-def test_bfloat16_is_saved(tmp_path: Any) -> None:
-    model = train(n_steps=20, policy_kwargs={"use_bfloat16": True})
-    model.save(tmp_path / "model.zip")
-    loaded = DAPO.load(tmp_path / "model.zip", device="cpu")
-    assert loaded.policy.use_bfloat16
-    observations = observations_of(model.batch)[:8].numpy()
-    assert (loaded.predict(observations, deterministic=True)[0] == model.predict(observations, deterministic=True)[0]).all()
-
-
 def test_bfloat16_without_layers_to_compute_in_it() -> None:
     with pytest.raises(ValueError, match=r'FlattenExtractor of this policy has none: leave it out, or write "CnnPolicy"'):
         GRPO("MlpPolicy", "CartPole-v1", policy_kwargs={"use_bfloat16": True})
-
-
-def test_frames_are_stored_once_after_a_training_was_resumed() -> None:
-    space = gym.spaces.Box(0, 255, (4, SIDE, SIDE), np.uint8)
-    generator = np.random.default_rng(0)
-    frames = generator.integers(0, 255, (12, SIDE, SIDE), dtype=np.uint8)
-    images = np.stack([frames[t : t + 4] for t in range(8)])
-
-    def make() -> GroupRolloutBuffer:
-        return GroupRolloutBuffer(space, gym.spaces.Discrete(2), th.device("cpu"))
-
-    def add(buffer: GroupRolloutBuffer, t: int) -> None:
-        buffer.add(images[t : t + 1], np.zeros(1, int), th.zeros(1, 2), np.ones(1, bool))
-        buffer.add_rewards(np.zeros(1))
-
-    before = make()
-    for t in range(4):
-        add(before, t)
-    before._n_evaluated = before.pos
-    after = make()
-    after.load_state_dict(pickle.loads(pickle.dumps(before.state_dict())))
-    for t in range(4, 8):
-        add(after, t)
-    store = after._obs[""]
-    assert isinstance(store, FrameStore)
-    np.testing.assert_array_equal(store.images(8, th.device("cpu")).index_select(0, th.arange(8)), images)
-    # One whole image, and one frame for each of the others
-    assert store._n_planes == 4 + 7

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from digit_texts import LENGTH, Digits, growing_texts, make_policy
+from digit_texts import growing_texts, make_policy
 from gymnasium import spaces
-from language_models import make_grpo, make_language_model
-from stable_baselines3 import PPO
 from toy_envs import TINY, SpacesEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.envs import VerifierTextVecEnv
-from sb3_grpo.grpo import TokenActorCriticPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.tokens import PAD, TokenSteps
 
@@ -111,20 +108,6 @@ def test_loss_and_gradient_do_not_wait_for_the_device(name: str, kwargs: Any, mo
     assert n_watched > 4
 
 
-@th.no_grad()
-def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
-    policy = make_policy().to(DEVICE)
-    reader = CachedReader(policy.read, policy.device)
-    for observations in growing_texts(7, 40):
-        obs = th.as_tensor(observations, device=DEVICE)
-        cached = policy.action_net(reader(observations)).log_softmax(-1)
-        uncached = policy.get_distribution(obs).distribution.logits
-        lengths = (obs != PAD).sum(1)
-        forced = policy.get_distribution(TokenSteps(obs, th.arange(7, device=DEVICE), lengths - 1)).distribution.logits
-        th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
-        th.testing.assert_close(forced, uncached, rtol=0, atol=1e-5)
-
-
 def test_autocast() -> None:
     """It changes how fast the probabilities are computed, and by no more than its precision which these are."""
     tolerance = 0.1
@@ -145,67 +128,3 @@ def test_autocast() -> None:
             trained = policy.get_distribution(steps).distribution.logits.float()
             th.testing.assert_close(cached, expected, rtol=0, atol=tolerance)
             th.testing.assert_close(trained, expected, rtol=0, atol=tolerance)
-
-
-def test_ppo_samples_with_the_probabilities_that_it_trains() -> None:
-    differences = []
-
-    class Checked(PPO):
-        def train(self) -> None:
-            buffer = self.rollout_buffer
-            obs, actions = (th.as_tensor(each, device=DEVICE).flatten(0, 1) for each in (buffer.observations, buffer.actions))
-            with th.no_grad():
-                values, log_prob, _ = self.policy.evaluate_actions(obs.long(), actions.flatten())
-            for ours, stored in ((log_prob, buffer.log_probs), (values, buffer.values)):
-                differences.append((ours.flatten().cpu() - th.as_tensor(stored).flatten()).abs().max().item())
-            super().train()
-
-    env = VerifierTextVecEnv(16, seed=0, task="arithmetic", truncate=False, max_answer_tokens=8)
-    policy_kwargs = {**NETWORK, "optimizer_kwargs": {"fused": True}}
-    settings: Any = {"n_steps": 3, "batch_size": 48, "ent_coef": 0.1, "device": DEVICE, "seed": 0}
-    model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
-    model.learn(3 * 3 * 16)
-    assert len(differences) == 6 and max(differences) < 1e-4
-    assert {parameter.device.type for parameter in model.policy.parameters()} == {DEVICE}
-
-
-@pytest.mark.parametrize(
-    ("policy_kwargs", "tolerance"),
-    [({}, 1e-4), ({"lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]}, "dtype": "bfloat16"}, 0.2)],
-)
-def test_a_language_model(policy_kwargs: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("peft")
-    model: Any = make_grpo(make_language_model(), device=DEVICE, **policy_kwargs).learn(200)
-    policy = model.policy
-    for each in (policy, model.ref_policy):
-        assert {parameter.device.type for parameter in each.parameters()} == {DEVICE}
-        assert all(parameter.isfinite().all() for parameter in each.parameters())
-    reader = CachedReader(policy.read, policy.device)
-    with th.inference_mode():
-        for observations in growing_texts(7, 20):
-            cached = policy.action_net(reader(observations)).log_softmax(-1)
-            uncached = policy.get_distribution(th.as_tensor(observations, device=DEVICE)).distribution.logits
-            th.testing.assert_close(cached, uncached, rtol=0, atol=tolerance)
-    losses = policy.pretrain([("1+2=", "3"), ("2+2=", "4")], n_epochs=2).losses
-    assert np.isfinite(losses).all()
-    assert len(policy.generate(["1+2=", "7"], max_new_tokens=3)) == 2
-
-    model.save(tmp_path / "model")
-    on_cpu = GRPO.load(tmp_path / "model", device="cpu").policy
-    observations = th.as_tensor(growing_texts(6, 8)[-1])
-    ours = policy.get_distribution(observations.to(DEVICE)).distribution.logits.cpu()
-    th.testing.assert_close(on_cpu.get_distribution(observations).distribution.logits, ours, rtol=0, atol=tolerance)
-
-
-def test_generation_stops_where_texts_end() -> None:
-    policy = make_policy().to(DEVICE)
-    prompts = th.randint(Digits.eos_id, (50, 3), device=DEVICE)
-    texts = policy.generate_tokens(prompts, LENGTH - 3)
-    assert texts.device.type == DEVICE and texts.shape == (50, LENGTH)
-    ended = 0
-    for answer in texts[:, 3:].tolist():
-        end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer else len(answer)
-        ended += end < len(answer)
-        assert PAD not in answer[:end] and set(answer[end:]) <= {PAD}
-    assert ended > 5

@@ -105,17 +105,6 @@ def test_episode_log_ratio_by_hand():
     assert log_ratio.grad.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 1 / 3])
 
 
-def test_episode_log_ratio_with_equal_weights_per_episode_is_gspo():
-    # Mean over episodes of -A_i exp(mean log ratio of i), GSPO eq. 5
-    episode = th.tensor([0, 0, 0, 1])
-    log_ratio = th.tensor([0.1, -0.2, 0.04, 0.05], dtype=th.float64)
-    advantages = th.tensor([1.0, -1.0], dtype=th.float64)
-    losses = clipped_surrogate(episode_log_ratio(log_ratio, episode, 2), advantages[episode], 0.2, 0.2)
-    loss = (step_weights(episode, 2, "episode") * losses).sum()
-    expected = -(th.tensor(-0.02).exp() - th.tensor(0.05).exp()) / 2
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-7)
-
-
 # --- Weights ------------------------------------------------------------------------------------------------------------
 
 EPISODE = th.tensor([0, 0, 0, 0, 1, 1, 3])
@@ -143,46 +132,6 @@ def test_filtering_is_the_same_as_never_having_sampled(mode):
     without = step_weights(EPISODE[KEPT], 4, mode)
     th.testing.assert_close(filtered[KEPT], without)
     assert not filtered[~KEPT].any()
-
-
-@pytest.mark.parametrize("mode", WEIGHTS)
-def test_nothing_kept_gives_zero_weights(mode):
-    weights = step_weights(EPISODE, 4, mode, th.zeros(7, dtype=th.bool))
-    assert weights.tolist() == [0.0] * 7
-
-
-def test_partly_kept_episode_is_averaged_over_what_is_kept():
-    kept = th.tensor([True, True, False, False, True, True, False])
-    assert step_weights(EPISODE, 4, "episode", kept).tolist() == pytest.approx([1 / 4, 1 / 4, 0, 0, 1 / 4, 1 / 4, 0])
-
-
-@pytest.mark.parametrize("mode", WEIGHTS)
-@pytest.mark.parametrize("sizes", [(7,), (1, 6), (3, 3, 1), (1,) * 7])
-def test_loss_and_gradient_do_not_depend_on_the_split(mode, sizes):
-    generator = th.Generator().manual_seed(1)
-    log_prob = th.randn(7, generator=generator, dtype=th.float64).mul(0.3)
-    advantages = th.randn(7, generator=generator, dtype=th.float64)
-    weights = step_weights(EPISODE, 4, mode, KEPT)
-
-    def total(pieces):
-        parameter = th.tensor(1.0, dtype=th.float64, requires_grad=True)
-        loss = th.zeros((), dtype=th.float64)
-        for piece in pieces:
-            part = (weights[piece] * clipped_surrogate(parameter * log_prob[piece], advantages[piece], LOW, HIGH)).sum()
-            part.backward()
-            loss += part.detach()
-        return loss, parameter.grad
-
-    order = th.randperm(7, generator=generator)
-    loss, gradient = total(order.split(sizes))
-    losses = clipped_surrogate(log_prob, advantages, LOW, HIGH)
-    if mode == "step":
-        assert loss.item() == pytest.approx(losses[KEPT].mean().item())
-    elif mode == "episode":
-        assert loss.item() == pytest.approx((losses[:4].mean() + losses[6]).item() / 2)
-    else:
-        assert loss.item() == pytest.approx((losses[:4].sum() + losses[6]).item() / 20)
-    th.testing.assert_close(gradient, total([th.arange(7)])[1])
 
 
 def test_step_weights_refuse_bad_input():

@@ -1,15 +1,13 @@
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_envs import SpacesEnv
 
@@ -19,6 +17,19 @@ from sb3_grpo.common.policies import ActorPolicy
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "n_epochs": 2, "device": "cpu", "seed": 0}
 NORMALIZED = {"normalize_observations": True}
+
+
+def pendulum(**kwargs: Any) -> Any:
+    return GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), **{"policy_kwargs": NORMALIZED, **SMALL, **kwargs})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model with a reference that has seen two rollouts, and where it is saved."""
+    path = tmp_path_factory.mktemp("normalized") / "model"
+    model = pendulum(kl_coef=0.1).learn(1600)
+    model.save(path)
+    return model, path
 
 
 class Seen(BaseCallback):
@@ -37,7 +48,7 @@ class Seen(BaseCallback):
 
 
 def test_statistics_are_those_of_all_rollouts_before_the_present_one() -> None:
-    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL)
+    model = pendulum()
     seen = Seen()
     model.learn(2400, callback=seen)
     assert len(seen.rollouts) == 3
@@ -104,43 +115,17 @@ class OwnPolicy(ActorPolicy):
         super().__init__(observation_space, action_space, lr_schedule, net_arch=[8], use_sde=use_sde)
 
 
-class OwnPolicyThatDecides(ActorPolicy):
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, normalize_observations=False, **kwargs)
-
-
 class OwnExtractor(FlattenExtractor):
     """May look at numbers that mean something."""
 
 
 @pytest.mark.parametrize(
     ("policy", "policy_kwargs"),
-    [(OwnPolicy, {}), (OwnPolicyThatDecides, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
+    [(OwnPolicy, {}), ("MlpPolicy", {"features_extractor_class": OwnExtractor})],
 )
 def test_policies_and_extractors_of_ones_own_get_the_observations_as_they_are(policy: Any, policy_kwargs: Any) -> None:
     model = GRPO(policy, make_group_env("Pendulum-v1", 4), policy_kwargs=policy_kwargs, **SMALL)
     assert not model.policy.observation_norm.keys
-
-
-def test_policies_of_texts_say_what_they_need() -> None:
-    with pytest.raises(ValueError, match="TokenSpace"):
-        GRPO("TokenPolicy", "Pendulum-v1", **SMALL)
-
-
-def test_the_numbers_of_a_dict_are_normalised_by_default_its_images_not() -> None:
-    space = spaces.Dict({"image": spaces.Box(0, 255, (36, 36, 1), np.uint8), "speed": spaces.Box(-1, 1, (2,))})
-    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Box(-1, 1, (2,)))] * 2)
-    model = GRPO("MultiInputPolicy", env, **SMALL)
-    assert model.policy.observation_norm.keys == ["speed"]
-    assert model.default_policy_kwargs == {"normalize_observations": True}
-
-
-@pytest.mark.parametrize(
-    ("policy", "space"), [("CnnPolicy", spaces.Box(0, 255, (36, 36, 1), np.uint8)), ("MlpPolicy", spaces.Discrete(3))]
-)
-def test_nobody_is_told_that_images_or_numbers_of_states_were_normalised(policy: str, space: spaces.Space) -> None:
-    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Box(-1, 1, (2,)))] * 2)
-    assert GRPO(policy, env, **SMALL).default_policy_kwargs == {}
 
 
 def test_a_model_without_vec_normalize_says_so_when_it_gets_one(tmp_path: Path) -> None:
@@ -148,16 +133,6 @@ def test_a_model_without_vec_normalize_says_so_when_it_gets_one(tmp_path: Path) 
     twice = GRPO.load(tmp_path / "model", env=VecNormalize(make_vec_env("Pendulum-v1", 2)))
     with pytest.warns(UserWarning, match="normalised twice"):
         twice.learn(1)
-
-
-def test_models_that_were_saved_without_the_default_stay_without(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), policy_kwargs={"normalize_observations": False}, **SMALL)
-    # As they were before there was a default
-    model.policy_kwargs = {}
-    del model.default_policy_kwargs
-    model.save(tmp_path / "model")
-    loaded = GRPO.load(tmp_path / "model", env=make_vec_env("Pendulum-v1", 2))
-    assert not loaded.policy.observation_norm.keys
 
 
 def test_the_mean_follows_observations_far_from_zero() -> None:
@@ -181,12 +156,9 @@ def test_a_rollout_and_its_update_take_the_same_statistics() -> None:
 
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("width", [8, 600])  # the small network in NumPy, the other one in PyTorch
-@pytest.mark.parametrize("hooked", [False, True])  # with a hook the means are made in PyTorch
-def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, width: int, hooked: bool) -> None:
+def test_sampled_actions_are_those_of_the_normalised_observation(use_sde: bool, width: int) -> None:
     kwargs = {**NORMALIZED, "net_arch": [width]}
     policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 5), policy_kwargs=kwargs, use_sde=use_sde, **SMALL).policy
-    if hooked:
-        policy.action_net.register_forward_hook(lambda *_: None)
     rng = np.random.default_rng(0)
     policy.observation_norm.observe({"": rng.normal([1.0, -2.0, 30.0], [1.0, 2.0, 10.0], size=(1000, 3))})
     policy.observation_norm.renew()
@@ -229,24 +201,25 @@ def test_only_the_numbers_of_a_dict_are_normalised() -> None:
     assert not th.equal(normalized["vector"], entries["vector"])
 
 
-def test_the_statistics_are_saved_with_the_model_and_with_the_policy(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600)
-    model.save(tmp_path / "model")
+OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+def test_the_statistics_are_saved_with_the_model_and_with_the_policy(trained: tuple[Any, Path], tmp_path: Path) -> None:
+    model, path = trained
     model.policy.save(tmp_path / "policy")
-    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    expected = model.predict(observations, deterministic=True)[0]
-    for loaded in (GRPO.load(tmp_path / "model"), type(model.policy).load(tmp_path / "policy")):
-        assert np.array_equal(loaded.predict(observations, deterministic=True)[0], expected)
-    model.policy.observation_norm.norms[0].mean.add_(1.0)
-    assert not np.array_equal(model.predict(observations, deterministic=True)[0], expected)
+    expected = model.predict(OBSERVATIONS, deterministic=True)[0]
+    for loaded in (GRPO.load(path), type(model.policy).load(tmp_path / "policy")):
+        assert np.array_equal(loaded.predict(OBSERVATIONS, deterministic=True)[0], expected)
+        norm = getattr(loaded, "policy", loaded).observation_norm.norms[0]
+        norm.mean.add_(1.0)
+        assert not np.array_equal(loaded.predict(OBSERVATIONS, deterministic=True)[0], expected)
 
 
-def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600)
-    model.save(tmp_path / "model")
-    other = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(800)
+def test_training_goes_on_with_the_statistics_of_the_saved_model(trained: tuple[Any, Path]) -> None:
+    path = trained[1]
+    model, loaded, other = GRPO.load(path), GRPO.load(path), pendulum(kl_coef=0.1).learn(800)
     other.set_parameters(model.get_parameters())
-    for resumed in (GRPO.load(tmp_path / "model"), other):
+    for resumed in (loaded, other):
         for each in (model, resumed):
             each.policy.observation_norm.renew()
         norm, expected = resumed.policy.observation_norm.norms[0], model.policy.observation_norm.norms[0]
@@ -255,10 +228,9 @@ def test_training_goes_on_with_the_statistics_of_the_saved_model(tmp_path: Path)
         assert not th.equal(norm.mean, th.zeros(3))
 
 
-def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> None:
-    model = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), kl_coef=0.1, policy_kwargs=NORMALIZED, **SMALL).learn(1600)
-    model.save(tmp_path / "model")
-    resumed = GRPO.load(tmp_path / "model", env=model.get_env())
+def test_the_reference_gets_the_observations_of_the_policy(trained: tuple[Any, Path]) -> None:
+    model, path = trained
+    resumed = GRPO.load(path, env=make_group_env("Pendulum-v1", 4))
     assert th.equal(resumed.ref_policy.action_net.weight, model.ref_policy.action_net.weight)
     resumed.learn(800, reset_num_timesteps=False)
     for each in (model, resumed):
@@ -268,65 +240,15 @@ def test_the_reference_gets_the_observations_of_the_policy(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool) -> None:
-    kwargs = {"kl_coef": 0.1, "policy_kwargs": NORMALIZED, **SMALL}
-    model, other = (GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), **kwargs) for _ in range(2))
-    model.learn(1600)
-    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    expected = model.predict(observations, deterministic=True)[0]
+def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool, trained: tuple[Any, Path]) -> None:
+    model, other = GRPO.load(trained[1]), pendulum(kl_coef=0.1)
+    expected = model.predict(OBSERVATIONS, deterministic=True)[0]
     parameters = {} if alone else model.get_parameters()
     parameters["ref_policy"] = other.get_parameters()["policy"]
     model.set_parameters(parameters, exact_match=not alone)
-    assert np.array_equal(model.predict(observations, deterministic=True)[0], expected)
+    assert np.array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected)
     assert model.policy.observation_norm.norms[0].observed.count > 1000
     assert th.equal(model.ref_policy.action_net.weight, other.policy.action_net.weight)
-
-
-def test_statistics_without_what_was_observed_stay() -> None:
-    policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).learn(1600).policy
-    state = {key: value for key, value in policy.state_dict().items() if "extra_state" not in key}
-    other = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 4), policy_kwargs=NORMALIZED, **SMALL).policy
-    other.load_state_dict(state, strict=False)
-    other.observation_norm.renew()
-    assert th.equal(other.observation_norm.norms[0].mean, policy.observation_norm.norms[0].mean)
-
-
-def test_statistics_of_other_observations_are_refused_as_other_shapes_are() -> None:
-    policies = [
-        GRPO("MlpPolicy", make_group_env(env, 2), policy_kwargs=NORMALIZED, **SMALL).policy
-        for env in ("Pendulum-v1", "CartPole-v1")
-    ]
-    with pytest.raises(RuntimeError, match=r"size mismatch for observation_norm.norms.0.mean"):
-        policies[0].load_state_dict(policies[1].state_dict())
-
-
-class WithoutPole(ActorPolicy):
-    """Features are a subclass's own affair."""
-
-    def extract_features(self, obs: Any, features_extractor: Any = None) -> th.Tensor:
-        return super().extract_features(obs * th.tensor([1.0, 1.0, 0.0, 0.0]), features_extractor)
-
-
-def test_actions_are_sampled_from_the_features_of_a_subclass() -> None:
-    policy = GRPO(WithoutPole, make_group_env("CartPole-v1", 2), **SMALL).policy
-    observations = 100.0 * np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
-    with th.inference_mode():
-        _, logits = policy.action_sampler()(observations)
-        log_probs = logits.log_softmax(dim=-1)
-        assert th.allclose(log_probs, policy.get_distribution(th.as_tensor(observations)).distribution.logits, atol=1e-6)
-    other = th.nn.Linear(4, 3)
-    assert th.equal(policy.extract_features(th.ones(1, 4), other), other(th.tensor([[1.0, 1.0, 0.0, 0.0]])))
-
-
-class OwnCNN(NatureCNN):
-    """A subclass of an extractor for images is one, too."""
-
-
-def test_float_images_of_a_subclass_are_images() -> None:
-    space = spaces.Box(0.0, 1.0, (3, 36, 36), np.float32)
-    kwargs = {**NORMALIZED, "features_extractor_class": OwnCNN, "normalize_images": False}
-    env = DummyVecEnv([lambda: SpacesEnv(space, spaces.Discrete(2), length=5)] * 2)
-    assert GRPO("CnnPolicy", env, policy_kwargs=kwargs, **SMALL).policy.observation_norm.keys == []
 
 
 def test_the_policy_sees_normalised_observations_and_the_regression_what_they_are_made_of() -> None:
@@ -339,18 +261,3 @@ def test_the_policy_sees_normalised_observations_and_the_regression_what_they_ar
     expected = (observations - 100.0) / 2.0
     assert th.allclose(policy.extract_features(observations), expected, atol=0.2)
     assert th.equal(policy.state_features(observations).numbers, observations)
-
-
-@pytest.mark.slow
-def test_cart_pole_in_odd_units_is_learned() -> None:
-    class OddUnits(gym.ObservationWrapper):
-        def observation(self, observation: np.ndarray) -> np.ndarray:
-            return (1000.0 * observation + 1e6).astype(np.float32)
-
-    def trained(**policy_kwargs: bool) -> float:
-        env = make_vec_env("CartPole-v1", 8, seed=0, wrapper_class=OddUnits)
-        model = DAPO("MlpPolicy", env, policy_kwargs=policy_kwargs, seed=0, device="cpu").learn(30_000)
-        return evaluate_policy(model, make_vec_env("CartPole-v1", 1, seed=1, wrapper_class=OddUnits), 5)[0]  # type: ignore[return-value]
-
-    assert trained(normalize_observations=True) > 150.0
-    assert trained() < 50.0

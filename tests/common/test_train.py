@@ -1,7 +1,6 @@
 """One update: minibatches, the statistics of the loss, and what stops it."""
 
 import functools
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,15 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from toy_envs import TINY, ToyEnv, observations_of
+from toy_envs import TINY, ToyEnv, observations_of, parameters_of
 
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, minibatches
-from sb3_grpo.common.losses import clipped_surrogate, episode_log_ratio
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.dapo import DAPO
-from sb3_grpo.groups import group as group_module
-from sb3_grpo.groups.group import Episode, Group, outcomes
+from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
-from sb3_grpo.starts.starts import SeedStart
 
 
 class Kept(GRPO):
@@ -48,10 +44,6 @@ def make_model(algo: Any = Kept, env: Any = None, n_envs: int = 3, **kwargs: Any
     return algo("MlpPolicy", env, **{**small, "gamma": 1.0, "learning_rate": 0.01, **kwargs})
 
 
-def parameters_of(model: GRPO) -> th.Tensor:
-    return th.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
-
-
 def collected(**kwargs: Any) -> Any:
     """A model that has collected its first batch, and not changed its policy."""
     model = make_model(learning_rate=0.0, **kwargs)
@@ -68,7 +60,7 @@ def whole_loss(model: Any) -> th.Tensor:
 
 @pytest.mark.parametrize("ratio_level", ["step", "episode"])
 @pytest.mark.parametrize("loss_average", ["episode", "step", 10.0])
-@pytest.mark.parametrize("batch_size", [1, 7, 16, 1000])
+@pytest.mark.parametrize("batch_size", [1, 16])
 @pytest.mark.parametrize("overlong_filter", [False, True])
 def test_minibatches_add_up_to_the_batch(ratio_level: str, loss_average: Any, batch_size: int, overlong_filter: bool) -> None:
     env = make_group_env(functools.partial(ToyEnv, length=None), 3)
@@ -153,21 +145,6 @@ def test_minibatches_of_whole_episodes_keep_to_the_batch_size() -> None:
         assert {len(part.episodes) for part in parts if len(part.steps) > batch_size} <= {1}  # type: ignore[arg-type]
 
 
-def test_loss_averages() -> None:
-    model = collected()
-    lengths = model.batch.lengths.flatten().float()
-    assert len(lengths.unique()) > 2
-    per_step = lengths[model.batch.episode]
-    expected: dict[Any, th.Tensor] = {
-        "episode": 1.0 / (len(lengths) * per_step),
-        "step": th.full_like(per_step, 1.0 / lengths.sum()),
-        10.0: th.full_like(per_step, 1.0 / (len(lengths) * 10.0)),
-    }
-    for average, weights in expected.items():
-        model.loss_average = average
-        th.testing.assert_close(model._weights(model.batch)[0], weights)
-
-
 def test_default_loss_average_goes_with_the_advantages(tmp_path: Path) -> None:
     # One judgement per step, or one per episode
     assert make_model(GRPO).loss_average == "step"
@@ -216,24 +193,6 @@ def test_dynamic_sampling_without_a_limit(unit: str, monkeypatch: pytest.MonkeyP
         make_model(batch_size=None, gradient_accumulation_steps=2)
 
 
-def test_rounds_without_a_limit_look_at_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-    kept: list[int] = []
-
-    def counting(groups: Any) -> Any:
-        looked_at.append(len(groups))
-        return outcomes(groups)
-
-    monkeypatch.setattr(group_module, "outcomes", counting)
-    monkeypatch.setattr(on_group_algorithm, "MAX_DEAD_STEPS", 2000)
-    env = make_group_env(functools.partial(ToyEnv, length=1, reward=1.0), 2)
-    model = make_model(DAPO, env=env, group_size=2, n_groups=2, max_sampling_rounds=None, gamma=1.0)
-    with pytest.raises(ValueError, match="no live group"):
-        model.learn(1, callback=lambda *_: kept.append(len(model.collector.queue.begun_episodes())) or True)
-    assert sum(looked_at) < 1100, "a thousand groups of two steps"
-    assert max(kept) < 20, "members of replaced groups are forgotten"
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 8])
 def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
     env = make_group_env(functools.partial(ToyEnv, length=1), 2)
@@ -245,29 +204,6 @@ def test_dynamic_sampling_fills_up_with_live_groups(rounds: int) -> None:
     if rounds == 8:
         assert len(live) == 6
         assert 1 < model._sampling_rounds
-
-
-class OneLongStart(ToyEnv):
-    """Episodes have 3 steps, but for those that begin with seed 7."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        result = super().reset(seed=seed, options=options)
-        self.end = 500 if seed == 7 else 3
-        return result
-
-
-def test_steps_of_copies_without_work_are_not_learned_from() -> None:
-    starts = itertools.chain([SeedStart(7)], map(SeedStart, itertools.count(100)))
-    model = make_model(
-        env=make_group_env(OneLongStart, 6), group_size=2, n_groups=1, start_sampler=lambda _: next(starts), learning_rate=0.0
-    )
-    model.learn(1)
-    assert model.num_timesteps == 6 * 500
-    n_open = len(model.collector.queue.begun_episodes())
-    assert 2 <= n_open <= 12, "free copies go on with the next groups, but not without end"
-    assert model.rollout_buffer.pos == len(model.rollout_buffer.log_probs) == 500
-    assert model.rollout_buffer._data["in_groups"][:500].sum() == 2 * 500 + 3 * n_open
-    model.train()
 
 
 def test_steps_of_open_episodes_are_kept_and_found_again() -> None:
@@ -314,27 +250,6 @@ def test_first_epoch_has_ratio_one() -> None:
         assert stats["clip_fraction_low"] == stats["clip_fraction_high"] == 0.0
 
 
-class DeviceBuffer(GroupRolloutBuffer):
-    """Its batches are copies, as on a GPU, and not views of the rollout."""
-
-    def _tensor(self, array: np.ndarray) -> th.Tensor:
-        return super()._tensor(array).clone()
-
-
-class DevicePolicy(ActorPolicy):
-    rollout_buffer_class = DeviceBuffer
-
-
-def test_the_batch_is_complete_when_it_is_copied() -> None:
-    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
-    model = Kept(DevicePolicy, env, n_groups=3, group_size=4, n_epochs=1, policy_kwargs=TINY, device="cpu", seed=0)
-    model.learning_rate = 0.0
-    model.learn(1)
-    assert type(model.rollout_buffer) is DeviceBuffer
-    for stats in model.minibatches:
-        assert stats["ratio_max"] == pytest.approx(1.0, abs=1e-5)
-
-
 @pytest.mark.parametrize("whole_episodes", [False, True])
 def test_minibatches_are_drawn_anew_in_each_epoch(whole_episodes: bool) -> None:
     episode = th.arange(40).repeat_interleave(5)
@@ -347,7 +262,7 @@ def test_minibatches_are_drawn_anew_in_each_epoch(whole_episodes: bool) -> None:
         assert th.cat([part.steps for part in parts]).sort().values.tolist() == [*range(200)]
 
 
-def test_an_update_ends_at_one_and_a_half_times_target_kl() -> None:
+def test_target_kl_stops_early() -> None:
     def epochs(target_kl: float | None) -> tuple[int, list[float]]:
         model = make_model(learning_rate=0.05, n_epochs=3, batch_size=8, target_kl=target_kl).learn(1)
         return model._n_updates, [seen["approx_kl"] for seen in logged]
@@ -367,24 +282,6 @@ def test_an_update_ends_at_one_and_a_half_times_target_kl() -> None:
         # The KL divergence of the first epoch is below the limit, and then above
         assert epochs(kl[0] / 1.45)[0] > 1
         assert epochs(kl[0] / 1.55)[0] == 1
-
-
-@pytest.mark.parametrize("advantage", ["outcome", "process", "return_to_go"])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_advantages_are_those_of_each_group(advantage: str, scale: str) -> None:
-    model = collected(advantage=advantage, advantage_scale=scale)
-    batch = model.batch
-    advantages = model._advantages(batch)
-    assert advantages.shape == batch.rows.shape
-    padded = th.zeros(batch.rewards.shape).flatten(0, 1)
-    padded[batch.episode, batch.time] = advantages
-    padded = padded.view(batch.rewards.shape)
-    if advantage == "outcome":
-        th.testing.assert_close(padded[..., 0].sum(1), th.zeros(3), atol=1e-5, rtol=0)
-        best = batch.rewards.sum(-1).argmax(1)
-        assert th.equal(padded[..., 0].argmax(1), best)
-    elif advantage == "return_to_go":
-        th.testing.assert_close(padded.sum(1), th.zeros_like(padded[:, 0]), atol=1e-5, rtol=0)
 
 
 def test_overlong_filter() -> None:
@@ -463,22 +360,6 @@ def test_ratio_level_episode_gives_each_step_its_own_advantage() -> None:
     th.testing.assert_close(policy_gradient(model, loss), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss_average", ["episode", "step"])
-def test_ratio_level_episode_has_the_gradient_of_the_sequence_ratio(loss_average: str) -> None:
-    """Where the advantage is the same at all steps of an episode, also away from ratio one."""
-    model = collected(ratio_level="episode", advantage="outcome", loss_average=loss_average)
-    with th.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.add_(0.3 * th.randn_like(parameter))
-    batch = model.batch
-    weights, advantages = model._weights(batch)[0], model._advantages(batch)
-    log_prob = model.policy.get_distribution(observations_of(batch)).log_prob(batch.actions[batch.rows])
-    log_ratio = episode_log_ratio(log_prob - batch.old_log_prob[batch.rows], batch.episode, batch.lengths.numel())
-    expected = policy_gradient(model, (weights * clipped_surrogate(log_ratio, advantages, 0.2, 0.2)).sum())
-    assert expected.abs().max() > 1e-3
-    th.testing.assert_close(policy_gradient(model, whole_loss(model)), expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("ratio_level", ["step", "episode"])
 def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None:
     def loss(batch_size: int) -> float:
@@ -490,8 +371,7 @@ def test_logged_loss_does_not_depend_on_the_batch_size(ratio_level: str) -> None
     assert loss(64) == pytest.approx(loss(100_000), rel=1e-4)
 
 
-@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3", "k3_plain"])
-@pytest.mark.parametrize("loss_average", ["episode", "step", 100.0])
+@pytest.mark.parametrize(("loss_average", "kl_estimator"), [("episode", "exact"), ("step", "k3"), (100.0, "k3_plain")])
 def test_the_logged_parts_add_up_to_the_loss(loss_average: Any, kl_estimator: str) -> None:
     model = make_model(
         loss_average=loss_average, kl_estimator=kl_estimator, kl_coef=0.5, ent_coef=0.3, n_epochs=3, batch_size=16
@@ -502,31 +382,6 @@ def test_the_logged_parts_add_up_to_the_loss(loss_average: Any, kl_estimator: st
     assert 0.4 < logged["train/entropy"] < 0.7, "that of a step, whatever its weight in the loss"
 
 
-def test_live_steps_are_those_with_an_advantage() -> None:
-    """Of the copies, one is cut off by a time limit, and another always gets the same return."""
-    env = make_group_env(functools.partial(ToyEnv, length=4), 3)
-    env.envs[0].unwrapped.time_limit = True
-    model = make_model(env=env, overlong_filter=True, advantage="outcome", n_groups=6)
-    model.learn(1)
-    advantages = model.batch.pad(model._advantages(model.batch))[..., 0]
-    live = (advantages != 0) & ~model.batch.truncated
-    assert 0 < live.sum() < (~model.batch.truncated).sum() < live.numel()
-    assert model.logger.name_to_value["train/n_live_steps"] == 4 * live.sum()
-
-
-def test_target_kl_stops_early() -> None:
-    def n_epochs(target_kl: float | None) -> int:
-        model = make_model(learning_rate=0.1, n_epochs=20, target_kl=target_kl)
-        model.learn(1)
-        assert model._n_updates == len(model.minibatches)
-        return model._n_updates
-
-    assert n_epochs(None) == n_epochs(1e6) == 20
-    # The first epoch's KL is that of no change at all
-    assert n_epochs(1e-9) == 2
-    assert 2 <= n_epochs(0.01) < 20
-
-
 def test_ent_coef() -> None:
     def entropy(ent_coef: float) -> float:
         env = make_group_env(functools.partial(ToyEnv, length=4), 3)
@@ -534,16 +389,6 @@ def test_ent_coef() -> None:
         return -model.means[-1]["entropy_loss"]
 
     assert entropy(0.0) < 0.3 < 0.6 < entropy(10.0)
-
-
-@pytest.mark.parametrize("kl_estimator", ["exact", "k1", "k2", "k3"])
-def test_kl_coef_keeps_near_the_reference(kl_estimator: str) -> None:
-    def distance(kl_coef: float) -> float:
-        env = make_group_env(functools.partial(ToyEnv, length=4), 3)
-        model = make_model(env=env, kl_coef=kl_coef, kl_estimator=kl_estimator, learning_rate=0.03, n_epochs=4).learn(800)
-        return float(np.mean([means["kl_ref"] for means in model.means[-5:]]))
-
-    assert distance(10.0) < 0.1 * distance(1e-9)
 
 
 @pytest.mark.parametrize("interval", [None, 1, 3])

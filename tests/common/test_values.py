@@ -9,8 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from toy_envs import SpacesEnv, ToyEnv
+from toy_envs import SpacesEnv, ToyEnv, parameters_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common import values as values_module
@@ -68,12 +67,6 @@ def test_values_are_those_of_the_gaussian_process_that_is_meant(
     values = fitted_values(th.as_tensor(x).float(), th.as_tensor(time), th.as_tensor(returns)).numpy()
     error = (values - returns.mean()) / returns.std() - expected
     assert np.sqrt((error**2).mean()) < tolerance < 0.2 < np.sqrt((expected**2).mean())
-
-
-def test_values_follow_the_time() -> None:
-    x, time = states(2000)
-    truth = 1.0 - 0.99 ** (100 - time.double())
-    assert unexplained(truth, fitted_values(x, time, truth)) < 0.02
 
 
 def test_units_do_not_matter() -> None:
@@ -159,19 +152,6 @@ def test_image_features_by_hand() -> None:
     assert image_features(planes, max_pixels=30).shape == (1, 6 * 2 * 2)
 
 
-def test_values_of_images_follow_what_is_to_be_seen() -> None:
-    """Not the noise: where many pixels meet few steps, a good fit says nothing."""
-    generator = np.random.default_rng(0)
-    column, time = th.as_tensor(generator.integers(0, 80, 1000)), th.arange(1000) % 100
-    images = th.as_tensor(generator.integers(0, 50, (1000, 4, 84, 84), dtype=np.uint8))
-    for image, left in zip(images, column, strict=True):
-        image[:, 60:68, left : left + 4] = 255
-    truth = column.double()
-    returns = truth + truth.std() * th.as_tensor(generator.standard_normal(1000))
-    values = fitted_values(th.empty(1000, 0), time, returns, image_features(images))
-    assert unexplained(truth, values) < 0.3
-
-
 def test_values_do_not_depend_on_the_parts_nor_on_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     x, time = states(100)
     returns = x.square().sum(1)
@@ -190,14 +170,6 @@ def test_td_residual_of_sydney() -> None:
     assert advantage.item() == pytest.approx(-2.1)
     # And what becomes of it where the ratio is 0.7: min(0.7 A, 0.8 A)
     assert clipped_surrogate(th.tensor([0.7]).log(), advantage.flatten(), 0.2, 0.2).item() == pytest.approx(1.68)
-
-
-def test_td_residuals_by_hand() -> None:
-    rewards = th.tensor([[[1.0, 2.0, 4.0], [8.0, 16.0, 99.0]]], dtype=th.float64)
-    values = th.tensor([[[10.0, 20.0, 30.0], [40.0, 50.0, 99.0]]], dtype=th.float64)
-    mask = th.tensor([[[True, True, True], [True, True, False]]])
-    residuals = td_residuals(rewards, values, mask, gamma=0.5)
-    assert residuals.tolist() == [[[1 + 10 - 10, 2 + 15 - 20, 4 - 30], [8 + 25 - 40, 16 - 50, 0]]]
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
@@ -243,52 +215,10 @@ def test_nothing_is_learned_where_nothing_can_be(advantage: str) -> None:
     """Of equal members not even the error of the regression is left, however much it would be scaled up."""
     env = make_group_env(functools.partial(ToyEnv, length=20, reward=1.0, time_limit=True), 3)
     model = GRPO("MlpPolicy", env, advantage=advantage, n_groups=2, n_epochs=1, seed=0, device="cpu")
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    before = parameters_of(model)
     model.learn(1)
     assert model._n_updates == 1
-    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
-
-
-def test_time_limits_are_no_reward() -> None:
-    """Every episode is cut off after as many steps: late steps are worth no more than early ones."""
-    mask = th.ones(4, 4, 200, dtype=th.bool)
-    rewards = mask.double()
-    returns = discounted_returns_to_go(rewards, mask, 0.99)
-    time = th.arange(200).expand(4, 4, 200)
-    x, _ = states(3200)
-    values = fitted_values(x, time.flatten(), returns.flatten()).view(4, 4, 200)
-    estimates = discounted_returns_to_go(td_residuals(rewards, values, mask, 0.99), mask, 0.99 * 0.95)
-    # Against a spread of the returns of 20
-    assert estimates.abs().max() < 2.0
-    # With a value after the limit it would be 1
-    assert estimates[..., -10:].mean() < 0.5
-
-
-class Moody(BaseFeaturesExtractor):
-    """In training mode it gives something else each time, and remembers what it has seen."""
-
-    def __init__(self, observation_space: spaces.Box):
-        super().__init__(observation_space, 8)
-        self.layers = th.nn.Sequential(
-            th.nn.Flatten(), th.nn.Linear(observation_space.shape[0], 8), th.nn.BatchNorm1d(8), th.nn.Dropout(0.5)
-        )
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return self.layers(observations)
-
-
-def test_states_are_read_as_when_acting() -> None:
-    class Watched(GRPO):
-        training: list[bool] = []  # noqa: RUF012
-
-        def _advantages(self, batch: Any) -> th.Tensor:
-            self.training.append(self.policy.training)
-            return super()._advantages(batch)
-
-    env = make_group_env(functools.partial(ToyEnv, length=None), 3)
-    policy_kwargs = {"features_extractor_class": Moody}
-    Watched("MlpPolicy", env, n_groups=2, n_epochs=1, policy_kwargs=policy_kwargs, device="cpu").learn(100)
-    assert len(Watched.training) > 1 and not any(Watched.training)
+    assert th.equal(parameters_of(model), before)
 
 
 @pytest.mark.parametrize(
@@ -320,15 +250,6 @@ def test_all_observations_are_states(
     model = GRPO(policy, env, n_groups=2, n_epochs=1, device="cpu").learn(1)
     assert fitted == [(n_numbers, n_pixels)]
     assert np.isfinite(model.logger.name_to_value["train/loss"])
-
-
-@pytest.mark.parametrize(("policy", "n_pixels"), [("CnnPolicy", 21 * 21), ("MlpPolicy", 0)])
-def test_images_in_other_units(policy: str, n_pixels: int) -> None:
-    """SB3 lets a CnnPolicy take them with ``normalize_images=False``; for an MlpPolicy they are arrays like others."""
-    env = make_group_env(functools.partial(SpacesEnv, spaces.Box(-1, 1, (1, 36, 36)), spaces.Discrete(2)), 2)
-    model = GRPO(policy, env, policy_kwargs={"normalize_images": False}, device="cpu")
-    obs, _ = model.policy.obs_to_tensor(model.env.reset())
-    assert model.policy.state_features(obs).pictures.shape == (2, n_pixels)
 
 
 def test_texts_have_no_regression() -> None:
@@ -375,8 +296,8 @@ def test_returns_that_break_off_go_on_with_the_values_before() -> None:
     for _ in range(4):
         regression.fit(here, returns, goes_on)
         values.append(regression.predict(here)[0].item())
-    # The first fit makes up for two more: 1, 1.5, 1.75. Later ones move towards 2, half of the way on what was before
-    assert values[0] == pytest.approx(1.75, abs=0.01) and values == sorted(values) and 1.9 < values[-1] < 2.0
+    # The first fit makes up for two more: 1, 1.5, 1.75. Later ones are means of all targets, half of the weight on older ones
+    assert values == pytest.approx([1.75, 1.8333, 1.8810, 1.9127], abs=1e-3)
     # Returns that are complete are what they are
     for complete in (goes_on._replace(of_step=th.full((100,), -1)), None):
         assert regression.fit(here, returns, complete).tolist() == returns.tolist()

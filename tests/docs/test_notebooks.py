@@ -1,7 +1,6 @@
 """The notebooks: every solution is right, nothing is before it is written, and both run from top to bottom."""
 
 import json
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +60,6 @@ def test_every_exercise_has_a_check_and_a_solution(path: Path) -> None:
     assert fill_in(path.read_text()).count("NotImplementedError") < path.read_text().count("NotImplementedError")
 
 
-@each_notebook
-def test_no_outputs_are_committed(path: Path) -> None:
-    """They would be the pictures and seconds of one machine, and a megabyte of difference whenever one runs it."""
-    code = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-
-
 @pytest.mark.slow
 @each_notebook
 def test_solutions_are_right(path: Path, tmp_path: Path) -> None:
@@ -105,16 +97,6 @@ def test_data_are_those_of_the_results() -> None:
     assert list(names["SCORES"]) == measured.variants
     for name, scores in names["SCORES"].items():
         np.testing.assert_allclose(scores, measured.final_scores("LunarLander-v3", name, "deterministic").round(1), atol=0.051)
-
-
-def test_a_full_disk_leaves_no_part_of_a_notebook(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
-    try:
-        assert main(["notebooks", "--output", str(tmp_path), "--copy-only"]) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not [*tmp_path.iterdir()]
 
 
 def test_command_copies_and_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

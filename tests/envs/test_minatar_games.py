@@ -1,22 +1,16 @@
 import importlib
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 pytest.importorskip("minatar")
 
 from gymnasium.utils.env_checker import check_env
 
-from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
-from sb3_grpo.cli.main import main
 from sb3_grpo.console import UsageError, find_env
-from stress.resume import digest
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 BREAKOUT = "MinAtar/Breakout-v1"
@@ -41,15 +35,6 @@ def test_games_are_environments_with_pictures(game: str) -> None:
     assert make(f"MinAtar/{game}-v0").action_space == gym.spaces.Discrete(6)
 
 
-def test_pictures_have_the_colours_of_the_package() -> None:
-    from minatar.gym import BaseEnv
-
-    ours, theirs = make(BREAKOUT, render_mode="rgb_array"), BaseEnv("breakout", "rgb_array", use_minimal_action_set=True)
-    for env in (ours, theirs):
-        env.reset(seed=3)
-    assert np.abs(ours.render()[::16, ::16] / 255 - theirs.render()).max() < 0.01
-
-
 def test_seed_determines_what_sticky_actions_do() -> None:
     """The package remembers the last action of the episode before."""
     always = {"sticky_action_prob": 1.0}
@@ -61,69 +46,6 @@ def test_seed_determines_what_sticky_actions_do() -> None:
         observation, _ = env.reset(seed=0)
         rewards.append(env.step(0)[0])
     assert np.array_equal(*rewards) and observation.any()
-
-
-def test_episodes_end() -> None:
-    env = make(BREAKOUT, sticky_action_prob=0.0)
-    env.reset(seed=0)
-    game = env.unwrapped.game.env  # type: ignore[attr-defined]
-    for _ in range(2500):
-        # No player does better
-        game.pos = game.ball_x
-        _, _, terminated, truncated, _ = env.step(0)
-        assert not terminated
-        if truncated:
-            return
-    raise AssertionError("no end")
-
-
-def test_members_of_a_group_begin_alike_and_differ_by_their_actions() -> None:
-    starts: list[Any] = []
-    env = make_group_env(BREAKOUT, n_envs=4, seed=0)
-    model = GRPO("MlpPolicy", env, group_size=4, n_groups=1, seed=0, device="cpu")
-    reset = model.env.reset  # type: ignore[union-attr]
-    model.env.reset = lambda: starts.append(reset()) or starts[-1]  # type: ignore[union-attr, method-assign, func-returns-value]
-    model.learn(1)
-    assert all(np.array_equal(each, starts[0][0]) for each in starts[0])
-    assert model.num_timesteps >= 20
-
-
-def test_a_training_is_resumed_in_the_middle_of_episodes(tmp_path: Path) -> None:
-    def make_env() -> VecEnv:
-        return make_group_env(BREAKOUT, n_envs=2, seed=0)
-
-    model = GRPO("MlpPolicy", make_env(), group_size=2, n_steps=16, seed=0, device="cpu")
-    model.learn(200, callback=TrainingCheckpoint(tmp_path, save_freq=1))
-    resumed = GRPO.resume(tmp_path, make_env(), device="cpu").learn()
-    assert digest(resumed) == digest(model)
-
-
-def test_one_generator_before_and_after_a_seed() -> None:
-    game = make(BREAKOUT).unwrapped.game  # type: ignore[attr-defined]
-    assert game.env.random is game.random
-
-
-@pytest.mark.slow
-def test_copies_in_processes_and_ids() -> None:
-    env = make_group_env(BREAKOUT, n_envs=2, seed=0, vec_env_cls=SubprocVecEnv)
-    for model in (DAPO("MlpPolicy", env, group_size=2, n_steps=32, device="cpu"), DAPO("MlpPolicy", BREAKOUT)):
-        assert model.learn(64).num_timesteps >= 64
-    env.close()
-
-
-def test_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--env", "MinAtar/Freeway-v1", "--timesteps", "200", "--n-envs", "4", "--eval-episodes", "1"]
-    assert main(["train", "--algo", "grpo", *arguments, "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "model.zip").exists()
-
-
-def test_registered_by_the_package_before() -> None:
-    code = (
-        "import minatar.gym, gymnasium as gym; minatar.gym.register_envs()\n"
-        f"import sb3_grpo.envs.minatar; print(gym.make({BREAKOUT!r}))"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "TimeLimit" in printed and "MinAtarEnv" in printed
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

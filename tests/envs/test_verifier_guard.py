@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from sb3_grpo.envs import Item, ReasoningGymTask, VerifierTextEnv, make_task
+from sb3_grpo.envs import VerifierTextEnv, make_task
 from sb3_grpo.envs.verifiers.answer_guard import guard_score_answer
 from sb3_grpo.envs.verifiers.runner import Check
 
 pytest.importorskip("reasoning_gym")
 
-EVALUATED = [
-    "binary_matrix",
-    "n_queens",
-    "spiral_matrix",
-    "string_insertion",
-    "countdown",
-    "intermediate_integration",
-    "polynomial_multiplication",
-    "puzzle24",
-    "simple_integration",
-]
+EVALUATED = ["n_queens", "spiral_matrix", "countdown", "simple_integration"]
 
 # Written for eval as for sympy, which has no open, but functions that have it
 ATTACKS = [
@@ -74,70 +64,26 @@ def test_answers_are_not_run_in_this_process(name: str, tmp_path: Path) -> None:
     assert task.score(task.item(0).answer, task.item(0)) == 1
 
 
-def test_lists_are_still_read() -> None:
-    task = make_task("reasoning_gym:spiral_matrix", size=1)
-    item = task.item(0)
-    assert 0 < task.score(str([int(number) for number in item.answer.split()]), item) < 1
-
-
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("name", "right", "wrong"),
     [
-        ("countdown", "(1 + 7*6)"),
-        ("puzzle24", "9+5*3/1"),
-        ("polynomial_multiplication", "-y + x*x*x**3*3"),
-        ("simple_integration", " x**(6/2) / 3 - C"),
-        ("simple_integration", "0.5*x**3 - x**3/6"),
-        ("intermediate_integration", "sin(x) + C"),
-        ("intermediate_integration", "cos(x - pi/2)"),
-        ("intermediate_integration", "Integral(cos(x), x) + C"),
+        ("countdown", "(1 + 7*6)", ["6*7 + True", "(6*7) .real + 1", "6*7 + 1 # x", "Integer(43) + 0*6*7*1"]),
+        ("countdown", "6*7 + 1", ["9**9**9**9", "+".join(["1"] * 1000), "(", "(" * 400 + "1" + ")" * 400]),
+        ("puzzle24", "9+5*3/1", ["8*3*1*1", "1*3*5 + 9 + 0", "3 + 3*5*1 + 6"]),
+        (
+            "polynomial_multiplication",
+            "-y + x*x*x**3*3",
+            ["3*x**5 - y + 0*9**9**9", "(((9**99)**99)**99)**99"],
+        ),
+        ("simple_integration", " x**(6/2) / 3 - C", ["Integral(x**2, x)", "sin(x, x)", "[x**3/3][0]", "x if x else x"]),
+        ("simple_integration", "0.5*x**3 - x**3/6", []),
+        ("intermediate_integration", "cos(x - pi/2)", ["sin(x, x)"]),
+        ("intermediate_integration", "Integral(cos(x), x) + C", []),
     ],
 )
-def test_formulas_are_still_read(name: str, answer: str, score: Callable[[str, str], float]) -> None:
-    assert score(name, answer) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("countdown", "6*7 + True"),
-        ("countdown", "(6*7) .real + 1"),
-        ("countdown", "6*7 + 1 # x"),
-        ("countdown", "Integer(43) + 0*6*7*1"),
-        ("countdown", "9**9**9**9"),
-        ("countdown", "+".join(["1"] * 1000)),
-        ("countdown", "("),
-        ("countdown", "(" * 400 + "1" + ")" * 400),
-        ("puzzle24", "8*3*1*1"),
-        ("puzzle24", "1*3*5 + 9 + 0"),
-        ("puzzle24", "3 + 3*5*1 + 6"),
-        ("polynomial_multiplication", "3*x**5 - y + 0*9**9**9"),
-        ("polynomial_multiplication", "(((9**99)**99)**99)**99"),
-        ("polynomial_multiplication", "3*x**5 - y + 0*z"),
-        ("simple_integration", "Integral(x**2, x)"),
-        ("simple_integration", "sin(x, x)"),
-        ("simple_integration", "[x**3/3][0]"),
-        ("simple_integration", "x if x else x"),
-    ],
-)
-def test_what_is_no_formula_of_the_kind_is_wrong(name: str, answer: str, score: Callable[[str, str], float]) -> None:
-    assert score(name, answer) == 0
-
-
-@pytest.mark.parametrize(("answer", "right"), [("7*7/2*1", 0), ("2/(7-7)*1", 0), ("-(-7-7)*2-4", 1)])
-def test_results_are_not_rounded(answer: str, right: float) -> None:
-    task = make_task("reasoning_gym:puzzle24", size=1)
-    numbers = [7, 7, 2, 4] if "4" in answer else [7, 7, 2, 1]
-    entry = {"answer": "", "metadata": {"numbers": numbers}}
-    assert task.score(answer, Item("", "", {"entry": entry})) == right
-
-
-@pytest.mark.parametrize("answer", ["nan", "-NaN", "n a n", "nan + 1j", "inf"])
-def test_what_is_no_number_is_wrong(answer: str) -> None:
-    task = make_task("reasoning_gym:complex_arithmetic", size=3)
-    for index in range(3):
-        item = task.item(index)
-        assert task.score(answer, item) == 0 and task.score(item.answer, item) == task.score(f"({item.answer})", item) == 1
+def test_formulas_are_still_read(name: str, right: str, wrong: list[str], score: Callable[[str, str], float]) -> None:
+    assert score(name, right) == 1
+    assert [answer for answer in wrong if score(name, answer) != 0] == []
 
 
 def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> ModuleType:
@@ -149,15 +95,7 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body
     return importlib.import_module(name)
 
 
-@pytest.mark.parametrize(
-    ("imported", "call"),
-    [
-        ("re", "eval(answer)"),
-        ("sympy", "sympy.sympify(answer)"),
-        ("sympy", "sympy.simplify(answer) - sympy.S(entry['answer']) + 1"),
-        ("sympy.abc", "Rational(answer)"),
-    ],
-)
+@pytest.mark.parametrize(("imported", "call"), [("re", "eval(answer)"), ("sympy", "sympy.sympify(answer)")])
 def test_data_sets_that_may_evaluate_answers_are_refused(
     imported: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,19 +118,6 @@ def test_data_sets_that_may_evaluate_answers_are_refused(
 def test_data_sets_that_evaluate_no_answer_are_accepted(name: str) -> None:
     task = make_task(f"reasoning_gym:{name}", size=1)
     assert task.score(task.item(0).answer, task.item(0)) == 1
-
-
-def test_composite_data_sets_pass_answers_on() -> None:
-    from reasoning_gym.composite import DatasetSpec
-
-    def make(*names: str) -> ReasoningGymTask:
-        return ReasoningGymTask("composite", datasets=[DatasetSpec(name, 1.0, {}) for name in names])
-
-    task = make("gcd", "lcm")
-    assert task.score(task.item(0).answer, task.item(0)) == 1
-    for name in ("n_queens", "complex_arithmetic"):
-        with pytest.raises(ValueError, match=f"cannot have {name} among its data sets"):
-            make("gcd", name)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only where the system tells how much memory there is")

@@ -1,6 +1,5 @@
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,14 +8,12 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecMonitor
 from toy_envs import TINY_TEXT, Numbered, step_both, without_time
 
-from sb3_grpo.envs import CharTokenizer, VerifierError, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
-from sb3_grpo.starts.starts import SeedStart, Start, StartMismatchError
-from sb3_grpo.text.tokens import PAD
+from sb3_grpo.starts.starts import SeedStart, Start
 
 N = 6
 SETTINGS: list[dict[str, Any]] = [
@@ -91,30 +88,6 @@ def test_the_same_from_queued_starts(settings: dict[str, Any], noise: bool) -> N
     assert not batch.queue and tickets_of(batch) == [None] * N
 
 
-def test_seed_starts_begin_like_a_single_environment() -> None:
-    batch, single = VerifierTextVecEnv(2), VerifierTextEnv()
-    batch.reset()
-    for seed in range(30):
-        start = SeedStart(seed, {"item": seed} if seed % 3 == 0 else None)
-        for ticket in (100 + seed, 200 + seed):
-            batch.queue_start(ticket, start)
-        batch.reset()
-        expected, info = single.reset(seed=start.seed, options=start.options)
-        assert batch.get_attr("first_observation", indices=1)[0].tolist() == expected.tolist()
-        assert batch.reset_infos == [{**info, "group_start": 100 + seed}, {**info, "group_start": 200 + seed}]
-
-
-def test_queued_starts_can_be_taken_back() -> None:
-    batch = VerifierTextVecEnv(3, seed=0)
-    batch.queue_start(1, SeedStart(0))
-    batch.env_method("clear_starts")
-    batch.reset()
-    assert tickets_of(batch) == [None] * 3
-    with pytest.raises(TypeError, match="Expected a SeedStart or a SnapshotStart, not str"):
-        batch.queue_start(1, "start")  # type: ignore[arg-type]
-        batch.reset()
-
-
 @pytest.mark.parametrize("settings", SETTINGS[:2])
 def test_snapshots_in_the_middle_of_an_answer(settings: dict[str, Any]) -> None:
     batch, other = VerifierTextVecEnv(2, seed=0, **settings), VerifierTextVecEnv(2, **settings)
@@ -137,14 +110,6 @@ def test_snapshots_in_the_middle_of_an_answer(settings: dict[str, Any]) -> None:
         assert data_equivalence([*expected[:3]], [*got[:3]], exact=True)
         for one, two in zip(expected[3], got[3], strict=True):
             assert data_equivalence(without_time(one), without_time(two), exact=True)
-
-
-def test_snapshots_belong_to_their_task() -> None:
-    batch, capitals = VerifierTextVecEnv(1, seed=0), VerifierTextVecEnv(1, seed=0, task="capitals")
-    batch.reset()
-    capitals.queue_start(1, capture_starts(batch)[0])
-    with pytest.raises(StartMismatchError):
-        capitals.reset()
 
 
 def test_what_wrappers_and_algorithms_ask_for() -> None:
@@ -198,38 +163,6 @@ def test_wrong_arguments_are_named() -> None:
             VerifierTextVecEnv(**kwargs)  # type: ignore[arg-type]
 
 
-def test_answers_of_one_step_are_verified_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = VerifierTextVecEnv(4, verifier=lambda answer, reference: float(answer == reference))
-    calls: list[list[str]] = []
-    score = batch.rules.runner.score
-    monkeypatch.setattr(
-        batch.rules.runner, "score", lambda checks: calls.append([check.answer for check in checks]) or score(checks)
-    )
-    batch.set_options({"item": 34})
-    batch.reset()
-    batch.step(np.array([7, 8, 9, 12]))
-    _, rewards, dones, _ = batch.step(np.array([12, 12, 0, 1]))
-    assert calls == [[""], ["7", "8"]]
-    assert rewards.tolist() == [1, 0, 0, 0] and dones.tolist() == [True, True, False, False]
-    batch.close()
-    assert batch.rules.runner.worker_pid is None
-
-
-def test_rewards_can_be_changed() -> None:
-    batch, single = VerifierTextVecEnv(2, max_answer_tokens=1), gym.make("sb3_grpo/VerifierText-v0", max_answer_tokens=1)
-    batch.reset(), single.reset()
-    for name, value in (("reward_wrong", -1.0), ("truncate", False)):
-        batch.set_attr(name, value)
-        single.set_wrapper_attr(name, value)
-        assert batch.get_attr(name) == [value] * 2 and single.get_wrapper_attr(name) == value
-    _, rewards, _, infos = batch.step(np.zeros(2, np.int64))
-    assert rewards.tolist() == [-1, -1] and not infos[0]["TimeLimit.truncated"]
-    assert single.step(0)[1:4] == (-1, True, False)
-    with pytest.raises(ValueError, match=r"reward_correct=-1\.0 has to be greater than reward_wrong=-1\.0"):
-        batch.set_attr("reward_correct", -1.0)
-    assert batch.get_attr("reward_correct") == [1.0] * 2
-
-
 def failing() -> Callable[[str, str], float]:
     def verifier(answer: str, reference: str) -> float:
         while answer == "9":
@@ -274,18 +207,6 @@ def test_failures_of_the_verifier_concern_one_copy() -> None:
     single.close()
 
 
-def test_returned_arrays_are_not_changed_afterwards() -> None:
-    batch = VerifierTextVecEnv(2, seed=0, max_answer_tokens=2)
-    first = batch.reset()
-    kept = first.copy()
-    second, *_ = batch.step(np.array([1, 2]))
-    terminal = batch.step(np.array([1, 2]))[3][0]["terminal_observation"]
-    assert np.array_equal(first, kept) and not np.array_equal(first, second)
-    assert (terminal != PAD).sum() == (second[0] != PAD).sum() + 1
-    first[:] = 99
-    assert batch.step(np.array([1, 2]))[0].max() < 13
-
-
 @pytest.mark.parametrize("task", ["arithmetic", "guess_number"])
 def test_training_and_evaluation(task: str) -> None:
     env = VerifierTextVecEnv(8, seed=0, task=task)
@@ -295,37 +216,3 @@ def test_training_and_evaluation(task: str) -> None:
     assert 0 <= mean <= 1
     # The evaluation has disturbed the groups
     model.learn(100, reset_num_timesteps=False)
-
-
-def test_the_example_with_a_language_model(tmp_path: Path) -> None:
-    for package in ("math_verify", "peft", "tokenizers"):
-        pytest.importorskip(package)
-    transformers = pytest.importorskip("transformers")
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    backend = Tokenizer(models.WordLevel({**{c: i for i, c in enumerate("0123456789+=")}, "<eos>": 12}, unk_token="="))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(tmp_path)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.Qwen2Config(vocab_size=32, num_key_value_heads=2, eos_token_id=12, bos_token_id=None, **sizes)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
-    (tmp_path / "questions.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    env = VerifierTextVecEnv(
-        4, task=str(tmp_path / "questions.jsonl"), verifier="math", tokenizer=tokenizer, max_answer_tokens=3
-    )
-    policy_kwargs = {"model": str(tmp_path), "lora": {"r": 2}}
-    sizes = {"group_size": 4, "n_groups": 2, "batch_size": 32, "n_epochs": 1}
-    model = GRPO("CausalLMPolicy", env, gamma=1.0, advantage="outcome", policy_kwargs=policy_kwargs, device="cpu", **sizes)
-    model.learn(20)
-    assert model.num_timesteps >= 20
-    assert set(model.policy.generate(["1+1="])[0]) <= set("0123456789+=")
-    env.close()
-
-
-@pytest.mark.filterwarnings("ignore:The environment is already wrapped with a `Monitor`")
-def test_training_inside_of_a_wrapper() -> None:
-    env = VecMonitor(VerifierTextVecEnv(4, task=[("?", "a"), ("!", "b")], tokenizer=CharTokenizer("ab?!")))
-    GRPO("TokenPolicy", env, group_size=4, n_groups=2, policy_kwargs=TINY_TEXT, device="cpu").learn(50)

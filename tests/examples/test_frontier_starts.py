@@ -1,18 +1,15 @@
 """Starts in an archive of what was reached."""
 
-import functools
 import pickle
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, ToyEnv
 
-from examples.frontier_starts import Archive, FrontierStarts
-from sb3_grpo import DAPO, SeedStart, SnapshotStart, TrainingCheckpoint, make_group_env
-from sb3_grpo.checkpoint.folder import checkpoints_in
+from examples.frontier_starts import FrontierStarts
+from sb3_grpo import DAPO, SeedStart, SnapshotStart, make_group_env
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import StartNotSupportedError
 
@@ -51,26 +48,11 @@ def corridor(**kwargs: Any) -> gym.Env:
     return gym.wrappers.TimeLimit(Corridor(), 60)
 
 
-class InNumbers(gym.ObservationWrapper):
-    """
-    The corridor, seen as an array.
-
-    :param dtype: Data type of the array that the environment returns
-    """
-
-    def __init__(self, dtype: type[np.number]):
-        super().__init__(corridor())
-        self.dtype = dtype
-        self.observation_space = gym.spaces.Box(0, 30, (2,), np.float32 if dtype == np.float64 else dtype)  # type: ignore[type-var]
-
-    def observation(self, observation: Any) -> Any:
-        return np.array([observation, observation / 3], self.dtype)
-
-
 def n_right(model: DAPO) -> int:
     return int(sum(model.predict(np.array(place), deterministic=True)[0] == 1 for place in range(30)))
 
 
+@pytest.mark.slow
 def test_a_distant_reward_is_found_and_learned() -> None:
     learned = {}
     for sampler in (None, FrontierStarts(corridor)):
@@ -79,15 +61,10 @@ def test_a_distant_reward_is_found_and_learned() -> None:
     assert learned[True] >= 28 > learned[False]
 
 
-@pytest.mark.parametrize("kind", ["dummy", "subproc"])
-def test_groups_begin_where_scouts_have_been(kind: str) -> None:
+def test_groups_begin_where_scouts_have_been() -> None:
     env_id = "MountainCar-v0"
-    if kind == "subproc":
-        env = make_group_env(env_id, 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
-    else:
-        env = make_group_env(env_id, 4, seed=0)
     sampler = FrontierStarts(env_id)
-    DAPO("MlpPolicy", env, start_sampler=sampler, **SETTINGS).learn(4000)
+    DAPO("MlpPolicy", make_group_env(env_id, 4, seed=0), start_sampler=sampler, **SETTINGS).learn(4000)
     places = [np.asarray(cell.state.observation)[0] for cell in sampler.archive.cells.values()]
     # Actions that are drawn in each step stay within 0.1 of the bottom
     assert max(places) - min(places) > 0.6
@@ -95,88 +72,6 @@ def test_groups_begin_where_scouts_have_been(kind: str) -> None:
     for cell in sampler.archive.cells.values():
         assert cell.n_visits > 0
         assert cell.parent is None or cell.parent.n_steps < cell.n_steps
-    env.close()
-
-
-@pytest.mark.parametrize("is_normalised", [False, True])
-@pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
-def test_cells_have_the_same_keys_for_copies_and_for_states(dtype: type[np.number], is_normalised: bool) -> None:
-    make_env = functools.partial(InNumbers, dtype)
-    env: VecEnv = make_group_env(make_env, 4, seed=0)
-    if is_normalised:
-        env = VecNormalize(env)
-    sampler = FrontierStarts(make_env)
-    DAPO("MlpPolicy", env, start_sampler=sampler, n_steps=64, **SETTINGS).learn(1000)
-    cells = sampler.archive.cells
-    assert len(cells) > 5
-    assert [sampler.archive.key_of(cell.state) for cell in cells.values()] == [*cells]
-
-
-def test_a_cell_is_live_if_members_end_differently() -> None:
-    sampler, rng = FrontierStarts(corridor), np.random.default_rng(0)
-    env = make_group_env(corridor, 2, seed=0)
-    sampler.after_step(env, env.reset(), np.zeros(2, dtype=bool), rng)
-    (cell,) = sampler.archive.cells.values()
-    for outcomes in ((0, 1), (1, 1)):
-        group = ended_group(cell.state, outcomes)
-        sampler.after_episode(group, group.episodes[-1], {})
-        assert cell.is_live == (outcomes == (0, 1))
-
-
-def test_steps_of_scouts_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = FrontierStarts(corridor)
-    played: list[int] = []
-    step = sampler.scout_env.step
-
-    def counting(actions: np.ndarray) -> Any:
-        played.append(len(actions))
-        return step(actions)
-
-    monkeypatch.setattr(sampler.scout_env, "step", counting)
-    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, n_steps=64, **SETTINGS)
-    model.learn(1000)
-    assert sum(played) > 0 and (model.num_timesteps - sum(played)) % 4 == 0
-    assert 0.1 < sum(played) / (model.num_timesteps - sum(played)) < 0.4
-
-
-def test_cells() -> None:
-    small = np.array([[3, 1], [3, 1], [3, 2]])
-    assert len({*Archive().keys(small)}) == 2
-    rng = np.random.default_rng(0)
-    for n_numbers, at_most in ((1, 12), (2, 144), (6, 729)):
-        archive = Archive()
-        archive.keys(rng.uniform(size=(1000, n_numbers)))
-        n_cells = len({*archive.keys(rng.uniform(size=(3000, n_numbers)))})
-        assert min(12, 0.2 * at_most) <= n_cells <= at_most
-
-
-def test_cells_that_become_one_are_merged() -> None:
-    archive = Archive()
-    parent = None
-    for place in range(12):
-        observation = np.array([place], dtype=np.float32)
-        archive.keys(np.array([[0.0], [11.0]]))
-        state = SnapshotStart(observation=observation, identity=("toy",), wrappers=b"")
-        parent = archive.reach(archive.key_of(state), place, parent, lambda state=state: [state])  # type: ignore[misc]
-    assert len(archive.cells) == 12
-    [*archive.cells.values()][1].is_live = True
-    archive.keys(np.array([[-100.0], [100.0]]))  # the range grows
-    # The state that took the fewest steps is kept, with the visits of all
-    (kept,) = [cell for cell in archive.cells.values() if cell.n_steps == 0]
-    assert len(archive.cells) <= 2 and kept.is_live
-    assert sum(cell.n_visits for cell in archive.cells.values()) == 12
-
-
-def test_ways_to_live_cells_lead_back_to_the_start() -> None:
-    archive, rng = Archive(), np.random.default_rng(0)
-    state: Any = object()
-    cell = None
-    for place in range(10):
-        cell = archive.reach(bytes([place]), place, cell, lambda: [state])
-    archive.reach(b"aside", 3, None, lambda: [state])
-    assert archive.cell_behind(rng) is None
-    archive.cells[bytes([6])].is_live = True
-    assert {archive.cell_behind(rng).n_steps for _ in range(200)} == {*range(7)}  # type: ignore[union-attr]
 
 
 def test_it_fades_out_where_ordinary_starts_succeed() -> None:
@@ -208,17 +103,6 @@ def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
     loaded = DAPO.load(tmp_path / "model", env=model.get_env())
     loaded.learn(500)
     assert len(loaded.start_sampler.archive.cells) > 5
-
-
-def test_training_continues_from_a_checkpoint(tmp_path: Any) -> None:
-    sampler = FrontierStarts(corridor)
-    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, n_steps=32, **SETTINGS)
-    model.learn(1000, callback=TrainingCheckpoint(tmp_path, save_freq=1, keep=100))
-    assert len(sampler.archive.cells) > 5
-    resumed = DAPO.resume(checkpoints_in(tmp_path)[1], make_group_env(corridor, 4, seed=0), device="cpu")
-    assert len(resumed.start_sampler.archive.cells) == 0
-    assert resumed.learn().num_timesteps >= 1000
-    assert len(resumed.start_sampler.archive.cells) > 5
 
 
 def test_mistakes_are_explained() -> None:

@@ -43,9 +43,7 @@ def share_of_the_last_action(model: GRPO) -> float:
     return distribution.probs[0, -1].item()
 
 
-@pytest.mark.parametrize(
-    "rewards", [[0.0, 1e30], [0.0, 1e-5], [0, 1], [False, True], [-1e30, 1e30], [np.int8(0), np.int8(1)]], ids=str
-)
+@pytest.mark.parametrize("rewards", [[0.0, 1e-5], [False, True], [-1e30, 1e30], [np.int8(0), np.int8(1)]], ids=str)
 @pytest.mark.parametrize("kwargs", [{}, OUTCOME], ids=["default", "outcome"])
 def test_rewards_of_any_size_and_type_are_learned_from(rewards: list[Any], kwargs: dict[str, Any]) -> None:
     if kwargs == {}:
@@ -65,30 +63,7 @@ def test_sums_of_the_same_parts_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("kwargs", [{"n_steps": 4}, OUTCOME], ids=["steps", "groups"])
-def test_a_thousand_dead_rounds_leave_the_policy_as_it_was(kwargs: dict[str, Any]) -> None:
+def test_a_hundred_dead_rounds_leave_the_policy_as_it_was(kwargs: dict[str, Any]) -> None:
     with pytest.warns(UserWarning, match=r"No update at \d+ steps"):
-        model = learn([1.0, 1.0], DAPO, timesteps=32_000, max_sampling_rounds=2, **kwargs)
+        model = learn([1.0, 1.0], DAPO, timesteps=3200, max_sampling_rounds=2, **kwargs)
     assert share_of_the_last_action(model) == pytest.approx(0.5, abs=0.01)
-
-
-class Steps(Bandit):
-    """Two ways to earn the same: by the first action in two steps, by the second in one."""
-
-    def __init__(self) -> None:
-        super().__init__([0.1, 0.3])
-
-    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        self.t, self.first = 0, 0
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        self.t += 1
-        if self.t == 1:
-            self.first = int(action)
-        reward = 0.3 if self.first else 0.1 * self.t
-        return np.zeros(1, np.float32), reward, self.first == 1 or self.t == 2, False, {}
-
-
-def test_sums_that_differ_in_the_last_digit_are_different() -> None:
-    model = DAPO("MlpPolicy", make_group_env(Steps, n_envs=4), seed=0, device="cpu", **OUTCOME).learn(40)
-    assert model.logger.name_to_value["group/dead_fraction"] < 1.0

@@ -2,9 +2,8 @@
 
 import copy
 import functools
-import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
-from toy_envs import TINY, RecordingEnv, SpacesEnv, ToyEnv, observations_of
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of, parameters_of
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.common.values import ValueRegression
@@ -54,58 +53,24 @@ def test_an_update_has_2048_steps_by_default(n_envs: int, n_steps: int) -> None:
     assert (model.n_steps, model.n_groups) == (n_steps, None)
 
 
-@pytest.mark.parametrize(("so_far", "n_steps"), [(0, 128), (100_000, 128), (200_000, 250), (10**7, 512)])
+@pytest.mark.parametrize(
+    ("so_far", "given", "n_steps"),
+    [
+        *((so_far, {}, n_steps) for so_far, n_steps in ((0, 128), (100_000, 128), (200_000, 250), (10**7, 512))),
+        *((10**6, {"n_steps": n_steps}, n_steps) for n_steps in (127, 128)),
+    ],
+)
 @pytest.mark.parametrize("loaded", [False, True])
-def test_an_update_grows_by_default(so_far: int, n_steps: int, loaded: bool, tmp_path: Path) -> None:
+def test_an_update_grows_by_default(so_far: int, given: dict[str, int], n_steps: int, loaded: bool, tmp_path: Path) -> None:
     seen = Batches()
-    model = make_model(n_envs=16, n_epochs=1, batch_size=2048)
+    model = make_model(n_envs=16, n_epochs=1, batch_size=2048, **({} if loaded else given))
     if loaded:
         model.save(tmp_path / "model")
-        model = GRPO.load(tmp_path / "model", env=model.get_env())
+        model = GRPO.load(tmp_path / "model", env=model.get_env(), **given)
     model.num_timesteps = so_far
     model.learn(1, callback=seen, reset_num_timesteps=False)
     assert [len(batch.rows) for batch in seen.batches] == [16 * n_steps]
-    assert model.num_timesteps == so_far + 16 * n_steps and model.n_steps == 128
-
-
-@pytest.mark.parametrize("given", [127, 128])
-def test_an_update_of_n_steps_that_load_was_given_stays_as_it_is(given: int, tmp_path: Path) -> None:
-    seen = Batches()
-    make_model(n_envs=16, n_epochs=1, batch_size=2048).save(tmp_path / "model")
-    model = GRPO.load(tmp_path / "model", env=make_group_env(ToyEnv, 16), n_steps=given)
-    model.num_timesteps = 10**6
-    model.learn(1, callback=seen, reset_num_timesteps=False)
-    assert [len(batch.rows) for batch in seen.batches] == [16 * given]
-
-
-def test_an_update_that_was_disturbed_is_as_large_as_others() -> None:
-    class Disturbs(Batches):
-        def _on_step(self) -> bool:
-            if self.n_calls == 5:
-                self.training_env.reset()
-            return True
-
-    seen = Disturbs()
-    model = make_model(n_envs=16, n_epochs=1, batch_size=2048)
-    model.num_timesteps = 10**6
-    with pytest.warns(UserWarning, match="reset in the middle of a rollout"):
-        model.learn(16 * 512, callback=seen, reset_num_timesteps=False)
-    assert [len(batch.rows) for batch in seen.batches] == [16 * 512]
-
-
-@pytest.mark.parametrize("given", [127, 128])
-def test_an_update_of_n_steps_that_were_given_stays_as_it_is(given: int) -> None:
-    seen = Batches()
-    model = make_model(n_envs=16, n_steps=given, n_epochs=1, batch_size=2048)
-    model.num_timesteps = 10**6
-    model.learn(1, callback=seen, reset_num_timesteps=False)
-    assert [len(batch.rows) for batch in seen.batches] == [16 * given]
-
-
-def test_updates_take_n_steps_of_each_copy() -> None:
-    seen = Batches()
-    model = make_model(env_kwargs={"length": 50}, n_steps=16).learn(200, callback=seen)
-    assert [len(batch.rows) for batch in seen.batches] == [64, 64, 64, 64] and model.num_timesteps == 256
+    assert model.num_timesteps == so_far + 16 * n_steps and (given or model.n_steps == 128)
 
 
 def test_each_step_is_learned_from_once_and_by_the_policy_that_chose_it() -> None:
@@ -148,8 +113,7 @@ def test_episodes_go_on_in_the_next_update() -> None:
         assert len(starts[seen.batches[1].episode // 4 == group].unique()) == 1
 
 
-@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv])
-@pytest.mark.parametrize("unrelated_starts", [False, True])
+@pytest.mark.parametrize(("vec_env_cls", "unrelated_starts"), [(DummyVecEnv, False), (SubprocVecEnv, True)])
 def test_episodes_go_on_in_the_next_call_of_learn(unrelated_starts: bool, vec_env_cls: Any) -> None:
     env = make_group_env(functools.partial(ToyEnv, length=40), 2, vec_env_cls=vec_env_cls)
     seen = Batches()
@@ -179,39 +143,19 @@ def test_what_follows_the_last_step(time_limit: bool) -> None:
     assert batch.next_observations[:, 1].tolist() == ([10, 10, 6, 6] if time_limit else [6, 6])
 
 
-class ReusingEnv(ToyEnv):
-    """Writes each observation into the same array."""
-
-    def observe(self) -> Any:
-        if not hasattr(self, "seen"):
-            self.seen = np.zeros(2)
-        self.seen[:] = super().observe()
-        return self.seen
-
-
-def test_what_follows_the_last_step_of_an_environment_that_reuses_its_observation() -> None:
-    """Its reset has written the first observation of the next episode there."""
-    seen = Batches()
-    make_model(ReusingEnv, n_envs=2, env_kwargs={"length": 10, "time_limit": True}, group_size=2, n_steps=16).learn(
-        32, callback=seen
-    )
-    (batch,) = seen.batches
-    assert batch.next_observations[:, 1].tolist() == [10, 10, 6, 6]
-
-
 def test_members_that_have_ended_before_are_not_in_an_update() -> None:
     """One copy plays the two members of a group one after the other. Of the first group, the second update has four steps."""
     seen = Batches()
     settings: dict[str, Any] = {"n_envs": 1, "group_size": 2, "n_steps": 16, "learning_rate": 0.1}
     model = make_model(env_kwargs={"length": 10, "time_limit": True, "reward": -1.0}, **settings)
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    before = parameters_of(model)
     with pytest.warns(UserWarning, match="No update at 16 steps"):
         model.learn(32, callback=seen)
     assert seen.batches[1].lengths.tolist() == [[0, 4], [10, 2]]
     assert seen.batches[1].going_on.tolist() == [1, 2, 3]
     assert seen.batches[1].next_observations[:, 1].tolist() == [10, 10, 2]
     # None has come to an end: a time limit is none
-    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+    assert th.equal(parameters_of(model), before)
 
 
 def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,106 +212,19 @@ def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         make_model(Endless, n_groups=1).learn(4 * 64)
 
 
-def test_steps_of_an_endless_episode_are_counted_over_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
-    envs = [ToyEnv(length=length) for length in (3, 3, 10**6)]
-    model = make_model(DummyVecEnv([functools.partial(lambda env: env, env) for env in envs]), n_groups=1, group_size=2)
-    with pytest.raises(ValueError, match="An episode has not ended after 50 steps"):
-        model.learn(1000)
-    assert model._n_updates > 0 and envs[2].t == 51, "it began before the first update"
-
-
-def test_episodes_outside_of_groups_need_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "MAX_EPISODE_LENGTH", 50)
-    model = make_model(Endless, n_steps=60, n_envs=2).learn(2 * 60)
-    groups = model.collector
-    groups.settings = groups.settings._replace(n_steps=None)
-    step = np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2, bool)
-    with pytest.raises(ValueError, match="An episode has not ended"):
-        groups.add_step(*step)
-    groups.in_groups[:] = False
-    groups.add_step(*step)
-
-
-def test_values_follow_episodes_over_updates() -> None:
-    """Each update sees 8 of the 40 steps of an episode; only the last step pays."""
-
-    class Late(ToyEnv):
-        observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
-
-        def observe(self) -> Any:
-            return np.array([np.sin(0.1 * self.t), np.cos(0.1 * self.t)])
-
-        def step(self, action: Any) -> Any:
-            observation, _, ended, *rest = super().step(action)
-            return observation, 100.0 * ended + float(action), ended, *rest
-
-    model = make_model(Late, env_kwargs={"length": 40}, n_envs=8, n_steps=8, gamma=0.95, learning_rate=0.0)
-    model.learn(8 * 8 * 100)
-    times = th.tensor([0.0, 10.0, 20.0, 30.0, 39.0])
-    features = model.policy.state_features(th.stack([th.sin(0.1 * times), th.cos(0.1 * times)], dim=1))
-    n_left = 39 - times.double()
-    chosen = 0.5 * (1 - 0.95 ** (n_left + 1)) / 0.05  # the policy is about even
-    th.testing.assert_close(model.value_regression.predict(features), 100 * 0.95**n_left + chosen, atol=12.0, rtol=0)
-
-
-def test_values_know_nothing_of_the_returns_that_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    for name in ("fit", "predict"):
-        original = getattr(ValueRegression, name)
-
-        def noted(*args: Any, original: Any = original, name: str = name) -> Any:
-            calls.append(name)
-            return original(*args)
-
-        monkeypatch.setattr(ValueRegression, name, noted)
-    make_model(env_kwargs={"length": 40}, n_steps=16).learn(3 * 64)
-    # The first update has no others, and makes up for them with two more fits. Values of the steps and of where episodes go
-    # on, which the fit takes, too
-    assert calls == ["fit"] + ["predict"] * 4 + ["predict", "predict", "fit", "predict"] * 2
-
-
 @pytest.mark.parametrize("reward", [0.0, -1.0])
 def test_nothing_is_learned_where_all_comes_to_the_same(reward: float) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": reward}, n_steps=16, learning_rate=0.1)
-    before = th.nn.utils.parameters_to_vector(model.policy.parameters()).clone()
+    before = parameters_of(model)
     with pytest.warns(UserWarning, match="No update at 64 steps: no step differed from the others of its group"):
         model.learn(128)
-    assert th.equal(th.nn.utils.parameters_to_vector(model.policy.parameters()), before)
+    assert th.equal(parameters_of(model), before)
 
 
 @pytest.mark.parametrize("kwargs", [{"ent_coef": 0.1}, {"kl_coef": 0.1}])
 def test_entropy_bonus_and_reference_hold_where_all_comes_to_the_same(kwargs: dict[str, Any]) -> None:
     model = make_model(env_kwargs={"length": 100, "reward": 0.0}, n_steps=16, **kwargs).learn(128)
     assert model._n_updates == 2 * model.n_epochs
-
-
-def test_zeros_are_learned_from_once_there_was_a_reward() -> None:
-    """After a reward, values expect another one: an update of zeros is learned from."""
-
-    class Once(ToyEnv):
-        paid: ClassVar = False
-
-        def step(self, action: Any) -> Any:
-            observation, _, *rest = super().step(action)
-            return observation, float(self.paid and action), *rest
-
-    model = make_model(Once, env_kwargs={"length": 4}, n_steps=16)
-    counts = []
-    for Once.paid in (False, True, False):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            model.learn(64, reset_num_timesteps=False)
-        counts.append(model._n_updates)
-    assert counts == [0, 2, 4]
-
-
-def test_how_long_an_episode_lasts_can_be_all_there_is_to_learn() -> None:
-    """-1 for each step: where episodes have ended within the update, they do differ."""
-    model = make_model(env_kwargs={"length": None, "reward": -1.0}, n_steps=64, learning_rate=0.03, n_epochs=10).learn(6_000)
-    # Action 0 ends the episode sooner
-    starts = np.column_stack([np.linspace(0, 1, 20), np.zeros(20)])
-    assert (model.predict(starts, deterministic=True)[0] == 0).all()
 
 
 @pytest.mark.parametrize(("rounds", "n_steps"), [(1, 16), (3, 48)])
@@ -432,61 +289,11 @@ def test_n_groups_means_whole_groups() -> None:
     assert GRPO("TokenPolicy", VerifierTextVecEnv(2)).n_groups == 4
 
 
-def test_an_update_without_a_size_is_an_error() -> None:
-    """As neither is chosen once the model is made."""
-    model = make_model(n_steps=8)
-    model.n_steps = None
-    with pytest.raises(ValueError, match=r"n_steps and n_groups are both None: set one of them, n_groups=4 for example"):
-        model.learn(32)
-    model.n_groups = 2
-    assert model.learn(32).num_timesteps >= 32
-
-
 def test_an_update_of_one_step_is_an_error() -> None:
     """It would be compared with itself, and nothing ever learned."""
     with pytest.raises(ValueError, match=r"n_steps \* n_envs must be greater than 1, got n_steps=1 and n_envs=1"):
         make_model(n_envs=1, n_steps=1)
     make_model(n_envs=2, n_steps=1)
-
-
-def test_a_reward_that_is_not_finite_is_named_before_the_episode_ends() -> None:
-    class Bad(ToyEnv):
-        def step(self, action: Any) -> Any:
-            observation, reward, *rest = super().step(action)
-            return observation, np.nan if self.t == 6 else reward, *rest
-
-    with pytest.raises(ValueError, match=r"Environment copy 0 .*, step 5 of its episode: the reward is nan"):
-        make_model(Bad, env_kwargs={"length": 1000}, n_steps=16).learn(64)
-    # Its place is that in the episode, of which earlier updates have had the beginning
-    with pytest.raises(ValueError, match=r"Environment copy 0 .*, step 5 of its episode: the reward is nan"):
-        make_model(Bad, env_kwargs={"length": 1000}, n_steps=2).learn(64)
-
-
-DICT = spaces.Dict({"image": spaces.Box(0, 255, (3, 36, 36), np.uint8), "number": spaces.Box(-1.0, 1.0, (2,))})
-
-
-@pytest.mark.parametrize(
-    ("policy", "space"),
-    [
-        ("MlpPolicy", spaces.Discrete(5)),
-        ("MlpPolicy", spaces.MultiBinary(3)),
-        ("CnnPolicy", spaces.Box(0, 255, (3, 36, 36), np.uint8)),
-        ("MultiInputPolicy", DICT),
-    ],
-)
-@pytest.mark.parametrize("time_limit", [False, True])
-def test_observations(policy: str, space: spaces.Space, time_limit: bool) -> None:
-    env = functools.partial(SpacesEnv, space, spaces.Discrete(2), length=10, time_limit=time_limit)
-    model = GRPO(policy, make_group_env(env, 4), n_steps=16, n_epochs=1, device="cpu", seed=0)
-    model.learn(192)
-    assert model.num_timesteps == 192 and np.isfinite(model.logger.name_to_value["train/regression_r2"])
-
-
-def test_copies_in_processes_and_their_normalisation() -> None:
-    env = make_group_env("CartPole-v1", 4, vec_env_cls=SubprocVecEnv)
-    model = make_model(VecNormalize(env), n_steps=64).learn(1024)
-    assert model.num_timesteps == 1024
-    env.close()
 
 
 @pytest.mark.parametrize("n_stop", [40, 64])
@@ -501,14 +308,6 @@ def test_a_rollout_that_a_callback_stops_is_dropped(n_stop: int) -> None:
     assert seen.batches[0].elapsed.unique().tolist() == [n_stop // 4]
 
 
-def test_rollouts_that_are_stopped_again_and_again_leave_no_groups_behind() -> None:
-    model = make_model(env_kwargs={"length": 3}, n_steps=16)
-    for n_stop in range(40, 840, 40):
-        model.learn(64, callback=StopAt(n_stop), reset_num_timesteps=False)
-    assert model.num_timesteps == 800
-    assert len(model.collector.queue.groups) < 10
-
-
 class StopAt(BaseCallback):
     """
     :param n_steps: After how many to stop
@@ -520,18 +319,3 @@ class StopAt(BaseCallback):
 
     def _on_step(self) -> bool:
         return self.num_timesteps < self.n_steps
-
-
-def test_unrelated_starts() -> None:
-    seen = Batches()
-    make_model(env_kwargs={"length": 40}, n_steps=16, unrelated_starts=True).learn(192, callback=seen)
-    assert [len(batch.rows) for batch in seen.batches] == [64] * 3
-
-
-def test_a_loaded_model_goes_on(tmp_path: Path) -> None:
-    model = make_model(env_kwargs={"length": 40}, n_steps=16).learn(192)
-    model.save(tmp_path / "model")
-    env = make_group_env(functools.partial(ToyEnv, length=40), 4)
-    loaded = GRPO.load(tmp_path / "model", env=env, device="cpu")
-    assert (loaded.n_steps, loaded.n_groups) == (16, None)
-    assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 256

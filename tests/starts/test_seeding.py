@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch as th
 from broken_envs import NestedGenerator, SystemGenerator
-from gymnasium.utils.env_checker import data_equivalence
+from toy_envs import same
 
 from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.seeding import find_rngs
 from sb3_grpo.starts.snapshots import begin, capture, restore
 from sb3_grpo.starts.starts import SeedStart, StartNotSupportedError
-
-
-def same(a: Any, b: Any) -> bool:
-    return data_equivalence(a, b, exact=True)
 
 
 def roll(env: gym.Env, n_steps: int = 5) -> list[Any]:

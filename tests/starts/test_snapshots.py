@@ -1,8 +1,5 @@
-import importlib.util
 import pickle
 import random
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -10,11 +7,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.monitor import Monitor
+from toy_envs import same
 from whole_envs import BREAKOUT_LIFE, STICKY_PONG, make, newest
 
-from sb3_grpo.starts import known_envs
 from sb3_grpo.starts.snapshots import begin, capture, restore
 from sb3_grpo.starts.start_queue import StartQueue
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartMismatchError, StartNotSupportedError, UnequalStartError
@@ -42,10 +38,6 @@ def roll(env: gym.Env, actions: list[Any]) -> list[Any]:
         if terminated or truncated:
             break
     return seen
-
-
-def same(a: Any, b: Any) -> bool:
-    return data_equivalence(a, b, exact=True)
 
 
 def walk(env: StartQueue, steps: int, seed: int = 1) -> None:
@@ -115,29 +107,6 @@ def test_common_and_independent_noise(name: str, kind: str) -> None:
         assert np.all((episodes[2][0][0] != episodes[3][0][0])[:3])
 
 
-def test_fresh_emulator_generators_keep_the_rest_of_the_state() -> None:
-    class State:
-        def __init__(self, content: bytes = b""):
-            self.content = content
-
-        def __getstate__(self) -> bytes:
-            return self.content
-
-        def __setstate__(self, content: bytes) -> None:
-            self.content = content
-
-    words = b" ".join([b"4294967295", b"7", *[b"123456789"] * 622])
-    before, after = b"12 3\x00", b" 24\x0012 "
-    changed = known_envs._replace_emulator_rngs(State(before + words + after), 1).content
-    numbers = changed[len(before) : -len(after)].split(b" ")
-    assert changed.startswith(before) and changed.endswith(after)
-    assert [len(number) for number in numbers] == [10, 1, *[9] * 622]
-    assert len(set(numbers)) > 600 and int(numbers[0]) < 2**32
-    for content in (before + after, (before + words + after,)):
-        with pytest.raises(StartNotSupportedError, match="this version of ale-py"):
-            known_envs._replace_emulator_rngs(State(content), 1)  # type: ignore[arg-type]
-
-
 class Walk(gym.Env):
     """A random walk without any way to capture it."""
 
@@ -181,13 +150,6 @@ def test_environment_with_get_state_and_set_state() -> None:
     assert same(different, observation) and not same(roll(other, [1, 0] * 5), expected)
 
 
-def test_environment_never_seeded_has_common_noise() -> None:
-    env = WalkWithState()
-    snapshot = capture(env, np.array([0.0]))
-    episodes = [(restore(env, snapshot), roll(env, [1] * 3)) for _ in range(2)]
-    assert same(episodes[0], episodes[1])
-
-
 def test_environment_without_get_state_is_refused() -> None:
     env = Walk()
     env.reset(seed=1)
@@ -199,23 +161,6 @@ def test_environment_without_get_state_is_refused() -> None:
     assert same(roll(env, [1] * 3), episode)
 
 
-def test_mujoco_set_state_is_not_taken_for_the_protocol() -> None:
-    pytest.importorskip("mujoco")
-    from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
-
-    class WithGetState(HalfCheetahEnv):
-        def get_state(self) -> Any:
-            raise AssertionError("not to be called")
-
-    env = WithGetState()
-    first, _ = env.reset(seed=1)
-    snapshot = capture(env, first)
-    actions = actions_for(env, 5)
-    expected = roll(env, actions)
-    restore(env, snapshot)
-    assert same(roll(env, actions), expected)
-
-
 def test_changed_mujoco_model_is_refused() -> None:
     env, other = make("HalfCheetah-v5"), make("HalfCheetah-v5")
     env.reset(seed=1)
@@ -224,28 +169,6 @@ def test_changed_mujoco_model_is_refused() -> None:
     other.unwrapped.model.body_mass[1] *= 1.1  # type: ignore[attr-defined]
     with pytest.raises(StartMismatchError, match="model"):
         begin_from(other, snapshot)
-
-
-def test_mujoco_before_it_could_restore_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    mujoco = pytest.importorskip("mujoco")
-    monkeypatch.delattr(mujoco, "mj_copyData")
-    env = make("HalfCheetah-v5")
-    begin_from(env, SeedStart(1))
-    with pytest.raises(StartNotSupportedError, match=r"MuJoCo 3\.5 or later"):
-        env.capture_start()
-
-
-class ZooTimeLimit(gym.wrappers.TimeLimit):
-    """rl_zoo3 replaces Gymnasium's with such a class as soon as it is imported."""
-
-
-def test_snapshots_fit_before_and_after_rl_zoo3_was_imported() -> None:
-    base = gym.make("CartPole-v1", max_episode_steps=-1)
-    gymnasium, zoo = (StartQueue(kind(base, 500)) for kind in (gym.wrappers.TimeLimit, ZooTimeLimit))
-    for env, other in [(gymnasium, zoo), (zoo, gymnasium)]:
-        env.reset(seed=1)
-        snapshot = env.capture_start()
-        assert same(begin_from(other, snapshot), snapshot.observation)
 
 
 class Counter(gym.Wrapper):
@@ -412,18 +335,3 @@ def test_replay_that_leads_elsewhere_is_refused() -> None:
         begin_from(env, snapshot)
     with pytest.raises(StartNotSupportedError, match="StartQueue"):
         capture(env.env, snapshot.observation)
-
-
-def test_optional_packages_are_not_needed() -> None:
-    blocked = [name for name in ("mujoco", "ale_py", "Box2D", "pygame") if importlib.util.find_spec(name)]
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys({blocked!r}))
-import gymnasium as gym
-from sb3_grpo.starts.start_queue import StartQueue
-env = StartQueue(gym.make("CartPole-v1"))
-env.reset()
-env.queue_start(0, env.capture_start())
-env.reset()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

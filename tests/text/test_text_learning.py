@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 from toy_envs import Numbered
 
-from sb3_grpo import DAPO, GRPO
+from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.envs import CharTokenizer, HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.callbacks import WarmStart
 from sb3_grpo.text.policies import TokenActorCriticPolicy
-from sb3_grpo.text.tokens import PAD
 
 NETWORK: dict[str, Any] = {"n_layers": 1, "width": 32, "n_heads": 2}
 PAIRS = [(f"{digit}=", digit) for digit in "0123456789"]
@@ -41,20 +40,20 @@ def success_rate(model: Any) -> float:
     return float(np.mean([a == b for a, b in zip(given, answers, strict=True)]))
 
 
-@pytest.mark.parametrize("algo", [GRPO, DAPO])
-def test_learns_to_answer_after_a_warm_start(algo: type[GRPO], tmp_path: Path) -> None:
-    model: Any = algo("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, ent_coef=0.02, **SETTINGS)
+def test_learns_to_answer_after_a_warm_start(tmp_path: Path) -> None:
+    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, ent_coef=0.02, **SETTINGS)
     model.policy.pretrain(PAIRS, n_epochs=25)
     assert success_rate(model) < 0.3
-    model.learn(20_000)
+    model.learn(12_000)
     assert success_rate(model) > 0.7
 
     model.save(tmp_path / "model")
-    loaded: Any = algo.load(tmp_path / "model", device="cpu")
+    loaded: Any = GRPO.load(tmp_path / "model", device="cpu")
     prompts = [prompt for prompt, _ in PAIRS]
     assert loaded.policy.generate(prompts) == model.policy.generate(prompts)
 
 
+@pytest.mark.slow
 def test_ppo_learns_with_the_value_head() -> None:
     settings: Any = {"n_steps": 16, "batch_size": 256, "learning_rate": 2e-3, "gamma": 1.0, "ent_coef": 0.02, "n_epochs": 4}
     env = copying_env(truncate=False)
@@ -91,15 +90,6 @@ def test_hard_prompts_count_the_successes_of_each_prompt() -> None:
     assert (np.delete(hard.success_rates, 3) < 0.1).all()
 
 
-def test_the_reference_is_the_policy_after_its_warm_start() -> None:
-    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", kl_coef=0.1, **SETTINGS)
-    model.policy.pretrain(PAIRS, n_epochs=20)
-    warm = [parameter.clone() for parameter in model.policy.parameters()]
-    model.learn(1)
-    for parameter, expected in zip(model.ref_policy.parameters(), warm, strict=True):
-        assert th.equal(parameter, expected)
-
-
 def test_the_reference_is_the_policy_that_a_callback_has_taught() -> None:
     warm: list[th.Tensor] = []
 
@@ -119,72 +109,20 @@ def test_the_reference_is_the_policy_that_a_callback_has_taught() -> None:
         assert th.equal(reference, expected) and not th.equal(parameter, expected)
 
 
-class CheckLogProbs(BaseCallback):
-    """Every step in a batch has the log probability of the policy that has acted, if it was changed since or not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.known: dict[Any, list[float]] = {}
-        self.n_changed = 0
-
-    def _on_step(self) -> bool:
-        obs, actions = self.locals["obs"], th.as_tensor(self.locals["actions"])
-        policy: Any = self.model.policy
-        with th.no_grad():
-            log_probs = policy.get_distribution(th.as_tensor(obs)).log_prob(actions).tolist()
-        for row, action, log_prob in zip(obs, actions.tolist(), log_probs, strict=True):
-            self.known.setdefault((row.tobytes(), action), []).append(log_prob)
-        return True
-
-    def _on_rollout_end(self) -> None:
-        model: Any = self.model
-        batch = model.batch
-        if batch is None:
-            return
-        steps = Minibatch(th.arange(len(batch.rows)), np.arange(batch.lengths.numel()), 1)
-        texts, actions = batch.observations_at(steps), batch.actions[batch.rows]
-        with th.no_grad():
-            now = model.policy.get_distribution(texts).log_prob(actions)
-        old = batch.old_log_prob[batch.rows]
-        self.n_changed += int(((now - old).abs() > 1e-4).sum())
-        length = model.observation_space.shape[0]
-        for text, last, action, log_prob in zip(texts.text, texts.last, actions.tolist(), old.tolist(), strict=True):
-            row = np.full(length, PAD)
-            row[: last + 1] = texts.texts[text][: last + 1]
-            assert np.isclose(log_prob, self.known[(row.tobytes(), action)], atol=1e-5).any()
-
-
-@pytest.mark.parametrize(
-    ("algo", "n_envs", "task"),
-    [(GRPO, 20, "arithmetic"), (GRPO, 20, "guess_number"), (DAPO, 7, [("a", "b"), ("abcdef", "ab")])],
-)
-def test_log_probs_are_those_of_the_policy_that_acted(algo: type[GRPO], n_envs: int, task: Any) -> None:
-    env = VerifierTextVecEnv(n_envs, seed=0, task=task, max_answer_tokens=9)
+@pytest.mark.parametrize("task", ["arithmetic", "guess_number", [("a", "b"), ("abcdef", "ab")]])
+def test_log_probs_are_those_of_the_policy_that_acted(task: Any) -> None:
+    """Also after an update, when other weights have read the beginning of a text."""
+    env = VerifierTextVecEnv(20, seed=0, task=task, max_answer_tokens=9)
     settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 3, "learning_rate": 0.03, "batch_size": 40, "ent_coef": 0.1}
-    model = algo("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=1, **settings)
-    check = CheckLogProbs()
-    for n_steps in (700, 37, 700):
-        begin = model.num_timesteps
-        stop = ConvertCallback(lambda *_, until=begin + n_steps: model.num_timesteps < until)
-        model.learn(10_000, callback=[check, stop], reset_num_timesteps=False)
-    assert check.n_changed > 0, "some episodes have gone on over an update"
-
-
-def test_minibatches_of_texts_are_as_wide_as_their_longest() -> None:
-    env = VerifierTextVecEnv(8, seed=0, task=[("a", "b"), ("abcdef", "ab")], max_answer_tokens=9)
-    settings: Any = {**SETTINGS, "group_size": 4, "n_groups": 4, "learning_rate": 0.0}
-    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=0, **settings).learn(1)
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=1, **settings).learn(700)
+    model.learning_rate, model.lr_schedule = 0.0, lambda _: 0.0
+    for _ in range(6):  # until no episode is left that was begun before
+        model.learn(1, reset_num_timesteps=False)
     batch = model.batch
-    widths = set()
-    for episode in range(batch.lengths.numel()):
-        steps = (batch.episode == episode).nonzero().squeeze(1)
-        texts = batch.observations_at(Minibatch(steps, np.array([episode]), 1))
-        widths.add(texts.texts.shape[1])
-        assert (texts.texts != PAD).all() and texts.texts.shape[1] == texts.last.max() + 1
-        with th.no_grad():
-            now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows[steps]])
-        th.testing.assert_close(now, batch.old_log_prob[batch.rows[steps]], rtol=0, atol=1e-5)
-    assert len(widths) > 3
+    texts = batch.observations_at(Minibatch(th.arange(len(batch.rows)), np.arange(batch.lengths.numel()), 1))
+    with th.no_grad():
+        now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows])
+    th.testing.assert_close(now, batch.old_log_prob[batch.rows], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_processes", [False, True])
@@ -194,7 +132,7 @@ def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None
     settings: Any = {"task": task, "tokenizer": CharTokenizer("abc"), "truncate": False}
     env: Any = VecNormalize(VerifierTextVecEnv(2, **settings), norm_obs=False)
     if in_processes:
-        env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2, start_method="fork")
+        env = SubprocVecEnv([lambda: VerifierTextEnv(**settings)] * 2)
     model = PPO(TokenActorCriticPolicy, env, learning_rate=1e-9, n_steps=8, batch_size=16, device="cpu", seed=0)
     assert model.policy.generate(["ab", "c"]) != ["ba", "cc"]
     model.learn(16, callback=WarmStart(n_examples=2, n_epochs=100))
@@ -202,27 +140,7 @@ def test_a_warm_start_learns_the_answers_of_the_task(in_processes: bool) -> None
     env.close()
 
 
-def test_a_warm_start_is_made_once_where_all_groups_are_dead() -> None:
-    env = VerifierTextVecEnv(4, task=[("a", "b")], verifier=lambda answer, reference: 0.0)
-    model = DAPO("TokenPolicy", env, group_size=2, n_groups=2, max_sampling_rounds=1, device="cpu", seed=0)
-    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1))
-    before = model.policy.parameters_to_vector()
-    model.learn(8, callback=WarmStart(n_examples=1, n_epochs=1), reset_num_timesteps=False)
-    assert model._n_updates == 0 and (model.policy.parameters_to_vector() == before).all()
-    env.close()
-
-
 def test_a_warm_start_is_for_texts() -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ValueError, match=r"WarmStart is for policies of texts.*leave the callback out"):
         model.learn(100, callback=WarmStart(n_examples=2, n_epochs=1))
-
-
-def test_hard_prompts_errors() -> None:
-    with pytest.raises(ValueError, match=r"at least one item.*n_items=0"):
-        HardPrompts(0)
-    with pytest.raises(ValueError, match=r"n_items=None: write their number.*without an end"):
-        HardPrompts(Numbered(lambda index: (str(index), "")).n_items)
-    model = GRPO("MlpPolicy", "CartPole-v1", device="cpu", start_sampler=HardPrompts(3))
-    with pytest.raises(ValueError, match="no such info"):
-        model.learn(100)

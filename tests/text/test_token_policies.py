@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,29 +7,34 @@ from digit_texts import LENGTH, Digits, growing_texts, make_policy
 from gymnasium import spaces
 from stable_baselines3 import PPO
 
-from sb3_grpo.envs import Item, VerifierTextVecEnv
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
 
+DEVICE = "cuda" if th.cuda.is_available() else "cpu"
 
+
+@pytest.mark.gpu
 @th.no_grad()
 def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
-    policy = make_policy()
+    policy = make_policy().to(DEVICE)
     reader = CachedReader(policy.read, policy.device)
     for observations in growing_texts(7, 40):
+        obs = th.as_tensor(observations, device=DEVICE)
         cached = policy.action_net(reader(observations)).log_softmax(-1)
-        uncached = policy.get_distribution(th.as_tensor(observations)).distribution.logits
+        uncached = policy.get_distribution(obs).distribution.logits
         th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
 
-        lengths = (observations != PAD).sum(1)
-        steps = [(text, last) for text, length in enumerate(lengths) for last in range(length)]
-        text, last = th.tensor(steps).T
-        forced = policy.get_distribution(TokenSteps(th.as_tensor(observations), text, last)).distribution.logits
-        th.testing.assert_close(forced[last == th.as_tensor(lengths - 1)[text]], cached, rtol=0, atol=1e-5)
-        prefix = np.where(np.arange(LENGTH) <= last.numpy()[:, None], observations[text], PAD)
-        expected = policy.get_distribution(th.as_tensor(prefix)).distribution.logits
+        lengths = (obs != PAD).sum(1)
+        text, last = th.tensor(
+            [(text, last) for text, length in enumerate(lengths) for last in range(length)], device=DEVICE
+        ).T
+        forced = policy.get_distribution(TokenSteps(obs, text, last)).distribution.logits
+        th.testing.assert_close(forced[last == (lengths - 1)[text]], cached, rtol=0, atol=1e-5)
+        prefix = th.where(th.arange(LENGTH, device=DEVICE) <= last[:, None], obs[text], PAD)
+        expected = policy.get_distribution(prefix).distribution.logits
         th.testing.assert_close(forced, expected, rtol=0, atol=1e-5)
 
 
@@ -52,18 +56,6 @@ def test_the_cache_reads_each_token_once() -> None:
     text[1, 0] = 2  # another text in the second place
     reader(text)
     assert n_read[5:] == [1, 7]
-
-
-@th.no_grad()
-def test_padding_and_what_comes_later_change_nothing() -> None:
-    policy = make_policy()
-    observation = th.full((1, LENGTH), PAD)
-    observation[0, :3] = th.tensor([1, 2, 3])
-    expected = policy.get_distribution(observation).distribution.logits
-    later = observation.clone()
-    later[0, 3:] = 5
-    forced = policy.get_distribution(TokenSteps(later, th.tensor([0]), th.tensor([2]))).distribution.logits
-    th.testing.assert_close(forced, expected, rtol=0, atol=1e-6)
 
 
 def test_sampling_follows_the_distribution() -> None:
@@ -95,10 +87,11 @@ def test_greedy_generation_is_prediction_token_by_token() -> None:
     assert all(len(answer) <= 2 for answer in policy.generate(prompts, max_new_tokens=2, deterministic=False))
 
 
+@pytest.mark.gpu
 def test_generated_texts_end_where_they_end() -> None:
-    policy = make_policy()
-    prompts = th.full((200, 4), PAD)
-    prompts[:, :2] = th.randint(Digits.eos_id, (200, 2))
+    policy = make_policy().to(DEVICE)
+    prompts = th.full((200, 4), PAD, device=DEVICE)
+    prompts[:, :2] = th.randint(Digits.eos_id, (200, 2), device=DEVICE)
     prompts[100:, 2:] = 3
     texts = policy.generate_tokens(prompts, 6)
     n_ended = 0
@@ -110,63 +103,19 @@ def test_generated_texts_end_where_they_end() -> None:
     assert n_ended > 20
 
 
-class NoPadding(Digits):
-    """It knows its tokens and nothing else."""
-
-    def decode(self, ids: Any) -> str:
-        assert all(0 <= token < self.vocab_size for token in ids)
-        return super().decode(ids)
-
-
-def test_tokenizers_need_not_know_the_padding() -> None:
-    space = TokenSpace(LENGTH, NoPadding())
-    policy = TokenPolicy(space, spaces.Discrete(Digits.vocab_size), lambda _: 1e-3, width=16)
-    with th.no_grad():
-        policy.action_net.bias[3] = 100.0  # never an end
-    assert policy.generate(["1", "12345"], max_new_tokens=2) == ["33", "33"]
-
-
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
     policy = make_policy()
-    reached = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=200, learning_rate=1e-2)
+    reached = policy.pretrain([("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18")], n_epochs=100, learning_rate=1e-2)
     assert reached.losses[-1] < 0.05 < reached.losses[0] and reached.accuracy == 1.0
     assert policy.generate(["1+2=", "2+2=", "9+9="]) == ["3", "4", "18"]
     assert policy.optimizer.state == {}, "the optimizer of the training is as it was"
 
     policy = make_policy()
-    policy.pretrain(["123"], n_epochs=200, learning_rate=1e-2)
+    policy.pretrain(["123"], n_epochs=100, learning_rate=1e-2)
     assert policy.generate(["1"]) == ["23"]
 
 
-def test_pretrain_computes_logits_only_of_what_is_learned() -> None:
-    policy = make_policy()
-    examples = [("1+2=", "3"), ("2+2=", "4"), ("9+9=", "18"), "12"]
-    tokens = [[*Digits().encode("".join(example)), Digits.eos_id] for example in examples]
-    # Of each text, where the tokens stand after which one is learned
-    steps = [(text, last) for text, places in enumerate([(3, 4), (3, 4), (3, 4, 5), (0, 1)]) for last in places]
-    texts = th.tensor([each + [PAD] * (LENGTH - len(each)) for each in tokens])
-    text, last = th.tensor(steps).T
-    with th.no_grad():
-        expected = -policy.get_distribution(TokenSteps(texts, text, last)).log_prob(texts[text, last + 1]).mean().item()
-    n_rows = []
-    policy.action_net.register_forward_hook(lambda _, inputs, output: n_rows.append(len(inputs[0].flatten(0, -2))))
-    (loss,) = policy.pretrain(examples, n_epochs=1).losses
-    assert n_rows == [len(steps)] * 2, "once to learn, once to see what was reached"
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_pretrain_reads_no_more_than_the_longest_example_of_a_minibatch() -> None:
-    policy = make_policy()
-    examples = [("1+2=", "3"), ("9+9=", "18"), "12", "123456789"]
-    expected = [policy.pretrain([example], n_epochs=1, learning_rate=0.0).losses for example in examples]
-    n_read = []
-    policy.network.register_forward_pre_hook(lambda _, inputs: n_read.append(inputs[0].shape[1]))
-    (loss,) = policy.pretrain(examples, n_epochs=1, batch_size=1, learning_rate=0.0).losses
-    assert sorted(n_read[:4]) == [2, 5, 6, 9], "without the end, after which nothing is predicted"
-    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
-
-
-@pytest.mark.parametrize("n_epochs", [4, 12, 40])
+@pytest.mark.parametrize("n_epochs", [4, 20])
 def test_pretrain_says_how_many_answers_it_has_got_right(n_epochs: int) -> None:
     th.manual_seed(0)
     policy, pairs = make_policy(), [(f"{a}+{b}=", str(a + b)) for a in range(3) for b in range(5)]
@@ -192,57 +141,54 @@ def test_pretrain_that_diverges_leaves_the_policy_as_it_was() -> None:
     assert not policy.training
 
 
-def test_pretrain_leaves_prompts_alone() -> None:
-    policy = make_policy()
-    policy.pretrain([("1+2=", "3")] * 8, n_epochs=100, learning_rate=1e-2)
-    assert policy.generate(["1"]) != ["+2=3"]
-
-
-def test_errors() -> None:
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"context": 5}, "context=5 is shorter"),
+        ({"n_layers": 0}, "n_layers must be at least 1, got 0"),
+        ({"width": 10, "n_heads": 4}, "multiple of n_heads"),
+        ({"net_arch": [64]}, r"Policy has no net_arch: .*n_layers=..., width=..., n_heads=..."),
+        ({"features_extractor_kwargs": {}}, "Policy has no features_extractor_kwargs"),
+    ],
+)
+@pytest.mark.parametrize("policy_class", [TokenPolicy, TokenActorCriticPolicy])
+def test_wrong_arguments_are_named(policy_class: Any, kwargs: dict[str, Any], message: str) -> None:
     space, actions = TokenSpace(LENGTH, Digits()), spaces.Discrete(Digits.vocab_size)
-    with pytest.raises(ValueError, match=r"TokenPolicy reads token ids.*TokenSpace"):
-        TokenPolicy(spaces.Box(-1, 12, (LENGTH,), np.int64), actions, lambda _: 1e-3)
+    with pytest.raises(ValueError, match=message):
+        policy_class(space, actions, lambda _: 1e-3, **kwargs)
+    with pytest.raises(ValueError, match=r"reads token ids.*TokenSpace"):
+        policy_class(spaces.Box(-1, 12, (LENGTH,), np.int64), actions, lambda _: 1e-3)
     with pytest.raises(ValueError, match=r"must be Discrete\(13\)"):
-        TokenPolicy(space, spaces.Discrete(5), lambda _: 1e-3)
-    with pytest.raises(ValueError, match="context=5 is shorter"):
-        TokenPolicy(space, actions, lambda _: 1e-3, context=5)
-    for name in ("n_layers", "width", "n_heads"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            TokenPolicy(space, actions, lambda _: 1e-3, **{name: 0})
-    with pytest.raises(ValueError, match="multiple of n_heads"):
-        TokenPolicy(space, actions, lambda _: 1e-3, width=10, n_heads=4)
-    for policy_class in (TokenPolicy, TokenActorCriticPolicy):
-        for wrong in ({"net_arch": [64]}, {"activation_fn": th.nn.ReLU}, {"features_extractor_kwargs": {}}):
-            match = rf"{policy_class.__name__} has no {next(iter(wrong))}: .*n_layers=..., width=..., n_heads=..."
-            with pytest.raises(ValueError, match=match):
-                policy_class(space, actions, lambda _: 1e-3, **wrong)
-    policy = make_policy()
-    with pytest.raises(ValueError, match=r"A prompt must have from 1 to 11 tokens.*has 13"):
-        policy.generate(["1" * 13])
-    with pytest.raises(ValueError, match=r"max_new_tokens must be at least 1, or None for .*, got -1"):
-        policy.generate(["1"], max_new_tokens=-1)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        policy.generate(["1"], batch_size=0)
-    with pytest.raises(ValueError, match=r"needs a list of prompts, got the text '1\+1=': write generate\(\['1\+1='\]\)"):
-        policy.generate("1+1=")
-    with pytest.raises(ValueError, match=r"from 1 to 11 tokens, as the context has room for 12 with the answer.*'1+' has 12"):
-        policy.generate(["1", "1" * 12])
-    for name in ("n_epochs", "batch_size"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            policy.pretrain(["1"], **{name: 0})
-    for examples, match in [
-        ([], r"at least one text or pair \(prompt, answer\), got \[\]"),
-        ("1+1=2", r"got '1\+1=2'. For a single one write pretrain\(\[...\]\)"),
-        (("1+1=", "2"), r"got \('1\+1=', '2'\). For a single one write pretrain\(\[...\]\)"),
-        ([""], "from 2 to 12 tokens.* '' has 1"),
-        ([("1", "2", "3")], r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
-        (iter([]), "at least one text or pair"),
-        ([("1+1=", 2)], r"are texts, got 2 of type int"),
-        ([Item("1+1=", "2")], r"a text or a pair \(prompt, answer\), got Item"),
-        ([("1" * 8, "2" * 4)], r"from 2 to 12 tokens, for which the context has room .*, but \('1+', '2222'\) has 13"),
-    ]:
-        with pytest.raises(ValueError, match=match):
-            policy.pretrain(examples)
+        policy_class(space, spaces.Discrete(5), lambda _: 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda policy: policy.generate(["1", "1" * 12]),
+            r"from 1 to 11 tokens.*'1+' has 12",
+        ),
+        (
+            lambda policy: policy.generate(["1"], max_new_tokens=-1),
+            "max_new_tokens must be at least 1, .*got -1",
+        ),
+        (lambda policy: policy.generate(["1"], batch_size=0), "batch_size must be at least 1, got 0"),
+        (
+            lambda policy: policy.generate("1+1="),
+            r"needs a list of prompts.*: write generate\(\['1\+1='\]",
+        ),
+        (lambda policy: policy.pretrain(["1"], n_epochs=0), "n_epochs must be at least 1, got 0"),
+        (lambda policy: policy.pretrain([]), r"at least one text or pair \(prompt, answer\), got \[\]"),
+        (lambda policy: policy.pretrain(("1+1=", "2")), r"got \('1\+1=', '2'\). For a single one write pretrain\(\[...\]\)"),
+        (lambda policy: policy.pretrain([""]), "from 2 to 12 tokens.* '' has 1"),
+        (lambda policy: policy.pretrain([("1", "2", "3")]), r"a text or a pair \(prompt, answer\), got \('1', '2', '3'\)"),
+        (lambda policy: policy.pretrain([("1+1=", 2)]), r"are texts, got 2 of type int"),
+    ],
+)
+def test_wrong_texts_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(make_policy())
 
 
 def test_normalised_tokens_are_refused() -> None:
@@ -251,16 +197,6 @@ def test_normalised_tokens_are_refused() -> None:
     for read in (policy.action_sampler(), lambda obs: policy.get_distribution(th.as_tensor(obs)), critic_of(critic)):
         with pytest.raises(ValueError, match=r"whole numbers.*VecNormalize\(env, norm_obs=False\)"):
             read(observation)
-
-
-@pytest.mark.parametrize("policy_class", [TokenPolicy, TokenActorCriticPolicy])
-def test_a_policy_is_saved_and_loaded(policy_class: Any, tmp_path: Path) -> None:
-    policy = make_policy(policy_class, n_layers=1)
-    policy.save(tmp_path / "policy")
-    observations = th.as_tensor(growing_texts(3, 2)[-1])
-    expected = policy.get_distribution(observations).distribution.logits
-    loaded = policy_class.load(tmp_path / "policy", device="cpu")
-    th.testing.assert_close(loaded.get_distribution(observations).distribution.logits, expected)
 
 
 def critic_of(policy: Any) -> Any:
@@ -283,22 +219,6 @@ def test_spaces_with_other_meanings_are_not_equal() -> None:
     assert "TokenSpace(12" in repr(TokenSpace(LENGTH, Digits()))
 
 
-def test_a_subclass_with_a_temperature_is_sampled_with_it() -> None:
-    class Cold(TokenPolicy):
-        def _get_action_dist_from_latent(self, latent: th.Tensor) -> Any:
-            distribution: Any = super()._get_action_dist_from_latent(latent)
-            return distribution.proba_distribution(100.0 * distribution.distribution.logits)
-
-    policy = make_policy(Cold)
-    observations = np.full((50, LENGTH), PAD)
-    observations[:, 0] = np.arange(50) % 10
-    with th.inference_mode():
-        actions, log_prob = policy.action_sampler()(observations)
-        distribution = policy.get_distribution(th.as_tensor(observations))
-    assert (actions == distribution.distribution.logits.argmax(-1).numpy()).mean() > 0.9
-    th.testing.assert_close(log_prob, distribution.log_prob(th.as_tensor(actions)), rtol=0, atol=1e-4)
-
-
 class WithoutRepeats:
     """Never writes the same token twice in a row: its distribution depends on more than the last hidden state."""
 
@@ -312,10 +232,6 @@ class WithoutRepeats:
 
 class NoRepeats(WithoutRepeats, TokenPolicy):
     """One without a critic."""
-
-
-class NoRepeatsCritic(WithoutRepeats, TokenActorCriticPolicy):
-    """One with a critic."""
 
 
 def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
@@ -340,20 +256,7 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
     assert model.rollout_buffer.log_probs.min() > -100.0, "what was sampled is possible"
 
 
-def test_a_subclass_with_a_critic_and_its_own_distribution_is_sampled_and_trained_with_it() -> None:
-    policy = make_policy(NoRepeatsCritic)
-    observations = th.full((500, LENGTH), PAD)
-    observations[:, 0], observations[:, 1] = 3, th.arange(500) % 10
-    expected = policy.get_distribution(observations)
-    with th.no_grad():
-        actions, values, log_prob = policy(observations)
-    assert (actions != observations[:, 1]).all() and values.shape == (500, 1)
-    th.testing.assert_close(log_prob, expected.log_prob(actions), rtol=0, atol=1e-5)
-    values_again, again, entropy = policy.evaluate_actions(observations, actions)
-    th.testing.assert_close((values_again, again), (values, log_prob), rtol=0, atol=1e-5)
-    th.testing.assert_close(entropy, expected.entropy(), rtol=0, atol=1e-5)
-
-
+@pytest.mark.gpu
 def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
     """Such an optimizer does not count up the version of the weights."""
     differences = []
@@ -361,34 +264,19 @@ def test_ppo_samples_from_its_present_weights_after_a_fused_optimizer() -> None:
     class Checked(PPO):
         def train(self) -> None:
             buffer = self.rollout_buffer
-            obs, actions = (th.as_tensor(each).flatten(0, 1) for each in (buffer.observations, buffer.actions))
+            obs, actions = (th.as_tensor(each, device=DEVICE).flatten(0, 1) for each in (buffer.observations, buffer.actions))
             with th.no_grad():
                 log_prob = self.policy.evaluate_actions(obs.long(), actions.flatten())[1]
-            differences.append((log_prob - th.as_tensor(buffer.log_probs).flatten()).abs().max().item())
+            differences.append((log_prob.cpu() - th.as_tensor(buffer.log_probs).flatten()).abs().max().item())
             super().train()
 
     # Each rollout goes on with the texts of the one before
     env = VerifierTextVecEnv(32, seed=0, truncate=False, max_answer_tokens=8)
     policy_kwargs = {"n_layers": 1, "width": 16, "optimizer_kwargs": {"fused": True}}
-    settings: Any = {"n_steps": 3, "batch_size": 96, "learning_rate": 0.01, "ent_coef": 0.1, "device": "cpu", "seed": 0}
+    settings: Any = {"n_steps": 3, "batch_size": 96, "learning_rate": 0.01, "ent_coef": 0.1, "device": DEVICE, "seed": 0}
     model = Checked(TokenActorCriticPolicy, env, policy_kwargs=policy_kwargs, **settings)
     model.learn(3 * 3 * 32)
     assert len(differences) == 3 and max(differences) < 1e-5
-
-
-def test_critic_notices_that_its_weights_were_changed_and_can_be_differentiated() -> None:
-    policy = make_policy(TokenActorCriticPolicy)
-    first, second = (th.as_tensor(each) for each in growing_texts(3, 2))
-    for _ in range(2):
-        policy(first)[2].sum().backward()
-        policy(second)[2].sum().backward()
-    with th.inference_mode():
-        policy(first)
-    with th.no_grad():
-        policy(first)
-        policy.load_from_vector(policy.parameters_to_vector() * 1.5)
-        actions, _, log_prob = policy(second)
-        th.testing.assert_close(log_prob, policy.evaluate_actions(second, actions)[1], rtol=0, atol=1e-5)
 
 
 @th.no_grad()
