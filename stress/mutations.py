@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
-    done = {key(row): row for row in rows()}
+    done = {key(row): row for row in rows() if row["module"] in TARGETS}
     mutations = draw(args.sample, args.seed)
     RESULTS.parent.mkdir(exist_ok=True)
     free: SimpleQueue[Path] = SimpleQueue()
