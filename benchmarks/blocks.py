@@ -68,7 +68,7 @@ def refresh(text: str, writers: Writers, first: str | None = None) -> str:
         name, arguments = block[1], block[2].split()
         if name not in writers or (first is not None and arguments[:1] != [first]):
             return block[0]
-        return f"<!-- write: {' '.join([name, *arguments])} -->\n\n{wrap(writers[name](*arguments).strip())}\n\n<!-- end -->"
+        return f"<!-- write: {name}{block[2]} -->\n\n{wrap(writers[name](*arguments).strip())}\n\n<!-- end -->"
 
     return _BLOCK.sub(write, text)
 

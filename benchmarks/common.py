@@ -14,7 +14,7 @@ import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_grpo.utils.entries import parse_value
+from sb3_grpo.utils.entries import read_entry
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -94,11 +94,9 @@ def hyperparameters(algo: str, env_id: str) -> dict[str, Any]:
         Without an entry: the algorithm's defaults.
     """
     entries = yaml.safe_load((ROOT / "zoo_configs" / f"{algo}.yml").read_text()) or {}
-    entry = dict(entries.get(env_id, {"policy": "MlpPolicy"}))
+    entry = read_entry(entries.get(env_id, {"policy": "MlpPolicy"}))
     entry.pop("n_timesteps", None)
     for key, value in entry.items():
         if isinstance(value, str) and value.startswith("lin_"):
             entry[key] = LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-        if isinstance(value, str) and key == "policy_kwargs":
-            entry[key] = parse_value(value)  # a call in a string, as in the RL Zoo
     return entry

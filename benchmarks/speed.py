@@ -55,7 +55,6 @@ def training(subject: str, env_id: str, n_envs: int) -> dict[str, float]:
     from stable_baselines3.common.env_util import make_vec_env
 
     from benchmarks.common import algorithm, hyperparameters
-    from sb3_grpo.utils.entries import parse_value
 
     th.set_num_threads(1)
     changes = update_of(hyperparameters("grpo", env_id), n_envs) if subject == SAME_UPDATES else {}
@@ -67,8 +66,8 @@ def training(subject: str, env_id: str, n_envs: int) -> dict[str, float]:
     if normalize:
         from stable_baselines3.common.vec_env import VecNormalize
 
-        # RL Zoo's format: true, or a call in a string. The discount factor does not affect speed
-        env = VecNormalize(env, **(parse_value(normalize) if isinstance(normalize, str) else {}))
+        # True, or arguments. The discount factor does not affect speed
+        env = VecNormalize(env, **(normalize if isinstance(normalize, dict) else {}))
     model = algorithm(algo)(env=env, seed=0, device="cpu", **kwargs)
     stopwatch = Stopwatch()
     for method in ("collect_rollouts", "train"):

@@ -37,19 +37,21 @@ CRITIC: dict[str, Any] = {
     "gae_lambda": 0.95,
     "ent_coef": 0.05,
 }
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dapo": ("dapo", GROUPS),
-    "dapo_without_clip_higher": ("dapo", {**GROUPS, "clip_range_high": None}),
-    "dapo_without_dynamic_sampling": ("dapo", {**GROUPS, "dynamic_sampling": False}),
-    "dapo_without_step_loss": ("dapo", {**GROUPS, "loss_average": "episode"}),
-    "dapo_without_overlong_filter": ("dapo", {**GROUPS, "overlong_filter": False}),
+# Titles, algorithms and settings
+VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dapo": ("DAPO", "dapo", GROUPS),
+    "dapo_without_clip_higher": ("without clip-higher", "dapo", {**GROUPS, "clip_range_high": None}),
+    "dapo_without_dynamic_sampling": ("without dynamic sampling", "dapo", {**GROUPS, "dynamic_sampling": False}),
+    "dapo_without_step_loss": ("without the loss per step", "dapo", {**GROUPS, "loss_average": "episode"}),
+    "dapo_without_overlong_filter": ("without the overlong filter", "dapo", {**GROUPS, "overlong_filter": False}),
     # For comparison with the one above
     "dapo_without_overlong_filter_and_shared_prompts": (
+        "without the filter and shared prompts",
         "dapo",
         {**GROUPS, "overlong_filter": False, "unrelated_starts": True},
     ),
-    "grpo": ("grpo", {**GROUPS, "overlong_filter": False}),
-    "ppo": ("ppo", CRITIC),
+    "grpo": ("GRPO", "grpo", {**GROUPS, "overlong_filter": False}),
+    "ppo": ("PPO", "ppo", CRITIC),
 }
 # The first three are to be solved, and more often draw prompts that are still answered wrongly (HardPrompts).
 # The last compares the algorithms on uniformly drawn prompts.
@@ -88,16 +90,6 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
 N_POINTS = 50
 TARGETS = {"addition_1": 0.99, "addition_2": 0.95, "from_nothing": 0.95}
 TITLES = {"addition_1": "one digit", "addition_2": "two digits", "from_nothing": "one digit, no examples"}
-ABLATION = {
-    "dapo": "DAPO",
-    "dapo_without_clip_higher": "without clip-higher",
-    "dapo_without_dynamic_sampling": "without dynamic sampling",
-    "dapo_without_step_loss": "without the loss per step",
-    "dapo_without_overlong_filter": "without the overlong filter",
-    "dapo_without_overlong_filter_and_shared_prompts": "without the filter and shared prompts",
-    "grpo": "GRPO",
-    "ppo": "PPO",
-}
 
 
 def settings_of(experiment: str, variant: str) -> dict[str, Any]:
@@ -108,7 +100,7 @@ def settings_of(experiment: str, variant: str) -> dict[str, Any]:
     """
     from stable_baselines3.common.utils import LinearSchedule
 
-    algo, settings = VARIANTS[variant]
+    _, algo, settings = VARIANTS[variant]
     if algo != "ppo":
         setting = EXPERIMENTS[experiment]
         settings = {**settings, **setting["settings"], "learning_rate": setting["learning_rate"]}
@@ -138,7 +130,7 @@ def run(experiment: str, variant: str, seed: int) -> dict[str, Any]:
     testing = ArithmeticTask(**numbers, split="test" if setting.get("n_test") else "all")
     items = [testing.item(index) for index in range(testing.n_items)]
     # Room for one token more than the longest answer
-    algo, settings = VARIANTS[variant][0], settings_of(experiment, variant)
+    algo, settings = VARIANTS[variant][1], settings_of(experiment, variant)
     room = setting["digits"] + 3
     env = VerifierTextVecEnv(N_ENVS, seed=seed, task=training, max_answer_tokens=room, truncate=algo != "ppo")
     if setting["hard"]:
@@ -229,9 +221,9 @@ def curves() -> str:
     :return: Learning curves of the ablation
     """
     with figure_of("text", figsize=(7.0, 3.6)) as (figure, axes):
-        for variant, title in ABLATION.items():
+        for variant, (title, *_) in VARIANTS.items():
             tokens, values = _curves(_load("ablation", variant), EXPERIMENTS["ablation"]["tokens"])
-            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(variant, [*ABLATION]))
+            draw_band(axes, tokens / 1000, iqm_curve(values), label=title, **style(variant, [*VARIANTS]))
         axes.set(xlabel="thousand tokens", ylabel="exact answers", ylim=(0, 1))
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right", frameon=False, fontsize=8)
@@ -245,7 +237,7 @@ def ablation() -> str:
     :return: A row for each variant of the ablation
     """
     lines = []
-    for variant, title in ABLATION.items():
+    for variant, (title, *_) in VARIANTS.items():
         runs = _load("ablation", variant)
         finals = np.array([run["final"] for run in runs])
         _, values = _curves(runs, EXPERIMENTS["ablation"]["tokens"])

@@ -10,7 +10,6 @@ Continues where it was interrupted: mutations that have a row are not run again.
 import argparse
 import ast
 import csv
-import multiprocessing
 import os
 import random
 import shutil
@@ -35,9 +34,11 @@ RESULTS = ROOT / "benchmarks" / "results" / "mutations.csv"
 TARGETS = {
     "sb3_grpo/common/advantages.py": ["tests/common/test_advantages.py", "tests/common/test_rewards.py"],
     "sb3_grpo/common/buffers.py": ["tests/common/test_train.py", "tests/groups/test_groups.py"],
+    "sb3_grpo/common/frames.py": ["tests/common/test_frames.py"],
     "sb3_grpo/common/kl.py": ["tests/common/test_kl.py"],
     "sb3_grpo/common/losses.py": ["tests/common/test_losses.py"],
     "sb3_grpo/common/normalization.py": ["tests/common/test_normalization.py"],
+    "sb3_grpo/common/on_group_algorithm.py": ["tests/common/test_run.py", "tests/common/test_train.py"],
     "sb3_grpo/common/reference.py": ["tests/common/test_kl.py", "tests/common/test_plugins.py"],
     "sb3_grpo/common/rewards.py": ["tests/common/test_rewards.py"],
     "sb3_grpo/common/sampling.py": ["tests/common/test_spaces.py", "tests/common/test_run.py"],
@@ -45,9 +46,12 @@ TARGETS = {
     "sb3_grpo/grpo/grpo.py": [f"tests/common/test_{name}.py" for name in ("train", "values", "kl", "run")],
     "sb3_grpo/groups/collector.py": ["tests/groups"],
     "sb3_grpo/groups/dispatcher.py": ["tests/groups"],
+    "sb3_grpo/groups/faults.py": ["tests/groups/test_faults.py"],
     "sb3_grpo/groups/group.py": ["tests/groups"],
     "sb3_grpo/groups/queue.py": ["tests/groups"],
-    "sb3_grpo/groups/samplers.py": ["tests/groups"],
+    "sb3_grpo/groups/samplers.py": ["tests/groups/test_samplers.py"],
+    "sb3_grpo/starts/atari.py": ["tests/starts/test_atari.py"],
+    "sb3_grpo/starts/check_starts.py": ["tests/starts/test_check_starts.py"],
     "sb3_grpo/starts/differences.py": ["tests/starts"],
     "sb3_grpo/starts/known_envs.py": ["tests/starts"],
     "sb3_grpo/starts/probes.py": ["tests/starts/test_probes.py"],
@@ -57,8 +61,10 @@ TARGETS = {
     "sb3_grpo/starts/starts.py": ["tests/starts"],
 }
 NEXT = ["tests/starts", "tests/groups", "tests/common"]
-# Seconds after which a test counts as hanging: it has noticed, too
-TIMEOUT = 60
+# Seconds without a passing test after which the tests count as hanging: they have noticed, too
+TIMEOUT = 180
+# Exit code of pytest: all tests of the selection are slow
+NO_TESTS = 5
 COLUMNS = ("module", "line", "column", "function", "original", "mutated", "caught", "by", "seconds")
 
 # Each is replaced by the other
@@ -207,44 +213,41 @@ def draw(n: int | None, seed: int) -> list[Mutation]:
     :return: Mutations, drawn from the modules in turn, so that small modules are covered as well as large ones
     """
     rng = random.Random(seed)
-    by_module = []
-    for module in TARGETS:
-        if (ROOT / module).exists():
-            found = Finder(module).found
-            by_module.append(rng.sample(found, len(found)))
+    found = [Finder(module).found for module in TARGETS]
+    by_module = [rng.sample(of_module, len(of_module)) for of_module in found]
     in_turn = [mutation for of_each in zip_longest(*by_module) for mutation in of_each if mutation is not None]
     return in_turn[:n]
 
 
-def run_tests(copy: str, module: str, log: str) -> None:
+def run_tests(copy: Path, *selection: str) -> str:
     """
-    Runs in its own process.
-
     :param copy: A copy of the project
-    :param module: The mutated module
-    :param log: File for the output
+    :param selection: Paths of tests, and options
+    :return: The test that noticed something, "import" or "time limit"; empty if all pass
     """
-    os.setsid()  # so that everything the tests have started ends with them
-    os.chdir(copy)
-    os.environ.update(PYTHONPATH=copy, PYTHONDONTWRITEBYTECODE="1")
-    sys.path.insert(0, copy)
-    sys.dont_write_bytecode = True
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    import pytest
-
-    import sb3_grpo
-
-    assert str(sb3_grpo.__file__).startswith(copy)
-    closest = [path for path in TARGETS[module] if Path(path).exists()]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow and not gpu", "--no-header"]
-    code = pytest.main([*options, *closest])
-    if code == 0:
-        left_out = [option for path in closest for option in ("--ignore", path)]
-        code = pytest.main([*options, *NEXT, *left_out])
-    sys.stdout.flush()
-    os._exit(int(code))
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *selection],
+            cwd=copy,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        # Each passing test writes a dot
+        while process.poll() is None and time.time() - os.fstat(log.fileno()).st_mtime < TIMEOUT:
+            time.sleep(0.5)
+        hangs = process.poll() is None
+        with suppress(ProcessLookupError):
+            # Also what is left of the tests' own processes
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.wait() in (0, NO_TESTS):
+            return ""
+        log.seek(0)
+        failed = [line.split()[1] for line in log if line.startswith(("FAILED", "ERROR "))]
+    return "time limit" if hangs else failed[0] if failed else "import"
 
 
 def judge(mutation: Mutation, copy: Path) -> dict[str, Any]:
@@ -253,34 +256,14 @@ def judge(mutation: Mutation, copy: Path) -> dict[str, Any]:
     :param copy: A copy of the project that no other process is using
     :return: A row of the table
     """
-    path, log, begin = copy / mutation.module, copy / "log.txt", time.monotonic()
+    path, begin, closest = copy / mutation.module, time.monotonic(), TARGETS[mutation.module]
     source = path.read_text()
     path.write_text(mutation.apply(source))
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=run_tests, args=(str(copy), mutation.module, str(log)))
     try:
-        log.touch()
-        process.start()
-        hangs = False
-        while process.is_alive() and not hangs:
-            process.join(1)
-            # Each passing test writes a dot
-            hangs = time.time() - log.stat().st_mtime > TIMEOUT
-        with suppress(ProcessLookupError):
-            # Also what is left of the tests' own processes
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        process.join()
+        by = run_tests(copy, *closest) or run_tests(copy, *NEXT, *(f"--ignore={tests}" for tests in closest))
     finally:
         path.write_text(source)
-    failed = [
-        line.split(" ")[1] for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR "))
-    ]
-    caught = hangs or process.exitcode != 0
-    return mutation.row() | {
-        "caught": "yes" if caught else "no",
-        "by": "time limit" if hangs else (failed[0] if failed else "import") if caught else "",
-        "seconds": round(time.monotonic() - begin),
-    }
+    return mutation.row() | {"caught": "yes" if by else "no", "by": by, "seconds": round(time.monotonic() - begin)}
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -306,10 +289,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="how many mutations (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--survivors", action="store_true", help="run those again that no test has noticed")
     args = parser.parse_args()
-    multiprocessing.set_forkserver_preload(["torch", "gymnasium", "pandas", "matplotlib.pyplot", "pytest", "rich.progress"])
-    done = {key(row): row for row in rows() if not (args.survivors and row["caught"] == "no")}
+    done = {key(row): row for row in rows() if row["module"] in TARGETS}
     mutations = draw(args.sample, args.seed)
     RESULTS.parent.mkdir(exist_ok=True)
     free: SimpleQueue[Path] = SimpleQueue()

@@ -239,38 +239,26 @@ def digest(model: GRPO) -> str:
     }
     normalize = model.get_vec_normalize_env()
     if normalize is not None:
-        learned["VecNormalize"] = [vars(normalize.obs_rms), vars(normalize.ret_rms), normalize.returns]
-    sha = hashlib.sha256()
-    _feed(sha, learned)
-    return sha.hexdigest()
+        learned["VecNormalize"] = [normalize.obs_rms, normalize.ret_rms, normalize.returns]
+    return hashlib.sha256(json.dumps(learned, default=_plain).encode()).hexdigest()
 
 
-def _feed(sha: Any, value: Any) -> None:
-    if isinstance(value, dict):
-        for key, each in value.items():
-            sha.update(repr(key).encode())
-            _feed(sha, each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _feed(sha, each)
-    elif hasattr(value, "mean") and hasattr(value, "count") and not isinstance(value, np.ndarray | th.Tensor):
-        _feed(sha, vars(value))
-    elif isinstance(value, np.ndarray | th.Tensor):
-        sha.update(np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, th.Tensor) else value).tobytes())
-    else:
-        sha.update(pickle.dumps(value))
+def _plain(value: Any) -> Any:
+    # JSON keeps all digits of a number
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | th.Tensor) else vars(value)
 
 
-def train(setting: Setting, folder: Path | None) -> str:
+def train(setting: Setting, folder: Path | None, device: str = "cpu") -> str:
     """
     :param setting: A training
     :param folder: Where a checkpoint is written before each update, ``None`` for none
+    :param device: PyTorch device
     :return: The digest at the end
     """
     env = setting.make_env()
     # A copy of the sampler: each belongs to one training run
     kwargs = pickle.loads(pickle.dumps(setting.kwargs))
-    model = setting.algorithm(setting.policy, env, seed=SEED, device="cpu", **kwargs)
+    model = setting.algorithm(setting.policy, env, seed=SEED, device=device, **kwargs)
     checkpoint = None if folder is None else TrainingCheckpoint(folder, save_freq=1, keep=1000)
     model.learn(setting.timesteps, callback=checkpoint)
     env.close()

@@ -161,21 +161,6 @@ def _close(model: GRPO) -> None:
     model.logger.close()
 
 
-class Flip(gym.Env):
-    """One-step episodes: is the first number positive?"""
-
-    observation_space = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.seen = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
-        return self.seen, {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.seen, float((self.seen[0] > 0) == (action == 1)), True, False, {}
-
-
 def soak_episodes() -> tuple[Sample, list[Sample]]:
     """
     :return: Samples of one long ``learn`` on the shortest episodes, with a Monitor file
@@ -183,7 +168,8 @@ def soak_episodes() -> tuple[Sample, list[Sample]]:
     with tempfile.TemporaryDirectory() as folder:
 
         def make() -> GRPO:
-            return GRPO("MlpPolicy", make_group_env(Flip, seed=0, monitor_dir=folder), seed=0, device="cpu")
+            env = make_group_env("Pendulum-v1", seed=0, monitor_dir=folder, env_kwargs={"max_episode_steps": 1})
+            return GRPO("MlpPolicy", env, seed=0, device="cpu")
 
         return _long(make, EPISODES)
 

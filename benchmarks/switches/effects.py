@@ -40,8 +40,8 @@ class Measured(NamedTuple):
 
     def finals(self, arm: Arm) -> np.ndarray:
         """
+        :param arm: A combination
         :return: (seeds,) final scores
-        :return: (seeds,) last scores
         """
         return self.curves[arm][:, -1]
 

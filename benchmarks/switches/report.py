@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.blocks import Writers, markdown
 from benchmarks.common import ROOT, read_result, rows
 from benchmarks.numbers import interval_text
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
-from benchmarks.switches.figures import draw_picture
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.tasks import Arm, five, ladder, ordered
 from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
@@ -213,20 +212,7 @@ def of_task(name: str) -> Measured:
     return measured(rows(RESULTS), name)
 
 
-def draw() -> str:
-    """
-    :return: The picture: effects of the changes, and the ladder
-    """
-    both = {name: of_task(name) for name in BOTH}
-    rungs = {rung.label: rung.curves for rung in rungs_of(of_task("ladder"))}
-    draw_picture(both, {name: effects(each) for name, each in both.items()}, LABELS, of_task("ladder"), rungs)
-    caption = "Five seeds. Left: what each change adds to the mean score over training, with its 95% interval. Right: "
-    caption += "the changes one after another: IQM over the seeds."
-    return picture("dapo_switches", "Effects of the changes, and the ladder", caption)
-
-
 WRITERS: Writers = {
-    "switches": draw,
     "switches_effects": lambda: effects_table({of_task(name).task.title: effects(of_task(name)) for name in BOTH}),
     "switches_ladder": lambda: ladder_table(rungs_of(of_task("ladder"))),
     "switches_overlong": lambda: overlong_table(of_task("control"), of_task("cartpole")),

@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from statistics import fmean
@@ -104,26 +104,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--try", dest="tried", type=int, nargs="+", help="seeds from 100 on, printed and not kept")
     args = parser.parse_args()
-    done = set() if args.tried else {key(row) for row in common.rows(RESULTS)}
-    seeds: Sequence[int] = args.tried or range(N_SEEDS)
-    jobs = [(name, arm, seed) for name, seed in product(args.tasks, seeds) for arm in TASKS[name].arms]
+    made, done = origin(), {key(row) for row in common.rows(RESULTS)}
+    jobs = [(name, arm, seed) for name, seed in product(args.tasks, range(N_SEEDS)) for arm in TASKS[name].arms]
     jobs = [job for job in jobs if job not in done]
-    made = {} if args.tried else origin()
     # Every process is a fork of one that has imported everything
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.switches.run", "sb3_grpo", "stable_baselines3.common.evaluation"])
     with Progress() as progress, ProcessPoolExecutor(args.processes, context, max_tasks_per_child=1) as pool:
         bar = progress.add_task("runs", total=len(jobs))
         for ended in as_completed([pool.submit(learn, *job) for job in jobs]):
-            line = json.dumps(ended.result() | made)
-            progress.advance(bar)
-            if args.tried:
-                print(line)
-                continue
             with RESULTS.open("a") as file:
-                file.write(line + "\n")
+                file.write(json.dumps(ended.result() | made) + "\n")
+            progress.advance(bar)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ and DAPO from now on. Nothing is trained. ``scores.py`` defines the figures.
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -181,10 +181,9 @@ def behind(runs: Runs, algo: str) -> list[Task]:
     return tasks
 
 
-def by_task(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
+def by_task(runs: Runs) -> str:
     """
     :param runs: The runs shown
-    :param labels: Labels of the columns
     :return: A row for each task, a column for each algorithm: mean final returns
     """
     marked = {algo: behind(runs, algo) if algo in OURS else [] for algo in runs.of}
@@ -193,21 +192,20 @@ def by_task(runs: Runs, labels: Mapping[str, str] = LABELS) -> str:
         means = {algo: final_returns(of_one[task.env_id]).mean() for algo, of_one in runs.of.items() if of_one[task.env_id]}
         cells = [number(means[algo]) + LESS_THAN_HALF * (task in marked[algo]) if algo in means else "" for algo in runs.of]
         lines.append([f"{task.env_id}, {steps_text(task.timesteps)}", number(task.low), number(task.high), *cells])
-    return markdown(["task", "random", "reference", *(labels[algo] for algo in runs.of)], lines)
+    return markdown(["task", "random", "reference", *(LABELS[algo] for algo in runs.of)], lines)
 
 
-def draw_profile(runs: Runs, name: str, labels: Mapping[str, str] = LABELS) -> str:
+def draw_profile(runs: Runs) -> str:
     """
     :param runs: The runs shown
-    :param name: Name of the picture
-    :param labels: Labels of the curves
     :return: The picture, in Markdown
     """
+    name = f"unseen_{runs.list}"
     thresholds = np.linspace(*CLIP, 161)
     with figure_of(name, figsize=(7.0, 3.8)) as (figure, axes):
         for algo in runs.of:
             band = performance_profile(clipped(scores(runs, algo)), thresholds)
-            draw_band(axes, thresholds, band, label=labels[algo], **style(algo, [*runs.of]))
+            draw_band(axes, thresholds, band, label=LABELS[algo], **style(algo, [*runs.of]))
         for at in (0.0, 1.0):
             axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
         axes.set(xlabel="normalised score τ (0: random policy, 1: reference)", ylabel="share of runs above τ")
@@ -253,7 +251,7 @@ def section(name: str, design: str) -> str:
     cells = pairs(runs) if runs.common else {}
     parts = [finding(runs, cells)]
     if runs.common:
-        parts += [draw_profile(runs, f"unseen_{name}"), table(runs, cells)]
+        parts += [draw_profile(runs), table(runs, cells)]
     parts.append(missing(runs))
     means = f"*Return of 100 deterministic episodes after training, mean over the seeds. {LESS_THAN_HALF}: less than half of "
     means += "the best PPO's gain over a random policy.*"

@@ -1,11 +1,9 @@
-"""Changed files, as many as there is time for, and the results of more of them."""
+"""Changed models, as many as there is time for, and the results of more of them."""
 
 import random
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("rliable")
 
 from sb3_grpo import DAPO
 from stress.fuzz_files import Files, try_file

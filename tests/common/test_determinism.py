@@ -2,18 +2,21 @@
 
 import pytest
 
-from stress.determinism import TEXT, Setting, in_new_process, train
+from stress.determinism import in_new_process, settings, train
 
-SHARED = Setting("GRPO", "DummyVecEnv", "CartPole-v1", 2)
-UNRELATED = [Setting("DAPO", copies, "Pendulum-v1", 2, unrelated=True) for copies in ("DummyVecEnv", "SubprocVecEnv")]
-SUBPROC = Setting("DAPO", "SubprocVecEnv", "CartPole-v1", 2)
-SUMS = Setting("GRPO", TEXT, "sums", 4)
+UNRELATED = [f"DAPO, {copies}, Pendulum-v1, 2, unrelated starts" for copies in ("DummyVecEnv", "SubprocVecEnv")]
+OTHERS = [
+    "GRPO, DummyVecEnv, CartPole-v1, 2, shared starts",
+    "DAPO, SubprocVecEnv, CartPole-v1, 2, shared starts",
+    "GRPO, VerifierTextVecEnv, 4",
+]
 
 
 @pytest.mark.slow
 def test_the_same_in_a_new_process_and_in_other_copies() -> None:
-    here = {setting: train(setting) for setting in (SHARED, *UNRELATED, SUBPROC, SUMS)}
+    names = [*UNRELATED, *OTHERS]
+    here = {name: train(settings()[name], None) for name in names}
     # Others come first: what a training leaves in its process must not matter to the next one
-    assert in_new_process([SUMS, SUBPROC, *UNRELATED[::-1], SHARED]) == here
+    assert in_new_process(names[::-1]) == here
     assert here[UNRELATED[0]] == here[UNRELATED[1]]
     assert len({*here.values()}) == 4
