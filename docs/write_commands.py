@@ -1,4 +1,4 @@
-"""Write ``commands.md``: all commands and options of ``python -m sb3_grpo``, from its parsers."""
+"""Write ``commands.md``: all commands and options of ``sb3-grpo``, from its parsers."""
 
 import argparse
 import re
@@ -16,15 +16,15 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "<!-- Written by python docs/write_commands.py -->",
+        "<!-- Written by python -m docs.write_commands -->",
         "",
-        "`python -m sb3_grpo COMMAND`. Those of RL Baselines3 Zoo are in [Tuning](tuning.md).",
+        "`sb3-grpo COMMAND`. Those of RL Baselines3 Zoo are in [Tuning](tuning.md).",
     ]
     for name, parser in _subcommands(_make_parser()).items():
-        lines += ["", f"## {name}", "", _in_markdown(parser.description or "")]
+        lines += ["", f"## {name}", "", _in_markdown(parser.description)]
         lines += ["", "| option | |", "|---|---|", *map(_row, _options(parser))]
         for more, subparser in _subcommands(parser).items():
-            lines += ["", f"### {name} {more}", "", _in_markdown(subparser.description or "")]
+            lines += ["", f"### {name} {more}", "", _in_markdown(subparser.description)]
             lines += ["", "| option | |", "|---|---|", *map(_row, _options(subparser))]
     return "\n".join(lines) + "\n"
 

@@ -50,10 +50,19 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_compare)
 
     others = parser.add_subparsers(title="commands", metavar="")
-    report = others.add_parser("report", help="regenerate the report of a comparison")
+    report = others.add_parser(
+        "report",
+        help="regenerate the report of a comparison",
+        description="Write the report of a comparison again, from its results so far.",
+    )
     report.add_argument("folder", type=Path, help="folder of the comparison")
     report.set_defaults(run=lambda args: _make_report(args.folder))
-    pack = others.add_parser("pack", help="pack the results of a comparison, or of several folders, into a few small files")
+    pack = others.add_parser(
+        "pack",
+        help="pack the results of a comparison, or of several folders, into a few small files",
+        description="Pack the results of a comparison into a few small files. Several folders, of other seeds, algorithms or "
+        "machines, become one comparison.",
+    )
     pack.add_argument("folders", metavar="folder", nargs="+", type=Path, help="folder of a comparison, packed or not")
     pack.add_argument("target", type=Path, help="folder to write to")
     pack.set_defaults(run=_pack)

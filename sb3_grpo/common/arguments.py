@@ -22,7 +22,7 @@ from sb3_grpo.utils.plugins import name_of
 # Default number of groups per update, if whole groups are needed
 GROUPS_PER_UPDATE = 4
 # Values of the arguments with which each step is judged on its own
-_PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
+PER_STEP = dict(advantage="gae", ratio_level="step", loss_average="step", overlong_filter=False, overlong_range=None)
 
 
 class Device(Kind):
@@ -168,7 +168,7 @@ def judges_whole_episodes(model: Any) -> str | None:
     :param model: The algorithm
     :return: An argument that judges whole episodes, ``None`` if each step is judged on its own
     """
-    for name, per_step in _PER_STEP.items():
+    for name, per_step in PER_STEP.items():
         value = getattr(model, name)
         if value != per_step:
             return f"{name}={name_of(value) if callable(value) else repr(value)}"

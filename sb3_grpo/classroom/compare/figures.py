@@ -148,6 +148,7 @@ def draw_lines(
         kind = {"linestyle": style.linestyle, "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
     axes.set_xlabel(xlabel)
+    axes.set_ylabel("Return")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if max(line.x[-1] for line in lines) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

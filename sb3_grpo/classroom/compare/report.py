@@ -180,7 +180,7 @@ def _scored_by(results: Results) -> str:
         tables.MODE_WORDS[mode] + (f" on {findings.listed(envs)}" if len(by_mode) > 1 else "")
         for mode, envs in by_mode.items()
     ]
-    return "of " + "; ".join(texts)
+    return "of the " + "; ".join(texts)
 
 
 def _facts(results: Results) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,11 @@
 """The table that contrasts PPO, GRPO and DAPO: what follows from the settings of the runs, and nothing else."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sb3_grpo.classroom.compare.results import Results, import_extra
+from sb3_grpo.common.arguments import PER_STEP
 from sb3_grpo.console import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -57,8 +59,7 @@ def _in_steps(settings: Settings) -> bool:
     """Whether updates are a number of steps, rather than of whole groups."""
     if settings.get("n_steps", "None") != "None" or settings.get("n_groups", "None") != "None":
         return settings.get("n_steps", "None") != "None"
-    judged = [settings.get(name) for name in ("advantage", "loss_average", "ratio_level", "overlong_filter")]
-    return judged == ["gae", "step", "step", "False"] and settings.get("overlong_range", "None") == "None"
+    return all(settings.get(name, "None") == str(value) for name, value in PER_STEP.items())
 
 
 def _value_model(algo: str, settings: Settings) -> str:
@@ -73,6 +74,8 @@ def _value_model(algo: str, settings: Settings) -> str:
 def _advantage(algo: str, settings: Settings) -> str:
     lambda_text = f"GAE with λ = {settings.get('gae_lambda')}"
     if algo not in ALGORITHMS:
+        normalised = f"; normalised in each {'rollout' if algo == 'trpo' else 'minibatch'}"
+        lambda_text += normalised if settings.get("normalize_advantage") == "True" else ""
         return lambda_text if "gae_lambda" in settings else ""
     words = {
         "gae": lambda_text,
@@ -91,6 +94,8 @@ def _clipping(algo: str, settings: Settings) -> str:
     low, high = settings.get("clip_range", ""), settings.get("clip_range_high", "None")
     if low in ("", "None", "inf"):
         return "none" if low else ""
+    # The RL Zoo's notation of linear schedules
+    low, high = (re.sub(r"^lin_(.*)", r"\1, falling to 0,", value) for value in (low, high))
     return f"{low} on both sides" if high in ("None", low) else f"low {low}, high {high}"
 
 
@@ -118,8 +123,9 @@ def _dead_groups(algo: str, settings: Settings) -> str:
         return "learned from" if in_steps else of_groups
     if in_steps:
         limit = "" if rounds == "None" else f", to at most {rounds} times its length"
-        return f"learned from but not counted: the rollout is extended{limit}"
-    return f"dropped, new ones drawn{'' if rounds == 'None' else f' in up to {rounds} rounds'}"
+        return "learned from" if rounds == "1" else f"learned from but not counted: the rollout is extended{limit}"
+    limit = "" if rounds == "None" else f" in up to {rounds} rounds"
+    return "dropped" if rounds == "1" else f"dropped, new ones drawn{limit}"
 
 
 def _loss_average(algo: str, settings: Settings) -> str:

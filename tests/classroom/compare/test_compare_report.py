@@ -289,14 +289,14 @@ def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     other = "Pendulum-v1"
     write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
     text = text_of(make_report(tmp_path))
-    assert "Results are of most likely actions." in text and "The rule:" not in text
+    assert "Results are those of the most likely actions." in text and "The rule:" not in text
     assert "Over both environments together, dapo ended higher than ppo." in text
     turn_round_sampled(tmp_path, other)
     results = collect(tmp_path)
     text = text_of(make_report(tmp_path))
     # No variant learned on the other one
     assert f"On {ENV}, dapo ended higher than ppo. On {other}, ppo ended higher than dapo." in text
-    assert text.count(f"of most likely actions on {ENV}; sampled actions on {other}") == 2
+    assert text.count(f"of the most likely actions on {ENV}; sampled actions on {other}") == 2
     assert "The rule: sampled actions in Atari games and MiniGrid" in text and "the same for all variants" in text
     # Sampled returns are one lower, and turned round
     assert scale(results, other).low == pytest.approx(-9.0) and scale(results, ENV).low == pytest.approx(10.0)
@@ -347,7 +347,7 @@ IN_STEPS = "linear critic in closed form, no critic network; fitted to the steps
         ("ppo", {"n_envs": "8"}, "Copies of the environment", "8"),
         ("ppo", {"batch_size": "256"}, "Minibatch (steps)", "256"),
         ("ppo", {"n_epochs": "10"}, "Epochs", "10"),
-        ("ppo", {"clip_range": "lin_0.2"}, "Clipping", "lin_0.2 on both sides"),
+        ("ppo", {"clip_range": "lin_0.2"}, "Clipping", "0.2, falling to 0, on both sides"),
         ("trpo", {"target_kl": "0.01"}, "KL limit of an update", "at most 0.01"),
         ("grpo", GRPO, "Value model", IN_STEPS),
         ("grpo", GRPO, "Dead groups", "learned from"),
