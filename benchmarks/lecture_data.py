@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch as th
+
 from benchmarks.common import command, machine
 
 DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data"
+# The last digits depend on the number of threads
+th.set_num_threads(1)
 
 
 def short(thing: Any, digits: int = 3) -> Any:
@@ -31,6 +35,14 @@ def made(seeds: tuple[int, ...]) -> dict[str, Any]:
     :return: Where the numbers come from, for readers
     """
     return {"command": command(), "seeds": seeds, **{key: value for key, value in machine().items() if key != "commit"}}
+
+
+def read(name: str) -> Any:
+    """
+    :param name: Name of a file of the lecture's data
+    :return: Its content
+    """
+    return json.loads((DATA / f"{name}.json").read_text("utf-8"))
 
 
 def write(name: str, results: Any) -> None:
