@@ -2,7 +2,7 @@
 The training on capitals shown in the lecture: ``python -m benchmarks.lecture_capitals``.
 
 A small transformer first reads answers in which the largest city is named more often than the capital, and then learns from a
-verifier that returns 1 or 0. Its answers before, during and after training go to
+verifier that returns 1 or 0. How likely its answers are after each update goes to
 ``sb3_grpo/classroom/lecture/data/capitals.json``.
 """
 
@@ -33,13 +33,9 @@ NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 SIZES = {"group_size": 16, "n_groups": 16, "n_epochs": 2, "batch_size": 512}
 SETTINGS: dict[str, Any] = presets.GRPO_PAPER | SIZES | {"learning_rate": 1e-4}
 N_UPDATES = 80
-# Updates after which the answers are recorded, and the questions
-LOOKS = (0, 20, N_UPDATES)
+# Questions whose answers are followed
 COUNTRIES = ("Australia", "Brazil", "Turkey", "New Zealand", "France")
 ASKED = [(each, answer) for each in COUNTRIES for answer in (CAPITALS[QUESTION.format(each)], *LARGE.get(each, ()))]
-N_SAMPLES = 200
-# Answers rarer than this are "something else"
-RARE = 0.005
 
 
 def examples() -> list[tuple[str, str]]:
@@ -73,19 +69,6 @@ def chances_of(policy: Any, pairs: list[tuple[str, str]]) -> np.ndarray:
     return th.zeros(len(pairs), dtype=th.float64).index_add(0, th.tensor(owners), log_prob).exp().numpy()
 
 
-def likely_answers(policy: Any, country: str) -> dict[str, float]:
-    """
-    :param policy: A text policy
-    :param country: A country
-    :return: Answers to its question, most likely first: those among ``N_SAMPLES`` answers that are not rare
-    """
-    prompt = QUESTION.format(country)
-    drawn = sorted(set(policy.generate([prompt] * N_SAMPLES, deterministic=False)))
-    chances = dict(zip(drawn, chances_of(policy, [(prompt, answer) for answer in drawn]).tolist(), strict=True))
-    common = {answer: chance for answer, chance in chances.items() if chance >= RARE}
-    return dict(sorted(common.items(), key=lambda pair: -pair[1]))
-
-
 class Recorder(BaseCallback):
     """Records between two updates, and ends the training."""
 
@@ -94,7 +77,6 @@ class Recorder(BaseCallback):
         hard = {QUESTION.format(country) for country in LARGE}
         self.hard = np.array([prompt in hard for prompt in CAPITALS])
         self.right: list[tuple[float, float]] = []
-        self.looks: list[dict[str, dict[str, float]]] = []
         self.chances: list[list[float]] = []
 
     def _on_rollout_start(self) -> None:
@@ -102,40 +84,27 @@ class Recorder(BaseCallback):
         chances = chances_of(policy, list(CAPITALS.items()))
         self.right.append((chances.mean(), chances[self.hard].mean()))
         self.chances.append(chances_of(policy, [(QUESTION.format(country), answer) for country, answer in ASKED]).tolist())
-        if len(self.right) - 1 in LOOKS:
-            with th.random.fork_rng():
-                th.manual_seed(0)
-                self.looks.append({country: likely_answers(policy, country) for country in COUNTRIES})
 
     def _on_step(self) -> bool:
         return len(self.right) <= N_UPDATES
 
 
-def train(seed: int) -> Recorder:
-    """
-    :param seed: Random seed
-    :return: What was recorded
-    """
-    env = VerifierTextVecEnv(256, seed=seed, task=CapitalsTask())
-    model = GRPO("TokenPolicy", env, seed=seed, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
-    policy: Any = model.policy
-    policy.pretrain(examples(), n_epochs=N_PASSES, batch_size=32)
-    recorder = Recorder()
-    model.learn(10**9, callback=recorder)
-    return recorder
-
-
 def results() -> dict[str, Any]:
     """
-    :return: What the page shows: answers of the first seed, curves of all
+    :return: What the page shows: chances of single answers for the first seed, curves of all
     """
-    recorders = [train(seed) for seed in SEEDS]
+    recorders = [Recorder() for _ in SEEDS]
+    for seed, recorder in zip(SEEDS, recorders, strict=True):
+        env = VerifierTextVecEnv(256, seed=seed, task=CapitalsTask())
+        model = GRPO("TokenPolicy", env, seed=seed, device="cpu", policy_kwargs=NETWORK, **SETTINGS)
+        policy: Any = model.policy
+        policy.pretrain(examples(), n_epochs=N_PASSES, batch_size=32)
+        model.learn(10**9, callback=recorder)
     first, curves = recorders[0], np.array([recorder.right for recorder in recorders])
     return {
         "made": made(SEEDS),
         "asked": ASKED,
         "chances": short(first.chances),
-        "looks": [{"update": update, "answers": short(look)} for update, look in zip(LOOKS, first.looks, strict=True)],
         # For all questions, and for those where the largest city is another one
         "right": [short(curves[:, :, which].tolist()) for which in (0, 1)],
         "mean": [short(curves[:, :, which].mean(axis=0).tolist()) for which in (0, 1)],

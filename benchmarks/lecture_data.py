@@ -37,14 +37,6 @@ def made(seeds: tuple[int, ...]) -> dict[str, Any]:
     return {"command": command(), "seeds": seeds, **{key: value for key, value in machine().items() if key != "commit"}}
 
 
-def read(name: str) -> Any:
-    """
-    :param name: Name of a file of the lecture's data
-    :return: Its content
-    """
-    return json.loads((DATA / f"{name}.json").read_text("utf-8"))
-
-
 def write(name: str, results: Any) -> None:
     """
     :param name: Name of a file of the lecture's data

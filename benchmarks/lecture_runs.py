@@ -9,6 +9,7 @@ update use PPO's learning rate. The policy gradient's is the best of 3e-4, 1e-3,
 """
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from benchmarks.lecture_data import made, read, short, write
+from benchmarks.lecture_data import DATA, made, short, write
 from sb3_grpo import make_group_env
 from sb3_grpo.classroom.compare.statistics import iqm_curve
 from sb3_grpo.common.kl import exact_kl
@@ -27,7 +28,8 @@ SEEDS = (1, 2, 3, 4, 5)
 # Episodes per evaluation, each in its own copy
 N_EPISODES, EVALUATION_SEED = 20, 10_000
 
-PROGRAMS: dict[str, str] = {name: of["program"] for name, of in read("runs")["runs"].items()}
+RECORDED = json.loads((DATA / "runs.json").read_text("utf-8"))["runs"]
+PROGRAMS: dict[str, str] = {name: of["program"] for name, of in RECORDED.items()}
 
 
 class Recorder(BaseCallback):

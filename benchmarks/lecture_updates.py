@@ -39,7 +39,6 @@ class RecordUpdate(BaseCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_rollouts = 0
         self.record: dict[str, Any] = {}
         # Steps of the minibatches for which the optimizer has not yet taken a step
         self.coming: deque[th.Tensor] = deque()
@@ -48,7 +47,6 @@ class RecordUpdate(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        self.n_rollouts += 1
         model: Any = self.model
         if self.num_timesteps < model._total_timesteps:
             return
@@ -81,8 +79,6 @@ class RecordUpdate(BaseCallback):
         settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
         self.record = {
             "algorithm": type(model).__name__,
-            "update": self.n_rollouts,
-            "num_timesteps": model.num_timesteps,
             **rollout,
             "settings": settings | {"clip_low": clip_range, "clip_high": clip_range},
             "optimizer_steps": [],

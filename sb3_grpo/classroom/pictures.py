@@ -2,13 +2,14 @@
 
 import re
 from contextlib import AbstractContextManager
+from typing import Any
 
 from matplotlib import rc_context
 
 # Stylesheets know these, white and the colours of what is drawn, and have others for dark pages
 TEXT, GRID = "#444444", "#DDDDDD"
 _COLOUR, _DECIMALS = re.compile(r"#([0-9a-f]{6})\b"), re.compile(r"(\d\.\d\d)\d+")
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 11,
     "lines.linewidth": 1.9,
