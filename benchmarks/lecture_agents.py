@@ -63,21 +63,18 @@ def survival(model: DAPO, push: float) -> float:
     return survived / N_EPISODES
 
 
-def main() -> None:
-    """Train, evaluate, write."""
-    th.set_num_threads(1)
+def results() -> dict[str, Any]:
+    """
+    :return: The agents before and after training
+    """
     settings = hyperparameters("dapo", ENV)
     policy_kwargs = {**settings.pop("policy_kwargs", {}), "net_arch": NET_ARCH}
     env = make_vec_env(ENV, n_envs=settings.pop("n_envs"), seed=SEED)
-
-    def new_model() -> DAPO:
-        return DAPO(env=env, policy_kwargs=policy_kwargs, seed=SEED, device="cpu", **settings)
-
-    untrained, model = judged(new_model()), new_model().learn(TIMESTEPS)
-    trained = judged(model)
-    trained["survives"] = {str(push): survival(model, push) for push in PUSHES}
-    write("agents", {"steps": TIMESTEPS, "sizes": [4, *NET_ARCH, 2], "untrained": untrained, "trained": trained})
+    settings |= {"env": env, "policy_kwargs": policy_kwargs, "seed": SEED, "device": "cpu"}
+    untrained, model = judged(DAPO(**settings)), DAPO(**settings).learn(TIMESTEPS)
+    trained = judged(model) | {"survives": {str(push): survival(model, push) for push in PUSHES}}
+    return {"steps": TIMESTEPS, "sizes": [4, *NET_ARCH, 2], "untrained": untrained, "trained": trained}
 
 
 if __name__ == "__main__":
-    main()
+    write("agents", results())

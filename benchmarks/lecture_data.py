@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch as th
+
 from benchmarks.common import command, machine
 
 DATA = Path(__file__).resolve().parents[1] / "sb3_grpo" / "classroom" / "lecture" / "data"
+# The last digits depend on the number of threads
+th.set_num_threads(1)
 
 
 def short(thing: Any, digits: int = 3) -> Any:

@@ -30,8 +30,7 @@ def thinned(run: dict[str, Any]) -> dict[str, Any]:
     return {**run, "points": [[steps, *(each if each is None else round(each, 2) for each in rest)] for steps, *rest in kept]}
 
 
-def main() -> None:
-    """Record, write."""
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
         page_file = write_lecture(Path(folder) / "lecture.html")
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -39,14 +38,8 @@ def main() -> None:
         page.set_default_timeout(0)
         page.goto(page_file.as_uri())
         recorded = []
-        for label, state in page.evaluate(f"{WIDGET}.examples").items():
+        for state in page.evaluate(f"{WIDGET}.examples").values():
             runs = page.evaluate(f"(state) => {WIDGET}.record(state)", state)
             recorded.append({"state": state, "runs": [thinned(run) for run in runs]})
-            last = {(run["algorithm"], run["seed"]): round(run["points"][-1][1]) for run in runs}
-            print(f"{label}: {last}")
         browser.close()
     write("live", recorded)
-
-
-if __name__ == "__main__":
-    main()

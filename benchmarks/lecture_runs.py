@@ -1,13 +1,15 @@
 """
 The training runs shown in the chapters of the lecture: ``python -m benchmarks.lecture_runs``.
 
-Each algorithm trains on CartPole with the program printed in its chapter, with five seeds, and the results are written
-to ``sb3_grpo/classroom/lecture/data/runs.json``. PPO and TRPO use RL Zoo's settings for this task, except for schedules
-and the number of copies. Algorithms with several epochs per update use PPO's learning rate. The policy gradient's
-learning rate is the best of 3e-4, 1e-3, 3e-3 and 1e-2 on the seeds 101 to 103.
+Each algorithm trains on CartPole with five seeds, with the program printed in its chapter, which stands in
+``sb3_grpo/classroom/lecture/data/runs.json``: to change one, edit it there. The results are written to the same file.
+PPO and TRPO use RL Zoo's settings for this task, except for schedules and the number of copies. The papers' settings are
+for language models: here groups are smaller, and an update has more optimizer steps. Algorithms with several epochs per
+update use PPO's learning rate. The policy gradient's is the best of 3e-4, 1e-3, 3e-3 and 1e-2 on the seeds 101 to 103.
 """
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from benchmarks.lecture_data import made, short, write
+from benchmarks.lecture_data import DATA, made, short, write
 from sb3_grpo import make_group_env
 from sb3_grpo.classroom.compare.statistics import iqm_curve
 from sb3_grpo.common.kl import exact_kl
@@ -26,62 +28,8 @@ SEEDS = (1, 2, 3, 4, 5)
 # Episodes per evaluation, each in its own copy
 N_EPISODES, EVALUATION_SEED = 20, 10_000
 
-# The papers' settings are for language models: here groups are smaller, and an update has more optimizer steps
-SMALL = "group_size=8, n_groups=2, n_epochs=10,\n    batch_size=256"
-# Module of the class, the model, and its learning rate
-MODELS: dict[str, tuple[str, str, float | None]] = {
-    "vpg": (
-        "from sb3_grpo import GRPO, presets",
-        'settings = presets.VPG | dict(n_steps=64, learning_rate=RATE)\nmodel = GRPO("MlpPolicy", env, seed=1, **settings)',
-        1e-2,
-    ),
-    "trpo": (
-        "from sb3_contrib import TRPO",
-        "settings = dict(\n    n_steps=128, target_kl=0.01, gae_lambda=0.98,\n    cg_damping=0.001, n_critic_updates=20)\n"
-        'model = TRPO("MlpPolicy", env, seed=1, **settings)',
-        None,
-    ),
-    "ppo": (
-        "from stable_baselines3 import PPO",
-        "settings = dict(\n    n_steps=32, batch_size=256, n_epochs=20,\n    gamma=0.98, gae_lambda=0.8, learning_rate=RATE)\n"
-        'model = PPO("MlpPolicy", env, seed=1, **settings)',
-        1e-3,
-    ),
-    "grpo": (
-        "from sb3_grpo import GRPO, presets",
-        f"settings = presets.GRPO_PAPER | dict(\n    {SMALL}, learning_rate=RATE)\n"
-        'model = GRPO("MlpPolicy", env, seed=1, **settings)',
-        1e-3,
-    ),
-    "grpo_default": ("from sb3_grpo import GRPO", 'model = GRPO("MlpPolicy", env, seed=1)', None),
-    "dapo": (
-        "from sb3_grpo import DAPO, presets",
-        f"settings = presets.DAPO_PAPER | dict(\n    {SMALL}, learning_rate=RATE)\n"
-        'model = DAPO("MlpPolicy", env, seed=1, **settings)',
-        1e-3,
-    ),
-    "dapo_default": ("from sb3_grpo import DAPO", 'model = DAPO("MlpPolicy", env, seed=1)', None),
-    "prorl": (
-        "from sb3_grpo import DAPO, presets",
-        f"settings = presets.PRORL | dict(\n    {SMALL}, learning_rate=RATE)\n"
-        "settings |= dict(kl_coef=0.04, ref_update_interval=4)\n"
-        'model = DAPO("MlpPolicy", env, seed=1, **settings)',
-        1e-3,
-    ),
-}
-
-
-def program(name: str) -> str:
-    """
-    :param name: One of ``MODELS``
-    :return: A Python program that trains it
-    """
-    where, model, rate = MODELS[name]
-    return (
-        f"from stable_baselines3.common.env_util import make_vec_env\n{where}\n\n"
-        f'env = make_vec_env("CartPole-v1", n_envs=8, seed=1)\n{model.replace("RATE", str(rate))}\n'
-        f"model.learn({TIMESTEPS:_})\n"
-    )
+RECORDED = json.loads((DATA / "runs.json").read_text("utf-8"))["runs"]
+PROGRAMS: dict[str, str] = {name: of["program"] for name, of in RECORDED.items()}
 
 
 class Recorder(BaseCallback):
@@ -156,16 +104,15 @@ class Recorder(BaseCallback):
 
 def train(name: str, seed: int) -> Recorder:
     """
-    :param name: One of ``MODELS``
+    :param name: Name of a run
     :param seed: Seed of environment and algorithm
     :return: What was recorded
     """
-    lines = program(name).replace("seed=1", f"seed={seed}").splitlines()
+    *lines, _ = PROGRAMS[name].replace("seed=1", f"seed={seed}").splitlines()
     names: dict[str, Any] = {}
-    exec("\n".join(lines[:-1]), names)
+    exec("\n".join(lines), names)
     recorder = Recorder()
     names["model"].learn(TIMESTEPS, callback=recorder)
-    names["env"].close()
     return recorder
 
 
@@ -180,31 +127,20 @@ def columns(updates: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 
 def run(name: str) -> dict[str, Any]:
     """
-    :param name: One of ``MODELS``
+    :param name: Name of a run
     :return: What the page shows about it
     """
     recorders = [train(name, seed) for seed in SEEDS]
     # Where an update takes whole groups, the last one ends later
     curves = np.array([recorder.returns[:N_POINTS] for recorder in recorders])
-    band = iqm_curve(curves)
-    print(
-        f"{name}: {band.value[-1]:.0f} ({band.low[-1]:.0f} to {band.high[-1]:.0f}), {len(recorders[0].updates)} updates",
-        flush=True,
-    )
     return {
-        "program": program(name),
+        "program": PROGRAMS[name],
         "curves": short(curves.tolist(), digits=4),
-        "iqm": [short(part.tolist(), digits=4) for part in band],
+        "iqm": [short(part.tolist(), digits=4) for part in iqm_curve(curves)],
         "updates": [columns([row for row in recorder.updates if row["steps"] <= TIMESTEPS]) for recorder in recorders],
     }
 
 
-def main() -> None:
-    """Train, and write what was recorded."""
-    th.set_num_threads(1)
-    steps = [EVALUATE_EVERY * point for point in range(N_POINTS)]
-    write("runs", {"made": made(SEEDS), "steps": steps, "runs": {name: run(name) for name in MODELS}})
-
-
 if __name__ == "__main__":
-    main()
+    steps = [EVALUATE_EVERY * point for point in range(N_POINTS)]
+    write("runs", {"made": made(SEEDS), "steps": steps, "runs": {name: run(name) for name in PROGRAMS}})

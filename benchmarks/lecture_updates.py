@@ -7,7 +7,7 @@ seeds are chosen, so that something is clipped within these epochs and one of th
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -35,13 +35,10 @@ class RecordUpdate(BaseCallback):
     """
     Records the last update of a training of PPO, or of GRPO with whole groups: what was played, and the effect of each
     optimizer step.
-
-    :param update: Number of the last update, counted from 1
     """
 
-    def __init__(self, update: int):
+    def __init__(self) -> None:
         super().__init__()
-        self.update, self.n_rollouts = update, 0
         self.record: dict[str, Any] = {}
         # Steps of the minibatches for which the optimizer has not yet taken a step
         self.coming: deque[th.Tensor] = deque()
@@ -50,10 +47,9 @@ class RecordUpdate(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        self.n_rollouts += 1
-        if self.n_rollouts != self.update:
-            return
         model: Any = self.model
+        if self.num_timesteps < model._total_timesteps:
+            return
         is_ppo = isinstance(model, PPO)
         source, method = (model.rollout_buffer, "_get_samples") if is_ppo else (model, "_train_epoch")
         self.original = getattr(source, method)
@@ -83,8 +79,6 @@ class RecordUpdate(BaseCallback):
         settings = {name: getattr(model, name) for name in SETTINGS if hasattr(model, name)}
         self.record = {
             "algorithm": type(model).__name__,
-            "update": self.n_rollouts,
-            "num_timesteps": model.num_timesteps,
             **rollout,
             "settings": settings | {"clip_low": clip_range, "clip_high": clip_range},
             "optimizer_steps": [],
@@ -186,54 +180,30 @@ def grpo_rollout(model: GRPO, batch: GroupBatch, advantages: th.Tensor) -> dict[
     return {"groups": groups, "episodes": episodes, "steps": steps, "tensors": (observations, actions)}
 
 
-def ppo() -> BaseAlgorithm:
+def models() -> Iterator[tuple[str, BaseAlgorithm, int]]:
     """
-    :return: PPO on two copies of CartPole
+    :return: Name of each record, what is trained, and the number of steps, whose last update is recorded
     """
     env = DummyVecEnv([lambda: gym.make("CartPole-v1")] * 2)
     sizes: dict[str, Any] = {"n_steps": 32, "batch_size": 32, "n_epochs": 2}
-    return PPO("MlpPolicy", env, learning_rate=0.01, gamma=0.98, seed=PPO_SEED, device="cpu", **sizes)
-
-
-def grpo() -> BaseAlgorithm:
-    """
-    :return: GRPO on CartPole, two groups of four episodes
-    """
-    env = make_group_env("CartPole-v1", 4, seed=SEED)
-    sizes: dict[str, Any] = {"group_size": 4, "n_groups": 2, "batch_size": 100, "learning_rate": 0.01}
-    return GRPO("MlpPolicy", env, seed=SEED, device="cpu", **PAPER | sizes)
-
-
-def sums() -> BaseAlgorithm:
-    """
-    :return: GRPO on one-digit sums, six answers to each of four, after a warm start on worked examples
-    """
+    yield "update_ppo", PPO("MlpPolicy", env, learning_rate=0.01, gamma=0.98, seed=PPO_SEED, device="cpu", **sizes), 4 * 64
+    # Two groups of four episodes
+    sizes = {"group_size": 4, "n_groups": 2, "batch_size": 100, "learning_rate": 0.01}
+    groups = make_group_env("CartPole-v1", 4, seed=SEED)
+    yield "update_grpo", GRPO("MlpPolicy", groups, seed=SEED, device="cpu", **PAPER | sizes), 1
+    # Six answers to each of four one-digit sums, after a warm start on worked examples
     task = ArithmeticTask(digits=1)
-    env = VerifierTextVecEnv(24, seed=SEED, task=task)
-    sizes: dict[str, Any] = {"group_size": 6, "n_groups": 4, "batch_size": 30, "learning_rate": 3e-4}
+    sizes = {"group_size": 6, "n_groups": 4, "batch_size": 30, "learning_rate": 3e-4}
     network = {"n_layers": 2, "width": 64, "n_heads": 4}
-    model = GRPO("TokenPolicy", env, seed=SEED, device="cpu", policy_kwargs=network, **PAPER | sizes)
+    texts = VerifierTextVecEnv(24, seed=SEED, task=task)
+    model = GRPO("TokenPolicy", texts, seed=SEED, device="cpu", policy_kwargs=network, **PAPER | sizes)
     policy: Any = model.policy
     policy.pretrain(task.worked_examples(100, seed=0), n_epochs=60, batch_size=50)
-    return model
-
-
-# What is trained, and which of its updates is recorded, given by the number of steps at its end
-UPDATES: dict[str, tuple[Callable[[], BaseAlgorithm], int, int]] = {
-    "update_ppo": (ppo, 4, 4 * 64),
-    "update_grpo": (grpo, 1, 1),
-    "update_sums": (sums, 1, 1),
-}
-
-
-def main() -> None:
-    """Train, and write what was recorded."""
-    th.set_num_threads(1)
-    for name, (make, update, timesteps) in UPDATES.items():
-        callback = RecordUpdate(update)
-        make().learn(timesteps, callback=callback)
-        write(name, short(callback.record, digits=6))
+    yield "update_sums", model, 1
 
 
 if __name__ == "__main__":
-    main()
+    for name, model, timesteps in models():
+        callback = RecordUpdate()
+        model.learn(timesteps, callback=callback)
+        write(name, short(callback.record, digits=6))

@@ -5,18 +5,17 @@ A variant has the same colour, line style and marker in all pictures. The colour
 dark enough for a white background; line styles and markers help readers who cannot tell the colours apart.
 """
 
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 
 from sb3_grpo.classroom.compare.curves import Line
-from sb3_grpo.classroom.compare.results import import_extra
 from sb3_grpo.classroom.compare.statistics import Interval
+from sb3_grpo.classroom.pictures import NO_DATE, TEXT, inline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,25 +55,7 @@ _STYLES = [
 ]
 _KNOWN = {"ppo": 0, "grpo": 1, "dapo": 2, "trpo": 3, "a2c": 4}
 _MARKERS = "<>hdp8H1"
-# The stylesheet knows these, white and the colours of the variants, and has others for dark pages
-_TEXT, _GRID = "#444444", "#DDDDDD"
-_COLOUR, _DECIMALS = re.compile(r"#([0-9a-f]{6})\b"), re.compile(r"(\d\.\d\d)\d+")
 _SIZE = (5.6, 3.3)
-_RC = {
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "lines.linewidth": 1.9,
-    "lines.markersize": 5.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _TEXT),
-    # Names are only names
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-}
 
 
 def styles(variants: Sequence[str]) -> dict[str, Style]:
@@ -98,14 +79,6 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
             chosen[name] = _STYLES[i]._replace(linestyle=linestyle, marker=marker)
             n_beyond += 1
     return chosen
-
-
-def drawing() -> AbstractContextManager[None]:
-    """
-    :return: context in which figures must be drawn and saved
-    """
-    context: AbstractContextManager[None] = import_extra("matplotlib").rc_context(_RC)
-    return context
 
 
 def draw_lines(
@@ -135,7 +108,7 @@ def draw_lines(
     else:
         axes = figure.subplots()
     if threshold is not None:
-        axes.axhline(threshold, color=_TEXT, linewidth=1.0, linestyle=(0, (2, 3)))
+        axes.axhline(threshold, color=TEXT, linewidth=1.0, linestyle=(0, (2, 3)))
     for place, (name, x, band, runs) in enumerate(lines):
         style = look[name]
         if np.isnan(band.low).all():
@@ -181,33 +154,20 @@ def save(figure: "Figure", path: Path, title: str) -> str:
     :param title: the title
     :return: SVG for the page, which has both in its text: the stylesheet decides on colours
     """
-    from matplotlib import rc_context
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    no_date: dict[str, Any] = {"metadata": {"Date": None, "Creator": None}}
-    # Identifiers in the same page must differ, and the same data must give the same files
+    # Identifiers in the same page must differ
     with rc_context({"svg.hashsalt": path.name}):
         svg_path = path.with_name(f"{path.name}.svg")
-        figure.savefig(svg_path, transparent=True, **no_date)
-        inline = _inline(svg_path.read_text("utf-8"))
+        figure.savefig(svg_path, transparent=True, metadata=NO_DATE)
+        in_page = inline(svg_path.read_text("utf-8"))
         figure.suptitle(textwrap.fill(title, 50))
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if labels:
             n_columns = max(1, min(len(labels), 60 // (max(map(len, labels)) + 6)))
             figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, handlelength=3)
             figure.set_figheight(figure.get_figheight() + 0.25 * -(-len(labels) // n_columns))
-        figure.savefig(svg_path, **no_date)
+        figure.savefig(svg_path, metadata=NO_DATE)
         # Computing the layout takes as long as drawing, and it is already known
         figure.set_layout_engine("none")
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=300)
-    return inline
-
-
-def _inline(svg: str) -> str:
-    """An SVG file as a part of a page."""
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
-    # Only paths are referred to by their identifiers; those of groups are in every figure
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    # Fewer decimals and colours of the stylesheet, in tags only: texts remain as they are
-    return re.sub(r"<[^>]+>", lambda tag: _COLOUR.sub(r"var(--c\1)", _DECIMALS.sub(r"\1", tag[0])), svg)
+    return in_page

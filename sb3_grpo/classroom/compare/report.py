@@ -19,6 +19,7 @@ from sb3_grpo.classroom.compare.curves import Line
 from sb3_grpo.classroom.compare.definition import MODE_RULE
 from sb3_grpo.classroom.compare.results import Results, import_extra
 from sb3_grpo.classroom.compare.statistics import MIN_SEEDS, RESAMPLES, iqm_interval, performance_profile
+from sb3_grpo.classroom.pictures import drawing
 from sb3_grpo.utils.files import replace_text
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _Report:
         progress = track(self.envs, "Report", console=console, transient=True, disable=not console.is_terminal)
         everything = [*self.overall, *self.findings]
         scales = {env: findings.scale(results, env) for env in results.envs}
-        with figures.drawing():
+        with drawing():
             sections = [self._section(env) for env in progress]
             profiles = self._profiles()
         return {

@@ -19,6 +19,7 @@ import sb3_grpo
 from sb3_grpo.classroom.lecture.examples import EXAMPLES
 from sb3_grpo.classroom.lecture.formulas import explained, math
 from sb3_grpo.classroom.lecture.html import script_json, source_of
+from sb3_grpo.classroom.lecture.runs import kls, run
 
 HERE = files("sb3_grpo.classroom.lecture")
 # File name of each chapter and the text of its link at the top of the page
@@ -54,7 +55,7 @@ def lecture_page() -> str:
     :return: The page, as HTML
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    environment.globals["n"] = _number
+    environment.globals |= {"n": _number, "kls": kls}
     script = _script()
     chapters = {name: _chapter(environment, name) for name in CHAPTERS}
     return environment.from_string(_asset("page.html")).render(
@@ -88,9 +89,9 @@ def _script() -> str:
 
 def _recorded() -> dict[str, Any]:
     """
-    :return: Recorded data of real runs, by file name
+    :return: Recorded data that the script reads, by file name
     """
-    recorded = (each for each in (HERE / "data").iterdir() if each.name.endswith(".json"))
+    recorded = (each for each in (HERE / "data").iterdir() if each.name.endswith(".json") and each.name != "runs.json")
     return {each.name.removesuffix(".json"): json.loads(each.read_text("utf-8")) for each in recorded}
 
 
@@ -214,6 +215,15 @@ def _widget(name: str, title: str) -> str:
     return f'<section class="widget" data-widget="{name}" id="{name}" aria-label="{title}"><h3>{title}</h3></section>'
 
 
+def _guess(_: str, content: str) -> str:
+    """
+    :param content: Question, line of dashes, answer
+    :return: HTML that shows the answer on demand
+    """
+    question, answer = map(_markdown().renderInline, content.strip().split("\n---\n"))
+    return f'<details class="guess"><summary><strong>Guess first.</strong> {question}</summary><p>{answer}</p></details>'
+
+
 def _source(name: str, _: str) -> str:
     """
     :param name: ``module.function`` within the package
@@ -233,6 +243,8 @@ def _source(name: str, _: str) -> str:
 BLOCKS: dict[str, Callable[[str, str], str]] = {
     "formula": _formula,
     "exercise": _exercise,
+    "guess": _guess,
     "widget": _widget,
+    "run": run,
     "source": _source,
 }

@@ -24,7 +24,6 @@ from sb3_grpo.classroom.lecture.page import HERE
 from sb3_grpo.common.advantages import SCALES, group_advantages
 from sb3_grpo.common.kl import KL_ESTIMATORS, exact_kl, kl_estimate, kl_loss
 from sb3_grpo.common.losses import clipped_surrogate, step_weights
-from sb3_grpo.common.rewards import soft_overlong_penalty
 from sb3_grpo.groups.group import live_groups
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -78,19 +77,6 @@ def reset(success: float, coefficient: float, resets: int) -> list[float]:
 # Groups, and the weights of steps
 
 
-def one_action(p: float, reward: float, other: float, baseline: float) -> list[float]:
-    """REINFORCE's gradient with respect to the logit for either action, its mean and noise, and the best baseline."""
-    chances, gradients = tensor([p, 1.0 - p]), []
-    for action, earned in enumerate((reward, other)):
-        logit = tensor(p).logit().requires_grad_()
-        log_prob = F.logsigmoid(th.stack([logit, -logit]))[action]
-        gradients.append(th.autograd.grad((earned - baseline) * log_prob, logit)[0].item())
-    mean = chances @ tensor(gradients)
-    noise = (chances @ (tensor(gradients) - mean).square()).sqrt()
-    weights = chances * (1.0 - chances).square()
-    return [*gradients, mean.item(), noise.item(), (weights @ tensor([reward, other]) / weights.sum()).item()]
-
-
 def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float) -> list[float]:
     table = tensor(rewards).reshape(-1, size, 1)
     advantages = group_advantages(table, table == table, leave_one_out=bool(leave_one_out), scale=SCALES[scale])
@@ -99,20 +85,9 @@ def group(size: int, ddof: int, leave_one_out: int, scale: int, *rewards: float)
     return (advantages * (1.0 if ddof or n is None else math.sqrt(n / (n - 1)))).flatten().tolist()
 
 
-def group_noise(success: float, size: int) -> list[float]:
-    right = th.distributions.Binomial(size, tensor(success))
-    return [right.stddev.item() / size, sum(right.log_prob(tensor(n)).exp().item() for n in (0.0, float(size)))]
-
-
-def loss_weights(mode: int, constant: float, limit: float, *lengths: int) -> list[float]:
-    n_steps = th.tensor(lengths)
-    episode = th.repeat_interleave(th.arange(len(lengths)), n_steps)
-    weights = step_weights(episode, len(lengths), ("episode", "step", float(constant))[mode], (n_steps <= limit)[episode])
-    return weights[n_steps.cumsum(0) - 1].double().tolist()
-
-
-def overlong(length: float, longest: float, cache: float) -> list[float]:
-    return soft_overlong_penalty(tensor([length]), int(longest - cache), int(longest)).tolist()
+def weights_of_steps(lengths: list[int], average: str) -> list[float]:
+    episode = th.repeat_interleave(th.arange(len(lengths)), th.tensor(lengths))
+    return step_weights(episode, len(lengths), average).double().tolist()
 
 
 # Two states: staying pays 1 or 2, going pays nothing
@@ -311,17 +286,14 @@ def cases() -> dict[str, tuple[Callable[..., list[float]], Iterable[Any]]]:
             [(s, *w) for s in (0, 0.4, 1) for w in [(60, 39, 1, 40, 30, 30), (5, 20, 70, 10, 30, 5)]],
         ),
         "M.reset": (reset, product((0.02, 0.1, 0.5), (0.2, 0.5, 1.0), (0, 1, 3))),
-        "M.oneAction": (one_action, product((0.05, 0.2, 0.5, 0.95), (10, -1), (2, 0), (0, 3.6, 12))),
         "M.group": (group, [(*how, *each) for how in product((2, 3, 6), (0, 1), (0, 1), (0, 1, 2)) for each in rewards]),
         "M.live": (lambda n, *r: live_groups(tensor(r).view(-1, n)).double().tolist(), product((2, 3), *[(0, 1)] * 6)),
-        "M.groupNoise": (group_noise, product((0.05, 0.5, 0.9), (2, 4, 16, 33))),
         "M.twoStates": (two_states, product(logits, logits)),
         "M.vanillaStep": (vanilla_step, product(logits, logits, (0.1, 5))),
         "M.naturalStep": (natural_step, product(logits, logits, (0.001, 0.2))),
         "M.clippedStep": (clipped_step, product(logits, logits, (0.1, 5), (0.1, 0.3))),
         "M.stepFacts": (step_facts, product(logits[:2], logits[:3], logits[1:], logits[:2])),
-        "M.lossWeights": (loss_weights, product((0, 1, 2), (10, 16), (4, 12), (1, 9), (4, 5), (3, 12))),
-        "M.overlong": (overlong, product((0, 12288, 16385, 18432, 20480, 24576), (16384, 20480), (1, 4096, 8192))),
+        "stepWeights": (weights_of_steps, product([(5, 5, 5), (2, 4, 10)], ("episode", "step"))),
         "groupAdvantages": (advantages_of_groups, product(groups, settings)),
         "gaeOfSteps": (gae_of_steps, [(*run, *how) for run in runs for how in product((0.9, 0.99), (0, 0.95, 1))]),
         "learn": (learn, [(learning_case(name, seed),) for name in ("PPO", "GRPO", "DAPO") for seed in range(3)]),

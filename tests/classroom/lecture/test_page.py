@@ -91,16 +91,12 @@ HOSTILE = """#clip?r=abc&A=1e999
 #%E0%A4%A
 #../x
 #?
-#baseline?p=0&r=1e300&o=-1e300&b=1e9
-#gae?lambda=50&error=-3&n=-5
 #trust-region?a=1e300&b=-1e300&n=-3&delta=-1&rate=1e99
 #trust-region?n=1.5
 #kl?a=-5&b=0&c=0&show=constructor
 #live?lr=constructor&seed=-1.5&groupSize=1e9
 #play?kind=__proto__&strength=1e9
 #reset?p=5&beta=-1&resets=1e9
-#overlong?length=-1&max=0&cache=0
-#group-size?p=7&G=-1
 #dapo-switches?task=constructor&clip=2&kl=x
 #ppo-loop?at=99&step=1.5
 #grpo-loop?run=constructor&at=-5&step=1e9""".splitlines()

@@ -50,8 +50,8 @@ function gaeOfSteps(rewards, values, ends, gamma, lambda) {
 
 // Of steps that belong to episodes of these lengths: GRPO weighs episodes alike, DAPO steps
 function stepWeights(lengths, mode) {
-  const weights = M.lossWeights(mode === "step" ? 1 : 0, 1, Infinity, ...lengths);
-  return lengths.flatMap((length, i) => new Array(length).fill(weights[i]));
+  const all = sum(lengths);
+  return lengths.flatMap((length) => new Array(length).fill(mode === "step" ? 1 / all : 1 / (length * lengths.length)));
 }
 
 // Two or more logits become log probabilities, in place

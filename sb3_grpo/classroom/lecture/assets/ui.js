@@ -75,7 +75,6 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
       const [[sx, sy]] = inside([[px, py]]);
       root.append(svg("circle", { cx: sx, cy: sy, r, class: `fill-${className}` }));
     },
-    text(px, py, text, attributes) { root.append(svg("text", { x: X(px), y: Y(py), ...attributes }, text)); },
     vertical(px, className) { root.append(svg("path", { class: `line dashed ${className}`, d: `M${X(px)} ${top}V${height - bottom}` })); },
   };
 }
@@ -84,10 +83,15 @@ function plot({ x, y, label, xLabel, yLabel, width = 460, height = 300 }) {
 const madeBy = ({ seeds, command, cpu, cores, versions }) => el("p", { class: "note made" }, `Recorded by ${command}: seeds ${seeds.join(", ")}; ${cpu}, ${cores} cores; torch ${versions.torch}, Stable-Baselines3 ${versions.stable_baselines3}, sb3-grpo ${versions.sb3_grpo}.`);
 
 // Controls: each knows how to show the state, tells of changes, and which value an address may give it
+// The upper end of a range may depend on the state
 const range = (key, label, low, high, step, digits = 2) => (change) => {
-  const input = el("input", { type: "range", min: low, max: high, step, oninput: () => change({ [key]: +input.value }) });
-  const output = el("output", {});
-  return { key, legal: within(low, high, step), element: labelled(label, output, input), show: (state) => { input.value = state[key]; output.textContent = fmt(state[key], digits); input.setAttribute("aria-valuetext", fmt(state[key], digits)); } };
+  const input = el("input", { type: "range", min: low, step, oninput: () => change({ [key]: +input.value }) });
+  const output = el("output", {}), top = typeof high === "function" ? high : () => high;
+  return { key, legal: within(low, typeof high === "function" ? Infinity : high, step), element: labelled(label, output, input), show: (state) => {
+    Object.assign(input, { max: top(state), value: state[key] });
+    output.textContent = fmt(Math.min(state[key], top(state)), digits);
+    input.setAttribute("aria-valuetext", output.textContent);
+  } };
 };
 // Whole steps stay whole; a finer value than the control has is fine
 const within = (low, high, step) => (typed) => {

@@ -12,6 +12,3 @@ M.group = (size, ddof, leaveOneOut, scale, ...rewards) => {
 
 // Of each group 1 if there is something to learn, 0 if it is dead
 M.live = (size, ...rewards) => groupsOf(size, rewards).map((values) => (allSame(values) ? 0 : 1));
-
-// Rewards 0 and 1: standard deviation of a group's mean, and the probability that the group is dead
-M.groupNoise = (success, size) => [Math.sqrt((success * (1 - success)) / size), success ** size + (1 - success) ** size];

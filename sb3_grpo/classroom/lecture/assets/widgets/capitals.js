@@ -24,13 +24,6 @@ function capitalShares() {
   return figure(p, "Probability of a right answer, mean over questions. Blue: all 46. Orange: the 11 whose capital is not the largest city. Thick: mean of three seeds, thin: each seed.");
 }
 
-function capitalTable(country) {
-  const right = capitalAnswers(country)[0].answer;
-  const cell = ({ answers }) => el("td", {}, Object.entries(answers[country]).slice(0, 3).map(([answer, share]) =>
-    el("div", { class: answer === right ? "good" : "" }, `${answer || "(nothing)"} ${percentOf(share)}`)));
-  return table(DATA.capitals.looks.map(({ update }) => (update ? `after ${update} updates` : "before")), [el("tr", {}, DATA.capitals.looks.map(cell))]);
-}
-
 widget("capitals", {
   state: { country: capitalCountries[0] },
   guess: {
@@ -44,6 +37,6 @@ widget("capitals", {
   draw({ country }) {
     const { answer, column } = capitalAnswers(country)[0], { chances } = DATA.capitals;
     const what = `“What is the capital of ${country}?” “${answer}” has probability ${percentOf(chances[0][column])} before and ${percentOf(chances.at(-1)[column])} after ${chances.length - 1} updates.`;
-    return [says(what), pictures(capitalCurves(country), capitalShares()), capitalTable(country), madeBy(DATA.capitals.made)];
+    return [says(what), pictures(capitalCurves(country), capitalShares()), madeBy(DATA.capitals.made)];
   },
 });

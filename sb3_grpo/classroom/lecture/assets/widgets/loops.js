@@ -255,15 +255,7 @@ const stageControl = (recordOf) => (change) => {
     input.setAttribute("aria-valuetext", output.textContent);
   } };
 };
-const stepControl = (recordOf) => (change) => {
-  const input = el("input", { type: "range", min: 1, step: 1, oninput: () => change({ step: +input.value }) });
-  const output = el("output", {});
-  return { key: "step", legal: within(1, Infinity, 1), element: labelled("Step or token", output, input), show: (state) => {
-    const n = recordOf(state).steps.reward.length;
-    Object.assign(input, { max: n, value: state.step });
-    output.textContent = `${input.value} of ${n}`;
-  } };
-};
+const stepControl = (recordOf) => range("step", "Step or token", 1, (state) => recordOf(state).steps.reward.length, 1, 0);
 
 function drawLoop(record, lines, state, change) {
   const stages = loopStages(record), stage = stages[Math.min(Math.max(state.at, 1), stages.length) - 1];
