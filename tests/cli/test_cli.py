@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -271,10 +270,3 @@ def test_defects_have_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EpisodeReturns, "_on_step", lambda callback: bool(np.array("no number").astype(int)))
     with pytest.raises(ValueError, match="no number"):
         train(*SHORT)
-
-
-@pytest.mark.slow
-def test_module_runs() -> None:
-    result = subprocess.run([sys.executable, "-m", "sb3_grpo", "train", "--help"], capture_output=True, text=True, check=True)
-    assert "--timesteps" in result.stdout
-    assert "clip_range_high=None (dapo: 0.28)" in result.stdout

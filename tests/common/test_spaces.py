@@ -267,6 +267,20 @@ def test_observations_in_double_precision_where_the_space_says_single(use_sde: b
     th.testing.assert_close(log_probs, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_hooks_are_called_where_actions_are_sampled() -> None:
+    policy, calls = make_model(VECTOR, spaces.Discrete(3)).policy, []
+    policy.mlp_extractor.policy_net[0].register_forward_hook(lambda *_: calls.append("hidden"))
+    policy.action_net.register_forward_pre_hook(lambda *_: calls.append("logits"))
+    policy.action_sampler()(np.ones((5, 3), np.float32))
+    assert calls == ["hidden", "logits"]
+
+
+@pytest.mark.parametrize(("kwargs", "fused"), [({}, True), ({"fused": False}, False), ({"foreach": True}, None)])
+def test_adam_is_fused_where_nothing_else_is_said(kwargs: dict[str, bool], fused: bool | None) -> None:
+    policy = make_model(VECTOR, spaces.Discrete(3), policy_kwargs={"optimizer_kwargs": kwargs}).policy
+    assert policy.optimizer.param_groups[0].get("fused") is fused
+
+
 @pytest.mark.parametrize("activation_fn", [th.nn.Tanh, th.nn.ReLU, th.nn.ELU])
 @pytest.mark.parametrize("n_envs", [3, 5000])  # few are faster in NumPy, many in PyTorch
 def test_sampled_actions_are_those_of_the_network(activation_fn: type[th.nn.Module], n_envs: int) -> None:
@@ -336,13 +350,13 @@ def test_float_observation() -> None:
 
 @pytest.mark.parametrize("squash_output", [False, True])
 @pytest.mark.parametrize("learn_features", [False, True])
-@pytest.mark.parametrize("full_std", [False, True])
-def test_state_dependent_noise_is_that_of_the_distribution(squash_output: bool, learn_features: bool, full_std: bool) -> None:
-    kwargs = {"squash_output": squash_output, "full_std": full_std}
+@pytest.mark.parametrize("n_copies", [1, 5])  # a single one has SB3's other matrix
+def test_state_dependent_noise_is_that_of_the_distribution(squash_output: bool, learn_features: bool, n_copies: int) -> None:
+    kwargs = {"squash_output": squash_output, "full_std": learn_features}
     policy = make_model(VECTOR, spaces.Box(-1.0, 1.0, (2,)), use_sde=True, policy_kwargs=kwargs).policy
     policy.action_dist.learn_features = learn_features
-    observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    policy.reset_noise(5)
+    observations = np.random.default_rng(0).normal(size=(n_copies, 3)).astype(np.float32)
+    policy.reset_noise(n_copies)
     with th.inference_mode():
         sampled, _ = policy.action_sampler()(observations)
         expected = policy.get_distribution(th.as_tensor(observations)).sample()

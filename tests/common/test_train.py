@@ -124,6 +124,7 @@ def test_minibatch_sizes_are_nearly_equal() -> None:
         ([10] * 61, 100, [80] + [90] * 5 + [80]),  # and no stub of one episode, which would be a step of the optimizer as any
         ([100] * 8, 510, [400, 400]),
         ([60] * 4, 100, [60] * 4),
+        ([20, 150, 20], 30, [20, 20, 150]),  # one is too long, and alone
         ([10] * 10, 100, [100]),
     ],
 )
