@@ -190,6 +190,7 @@ SAID = "Finished runs made with other settings than experiment.json says: "
             [{"versions": {"torch": "2.9.0", "numpy": numpy}} for numpy in ("1.26.4", "2.0.0")],
             "The runs were made with different versions of numpy: 1.26.4, 2.0.0.",
         ),
+        ("config", [{"machine": {"platform": "macOS"}}], "The runs were made on 2 different machines"),
         ("config", [{"timesteps": 400}] * 2, f"{SAID}2 of {ENV}, dapo: timesteps 400 instead of {BUDGET}."),
         (
             "config",
