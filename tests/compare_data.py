@@ -1,8 +1,10 @@
 """Folders of experiments as the runs leave them, with returns that are known."""
 
+import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,16 +15,36 @@ from sb3_grpo.console import ALGORITHMS
 BUDGET = 10_000
 N_EVALUATIONS = 5
 Curve = Callable[[str, str, int], Sequence[float]]
+# A comparison that is really made
+SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "envs": ["CartPole-v1"],
+    "variants": ["ppo", {"algo": "dapo", "hyperparams": SMALL_GROUPS}],
+    "seeds": 2,
+    "timesteps": 400,
+    "n_evaluations": 4,
+    "n_eval_episodes": 2,
+    "n_final_episodes": 3,
+}
 
 
-def curve_to(final: float, first: float = 10.0, n_evaluations: int = N_EVALUATIONS) -> list[float]:
+def read(path: Path) -> list[dict[str, str]]:
+    """
+    :param path: a table in CSV
+    :return: its rows
+    """
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def curve_to(final: float, first: float = 10.0) -> list[float]:
     """
     :param final: the last return
     :param first: the return before learning
-    :param n_evaluations: how many follow
     :return: a straight line between them
     """
-    return np.linspace(first, final, n_evaluations + 1).tolist()
+    return np.linspace(first, final, N_EVALUATIONS + 1).tolist()
 
 
 def turn_round_sampled(folder: Path, env: str) -> None:
@@ -60,8 +82,6 @@ def write_experiment(
     envs: Sequence[str] = ("CartPole-v1",),
     variants: Mapping[str, str] | None = None,
     seeds: int = 10,
-    n_evaluations: int = N_EVALUATIONS,
-    budget: int = BUDGET,
 ) -> Path:
     """
     :param folder: where
@@ -69,8 +89,6 @@ def write_experiment(
     :param envs: the environments
     :param variants: names of the variants and their algorithms
     :param seeds: how many
-    :param n_evaluations: while training
-    :param budget: steps of each run
     :return: the folder
     """
     variants = variants or {"ppo": "ppo", "dapo": "dapo"}
@@ -79,8 +97,8 @@ def write_experiment(
         "envs": list(envs),
         "variants": [{"name": name, "algo": algo, "hyperparams": {}} for name, algo in variants.items()],
         "seeds": list(range(seeds)),
-        "timesteps": dict.fromkeys(envs, budget),
-        "n_evaluations": n_evaluations,
+        "timesteps": dict.fromkeys(envs, BUDGET),
+        "n_evaluations": N_EVALUATIONS,
         "n_eval_episodes": 10,
         "n_final_episodes": 20,
         "command": "python -m sb3_grpo compare --env CartPole-v1 --algo ppo dapo",
@@ -93,13 +111,11 @@ def write_experiment(
     for env in envs:
         for name, algo in variants.items():
             for seed in range(seeds):
-                write_run(folder, env, name, algo, seed, curve(env, name, seed), budget)
+                write_run(folder, env, name, algo, seed, curve(env, name, seed))
     return folder
 
 
-def write_run(
-    folder: Path, env: str, variant: str, algo: str, seed: int, returns: Sequence[float], budget: int = BUDGET
-) -> Path:
+def write_run(folder: Path, env: str, variant: str, algo: str, seed: int, returns: Sequence[float]) -> Path:
     """
     :param folder: of the experiment
     :param env: the environment
@@ -107,14 +123,13 @@ def write_run(
     :param algo: its algorithm
     :param seed: the seed
     :param returns: at the evaluations, the last one again at the end
-    :param budget: steps of the run
     :return: the folder of the run
     """
     run = folder / "runs" / env / variant / str(seed)
     run.mkdir(parents=True)
     keys = {"env": env, "variant": variant, "algo": algo, "seed": seed}
     speed = {"ppo": 1000.0, "grpo": 2000.0, "dapo": 1500.0}.get(algo, 1200.0) * (1 + 0.02 * seed)
-    targets = np.linspace(0, budget, len(returns))
+    targets = np.linspace(0, BUDGET, len(returns))
     evaluations = []
     for mode, drop in (("deterministic", 0.0), ("stochastic", 1.0)):
         for i, (target, value) in enumerate([*zip(targets, returns, strict=True), (targets[-1], returns[-1])]):
@@ -142,9 +157,9 @@ def write_run(
         logged |= {"train/entropy": 0.5, "group/dead_fraction": 0.25}
     else:
         logged |= {"train/entropy_loss": -0.6}
-    steps = np.linspace(0, budget, 21)[1:]
+    steps = np.linspace(0, BUDGET, 21)[1:]
     rows = [
-        {**keys, "steps": step, "seconds": step / speed, "key": key, "value": value * (1.2 - step / budget / 2.5)}
+        {**keys, "steps": step, "seconds": step / speed, "key": key, "value": value * (1.2 - step / BUDGET / 2.5)}
         for key, value in logged.items()
         for step in steps
     ]
@@ -154,8 +169,8 @@ def write_run(
     result = {
         **keys,
         "status": "done",
-        "steps": budget + 7,
-        "seconds": budget / speed,
+        "steps": BUDGET + 7,
+        "seconds": BUDGET / speed,
         "steps_per_second": speed,
         "peak_memory_mib": 300.0,
         "n_parameters": 4610 + critic,

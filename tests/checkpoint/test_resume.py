@@ -15,12 +15,11 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from toy_envs import TINY, NoisyEnv, ToyEnv
 
-from sb3_grpo import DAPO, GRPO, SeedStart, TrainingCheckpoint, make_group_env
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
 from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
 from stress.resume import digest, try_settings
 
 STEPS: dict[str, Any] = {"n_steps": 16, "n_epochs": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
-GROUPS: dict[str, Any] = {**STEPS, "n_steps": None, "n_groups": 2, "group_size": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -34,59 +33,9 @@ def cart_pole() -> VecEnv:
     return make_group_env("CartPole-v1", n_envs=3, seed=0)
 
 
-def pendulum() -> VecEnv:
-    return make_group_env("Pendulum-v1", n_envs=3, seed=0)
-
-
 def unknown() -> VecEnv:
     """Nothing says how its state is captured."""
     return make_group_env(NoisyEnv, n_envs=3, seed=0, env_kwargs={"length": None})
-
-
-class Sampling(ToyEnv):
-    """It draws from its space, whose generator is in no snapshot."""
-
-    def observe(self) -> Any:
-        return np.array([self.start, float(self.action_space.sample())])
-
-    def get_state(self) -> Any:
-        return self.start, self.end, self.t
-
-    def set_state(self, state: Any) -> None:
-        self.start, self.end, self.t = state
-
-
-def sampling() -> VecEnv:
-    return make_group_env(Sampling, n_envs=3, seed=0, env_kwargs={"length": None})
-
-
-class SeededGenerator(Sampling):
-    """It makes its generator in a ``reset`` with a seed."""
-
-    def reset(self, *, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
-        if seed is not None:
-            self.rng = np.random.RandomState(seed)
-        return super().reset(seed=seed, **kwargs)
-
-    def observe(self) -> Any:
-        return np.array([self.start, self.rng.normal() if hasattr(self, "rng") else 0.0])
-
-
-def seeded_generator() -> VecEnv:
-    return make_group_env(SeededGenerator, n_envs=3, seed=0, env_kwargs={"length": None})
-
-
-def changed_model() -> VecEnv:
-    """Each reset changes the simulator's model, as in Adroit: no snapshot of another copy can be restored."""
-    pytest.importorskip("mujoco")
-    from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
-
-    class ChangedModel(InvertedPendulumEnv):
-        def reset_model(self) -> Any:
-            self.model.body_mass[-1] = self.np_random.uniform(1.0, 5.0)
-            return super().reset_model()
-
-    return make_group_env(ChangedModel, n_envs=3, seed=0)
 
 
 def plain() -> VecEnv:
@@ -118,16 +67,6 @@ def test_budget_is_that_of_the_interrupted_training(tmp_path: Path) -> None:
     assert longer.learn(100).num_timesteps == 144
 
 
-class Fails(BaseCallback):
-    """It fails before the first step."""
-
-    def _on_training_start(self) -> None:
-        raise OSError("no such folder")
-
-    def _on_step(self) -> bool:
-        return True
-
-
 def test_a_resumed_training_writes_on_and_is_resumed(tmp_path: Path) -> None:
     expected = digest(train(tmp_path))
     for path in checkpoints_in(tmp_path)[3:]:
@@ -137,15 +76,6 @@ def test_a_resumed_training_writes_on_and_is_resumed(tmp_path: Path) -> None:
     paths = checkpoints_in(tmp_path)
     assert len(paths) == 2 and paths[-1].name.endswith("_288_steps.zip")
     assert digest(GRPO.resume(tmp_path, cart_pole()).learn()) == expected
-
-
-def test_environment_by_its_id_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_grpo.common.on_group_algorithm.DEFAULT_N_ENVS", 3)
-    model = DAPO("MlpPolicy", "CartPole-v1", **STEPS)
-    model.learn(300, callback=TrainingCheckpoint(tmp_path, save_freq=100))
-    checkpoints_in(tmp_path)[-1].unlink()
-    DAPO.resume(tmp_path).learn(callback=TrainingCheckpoint(tmp_path, save_freq=100))
-    assert digest(DAPO.resume(tmp_path).learn()) == digest(model)
 
 
 @pytest.mark.parametrize("how", ["set_env", "load"])
@@ -346,30 +276,3 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         model.learn(300, callback=[Fill(), TrainingCheckpoint(tmp_path, save_freq=1)])
     assert sorted(os.listdir(tmp_path)) == [path.name for path in checkpoints_in(tmp_path)], "nothing unfinished is left"
     assert digest(GRPO.resume(tmp_path, cart_pole()).learn()) == digest(model)
-
-
-def test_a_loaded_model_draws_new_numbers(tmp_path: Path) -> None:
-    class Actions(BaseCallback):
-        def _on_training_start(self) -> None:
-            self.actions: list[Any] = []
-
-        def _on_step(self) -> bool:
-            self.actions.append(self.locals["actions"].tolist())
-            return True
-
-    def sampler(rng: np.random.Generator) -> SeedStart:
-        return SeedStart(0)
-
-    # Without updates, and always from the same start: what differs is what was drawn
-    drawn = Actions()
-    model = GRPO("MlpPolicy", unknown(), **{**STEPS, "learning_rate": 0.0}, start_sampler=sampler).learn(200, callback=drawn)
-    first = drawn.actions
-    model.save(tmp_path / "model")
-    legs = []
-    for _ in range(2):
-        GRPO.load(tmp_path / "model", env=unknown(), custom_objects={"start_sampler": sampler}).learn(
-            200, callback=drawn, reset_num_timesteps=False
-        )
-        legs.append(drawn.actions)
-    assert legs[0] != first, "not the numbers of the first leg again"
-    assert legs[0] == legs[1], "one file and one seed: one training"

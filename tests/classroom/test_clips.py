@@ -78,47 +78,6 @@ def test_both_play_from_the_same_start(cartpole: DAPO) -> None:
     assert played[0][-1].step != last.step
 
 
-def test_minatar_is_shown_in_its_colours(tmp_path: Path) -> None:
-    pytest.importorskip("minatar")
-    env_id = "sb3_grpo.envs.minatar:MinAtar/Breakout-v1"
-    model = DAPO("MlpPolicy", make_group_env(env_id, 2), n_steps=32, seed=0).learn(64)
-    said = leave_clip(model, maker(env_id), 0, tmp_path, "DAPO")
-    assert said.startswith(f"{tmp_path / 'clip.webp'}: untrained and trained from the same start, return ")
-    pixels = np.asarray(opened((tmp_path / "clip.webp").read_bytes()).convert("RGB"), int)[40:150, 20:140].reshape(-1, 3)
-    assert (pixels.max(axis=1) - pixels.min(axis=1)).max() > 40, "not grey"
-
-
-def test_the_camera_follows_who_runs_away() -> None:
-    pytest.importorskip("mujoco")
-
-    class Runner(gym.Wrapper):
-        """Three steps, each of them a hundred metres."""
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            state = self.env.unwrapped
-            state.data.qpos[0] += 100.0  # type: ignore[attr-defined]
-            self.n_steps += 1
-            observation, reward, _, _, info = self.env.step(action)
-            return observation, reward, self.n_steps == 3, False, info
-
-        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-            self.n_steps = 0
-            return self.env.reset(**kwargs)
-
-    def make(render_mode: str | None) -> VecEnv:
-        return make_group_env("HalfCheetah-v5", 1, wrapper_class=Runner, env_kwargs={"render_mode": render_mode})
-
-    model = GRPO("MlpPolicy", make(None), n_steps=8, seed=0)
-    try:
-        played = record(model, make, 0)
-    except NoClipError as error:
-        pytest.skip(str(error))
-    for shot in played[1]:
-        # Skin among black, white and greenish tiles
-        red, _green, blue = np.asarray(shot.picture, int).transpose(2, 0, 1)
-        assert (red - blue > 40).sum() > 200, shot.step
-
-
 class Film(gym.Env):
     """Pictures that are shown as they are seen."""
 
@@ -174,29 +133,6 @@ def test_normalised_observations() -> None:
     assert [each.obs_rms.count > 1 for each in seen] == [False, True]
 
 
-class Lives(gym.Wrapper):
-    """Ends an episode where a life ends, as ``EpisodicLifeEnv``, around Monitor: the game goes on."""
-
-    over = True
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, self.over, truncated, info = self.env.step(action)
-        return observation, reward, self.over or self.env.unwrapped.time % 30 == 7, truncated, info  # type: ignore[attr-defined]
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        return self.env.reset(**kwargs) if self.over else (self.env.unwrapped.render(), {})
-
-
-def test_a_lost_life_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Film, "length", 384)
-
-    def make(render_mode: str | None) -> VecEnv:
-        return make_group_env(Film, 1, wrapper_class=Lives, env_kwargs={"render_mode": render_mode})
-
-    for frames in record(PPO("CnnPolicy", make(None), n_steps=8, seed=0), make, 0):
-        assert frames[-1].step == 384 and frames[-1].total == 192 and frames[-1].is_over
-
-
 class Blind(gym.Env):
     """Draws nothing."""
 
@@ -218,27 +154,6 @@ class Blind(gym.Env):
         return "a text"
 
 
-class NoMode(Blind):
-    def __init__(self) -> None:
-        super().__init__()
-
-
-class NoRender(Blind):
-    render = gym.Env.render
-
-
-class Grey(Blind):
-    def render(self) -> Any:
-        return np.zeros((36, 36), np.uint8)
-
-
-class Fractions(Blind):
-    """From 0 to 1, which would be black as whole numbers."""
-
-    def render(self) -> Any:
-        return np.full((36, 36, 3), 0.5, np.float32)
-
-
 class Broken(Blind):
     def render(self) -> Any:
         raise OSError("no GL\nin the driver")
@@ -248,10 +163,6 @@ class Broken(Blind):
     ("cls", "reason"),
     [
         (Blind, r"render\(\) returns no image of uint8, \(height, width, 3\) \(its render modes: ansi\)"),
-        (NoMode, "render_mode"),
-        (NoRender, "NotImplementedError"),
-        (Grey, r"returns no image of uint8"),
-        (Fractions, r"returns no image of uint8"),
         (Broken, "OSError: no GL in the driver$"),
     ],
 )

@@ -7,7 +7,6 @@ import pytest
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli.main import main
-from sb3_grpo.cli.text import AnswersCurve
 
 SHOWN = re.compile(r"^ +(\d+)\+(\d+)=(\S*) +(right|wrong)$", re.MULTILINE)
 
@@ -74,58 +73,7 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'advantage="gae" needs the states as numbers' in " ".join(capsys.readouterr().err.split())
 
 
-def test_set_wins_over_the_preset_and_over_what_was_chosen_for_sums() -> None:
-    settings = ["group_size=4", "learning_rate=0.001", "policy_kwargs={'width': 16}", "loss_average=step"]
-    settings += ["unrelated_starts=True"]
-    options = [part for setting in settings for part in ("--set", setting)]
-    assert main(["text", "--preset", "dr-grpo", *options, "--timesteps", "1", "--output", "out"]) == 0
-    used = read_config("out")["hyperparameters"]
-    expected = {"group_size": 4, "learning_rate": 0.001, "policy_kwargs": {"width": 16}, "loss_average": "step"}
-    assert {**expected, "n_groups": 16}.items() <= used.items()
-    model: Any = DAPO.load("out/model.zip", device="cpu")
-    assert model.unrelated_starts and model.group_size == 4 and model.learning_rate == 0.001
-    assert model.policy.action_net.in_features == 16
-
-
-def test_ctrl_c_keeps_the_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(callback: AnswersCurve) -> bool:
-        if callback.num_timesteps > 2000:
-            raise KeyboardInterrupt
-        return True
-
-    monkeypatch.setattr(AnswersCurve, "_on_step", interrupt)
-    assert main(["text", "--output", "out"]) == 130
-    assert 2000 < DAPO.load("out/model.zip", device="cpu").num_timesteps < 4000
-    assert read_config("out")["training"]["interrupted"]
-    printed = capsys.readouterr().out
-    assert "Interrupted after" in printed and "out: checkpoints, config.json, curve.png, model.zip" in printed
-    assert len(SHOWN.findall(printed)) == 10
-
-
-def test_same_seed_gives_the_same_answers() -> None:
-    for seed in ("3", "3", "4"):
-        assert main(["text", "--timesteps", "1", "--seed", seed]) == 0
-    first, second, other = (read_config(f"runs/dapo/addition-1_{number}") for number in (1, 2, 3))
-    assert first["evaluation"] == second["evaluation"]
-    assert first["evaluation"] != other["evaluation"]
-
-
 def test_more_examples_than_there_are_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["text", "--examples", "101"]) == 2
     assert "--examples 101: n=101 worked examples: there are 100 items" in capsys.readouterr().err
     assert not list(Path(".").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--digits=3", "argument --digits: invalid choice"),
-        ("--examples=-1", "must be a whole number above 0"),
-        ("--seed=x", "must be a whole number from 0"),
-    ],
-)
-def test_bad_options(option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["text", option])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

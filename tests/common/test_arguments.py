@@ -96,6 +96,8 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
             r"start_sampler=own_sampler needs .* unrelated_starts=False",
         ),
         ({"batch_size": 512.0}, r"batch_size must be a whole number or None, got 512.0 \(float\): write batch_size=512\."),
+        *(({"group_size": wrong}, "group_size must be a whole number, got") for wrong in (True, np.True_, math.nan, 2.5, [1])),
+        *(({"max_grad_norm": wrong}, "max_grad_norm must be a number, got") for wrong in (True, math.nan, "x", [1.0])),
         ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
         ({"learning_rate": -1e-3}, "learning_rate must not be negative, got -0.001"),
         ({"learning_rate": lambda progress: math.nan}, r"learning_rate\(1.0\) must be a finite number, got nan"),
@@ -137,6 +139,25 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
 def test_what_would_do(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO("MlpPolicy", "Pendulum-v1", **wrong)
+
+
+@pytest.mark.parametrize("name", ["group_size", "n_groups", "n_epochs", "batch_size", "seed"])
+def test_whole_numbers_of_numpy_are_saved_as_whole_numbers(name: str, tmp_path: Path) -> None:
+    settings = {"group_size": 2, "n_groups": 2, "n_epochs": 1, "policy_kwargs": TINY, name: np.int64(3)}
+    GRPO("MlpPolicy", ToyEnv(), **settings).learn(20).save(tmp_path / "model")
+    value = getattr(GRPO.load(tmp_path / "model", device="cpu"), name)
+    assert value == 3 and type(value) is int
+
+
+def test_a_parameter_of_a_subclass_is_its_own_business() -> None:
+    class Own(GRPO):
+        def __init__(self, *args: Any, extra: int = 0, **kwargs: Any):
+            self.extra = extra
+            super().__init__(*args, **kwargs)
+
+    assert Own("MlpPolicy", ToyEnv(), extra=1.5).extra == 1.5  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^gamma must be a finite number"):
+        Own("MlpPolicy", ToyEnv(), gamma=math.nan)
 
 
 def test_arguments_are_checked_again_when_they_are_set_later() -> None:

@@ -8,10 +8,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import (
     BaseCallback,
-    CheckpointCallback,
-    EvalCallback,
     ProgressBarCallback,
-    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv, parameters_of
@@ -150,30 +147,6 @@ def test_returns_and_successes_of_an_update(env_class: Any, sizes: dict[str, Any
         assert first["group/success_rate"] == pytest.approx(successes.mean())
         assert first["group/pass_at_group_size"] == pytest.approx(successes.any(axis=1).mean())
         assert 0.0 < successes.mean() < 1.0
-
-
-def test_callbacks_of_sb3(tmp_path: Path) -> None:
-    model = make_model(2, env=make_group_env(ToyEnv, 2), learning_rate=0.02, group_size=4, n_groups=4, n_epochs=4)
-    evaluate = EvalCallback(
-        DummyVecEnv([ToyEnv]),
-        callback_on_new_best=StopTrainingOnRewardThreshold(reward_threshold=3.9),
-        best_model_save_path=str(tmp_path),
-        log_path=str(tmp_path),
-        eval_freq=50,
-        n_eval_episodes=2,
-        warn=False,
-        verbose=0,
-    )
-    checkpoint = CheckpointCallback(save_freq=20, save_path=str(tmp_path / "all"))
-    model.learn(20_000, callback=[evaluate, checkpoint])
-    assert model.num_timesteps < 20_000, "the threshold was reached"
-    assert evaluate.best_mean_reward > 3.9
-    assert evaluate.evaluations_timesteps == list(range(100, model.num_timesteps + 1, 100))
-    assert np.load(tmp_path / "evaluations.npz")["timesteps"].tolist() == evaluate.evaluations_timesteps
-    best = GRPO.load(tmp_path / "best_model")
-    assert best.predict(np.array([0.5, 0.0]), deterministic=True)[0] == 1
-    steps = sorted(int(name.split("_")[2]) for name in os.listdir(tmp_path / "all"))
-    assert steps == list(range(40, model.num_timesteps, 40))
 
 
 def test_usable_after_an_interrupt_in_the_middle_of_a_step() -> None:

@@ -65,6 +65,29 @@ def test_a_file_acts_like_predict(observation: spaces.Space, action: Any, settin
         assert got.dtype == expected.dtype
 
 
+@pytest.mark.filterwarnings("error:Output nr")  # the trace and the policy differ
+@pytest.mark.parametrize(("observation", "action"), [(VECTOR, spaces.Box(-1, 2, (2,))), (IMAGE, spaces.Discrete(3))])
+def test_policies_are_traced(observation: spaces.Space, action: Any) -> None:
+    policy = make_model(observation, action).policy.eval()
+    one, others = (th.as_tensor(sampled(observation, n)) for n in (1, 9))
+    traced = th.jit.trace(Deterministic(policy), (one,))
+    actions, _, log_prob = policy(others, deterministic=True)
+    assert th.equal(traced(others)[0], actions)
+    th.testing.assert_close(traced(others)[1], log_prob)
+
+
+class Deterministic(th.nn.Module):
+    """What is deployed of a policy."""
+
+    def __init__(self, policy: Any):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        actions, _, log_prob = self.policy(observations, deterministic=True)
+        return actions, log_prob
+
+
 def test_what_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "policy.onnx"
     text = GRPO("TokenPolicy", VerifierTextVecEnv(2, seed=0), group_size=2, n_groups=1, device="cpu")

@@ -239,18 +239,6 @@ def test_the_reference_gets_the_observations_of_the_policy(trained: tuple[Any, P
         assert not th.equal(each.ref_policy.action_net.weight, each.policy.action_net.weight)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_another_reference_leaves_the_statistics_of_the_policy(alone: bool, trained: tuple[Any, Path]) -> None:
-    model, other = GRPO.load(trained[1]), pendulum(kl_coef=0.1)
-    expected = model.predict(OBSERVATIONS, deterministic=True)[0]
-    parameters = {} if alone else model.get_parameters()
-    parameters["ref_policy"] = other.get_parameters()["policy"]
-    model.set_parameters(parameters, exact_match=not alone)
-    assert np.array_equal(model.predict(OBSERVATIONS, deterministic=True)[0], expected)
-    assert model.policy.observation_norm.norms[0].observed.count > 1000
-    assert th.equal(model.ref_policy.action_net.weight, other.policy.action_net.weight)
-
-
 def test_the_policy_sees_normalised_observations_and_the_regression_what_they_are_made_of() -> None:
     """It remembers them, and what they are normalised with is another after each rollout."""
     policy = GRPO("MlpPolicy", make_group_env("Pendulum-v1", 2), policy_kwargs=NORMALIZED, **SMALL).policy

@@ -53,19 +53,6 @@ def test_learns_the_right_action(algo: type[GRPO], settings: dict[str, Any], n_s
     assert evaluate_policy(model, ToyEnv(), 20, deterministic=False, warn=False)[0] > 3.8
 
 
-@pytest.mark.parametrize(("algo", "vec_env_cls"), [(DAPO, DummyVecEnv), (GRPO, SubprocVecEnv)])
-def test_same_seed_same_parameters(algo: type[GRPO], vec_env_cls: Any) -> None:
-    def run(seed: int) -> th.Tensor:
-        env = make_group_env(functools.partial(NoisyEnv, length=None), 3, vec_env_cls=vec_env_cls)
-        model = algo("MlpPolicy", env, seed=seed, **SMALL).learn(60)
-        env.close()
-        return parameters_of(model)
-
-    first = run(1)
-    assert th.equal(first, run(1))
-    assert not th.equal(first, run(2))
-
-
 @pytest.mark.parametrize("kind", ["dummy", "subproc", "text"])
 def test_copies_do_not_stay_alike_when_they_have_learned(kind: str) -> None:
     """All members of a group leave their copies with the same random generator."""
@@ -103,23 +90,6 @@ def test_set_random_seed() -> None:
     # The starts belong to what is seeded
     assert th.equal(run(7), run(7))
     assert not th.equal(run(7), run(8))
-
-
-def test_dapo_without_its_fixes_is_grpo() -> None:
-    def run(algo: type[GRPO], **settings: Any) -> th.Tensor:
-        model = algo("MlpPolicy", make_group_env(functools.partial(ToyEnv, length=None), 3), seed=3, **settings, **SMALL)
-        before = parameters_of(model)
-        after = parameters_of(model.learn(100))
-        assert not th.equal(before, after)
-        return after
-
-    plain = run(GRPO)
-    assert th.equal(run(DAPO, clip_range_high=None, dynamic_sampling=False), plain)
-    outcome = run(GRPO, advantage="outcome")
-    assert th.equal(
-        run(DAPO, advantage="outcome", clip_range_high=None, loss_average="episode", dynamic_sampling=False), outcome
-    )
-    assert not th.equal(run(DAPO, advantage="outcome", clip_range_high=None, dynamic_sampling=False), outcome)
 
 
 @pytest.mark.parametrize("time_limit", [False, True])

@@ -106,6 +106,21 @@ def test_optimizer_and_starts_go_on(tmp_path: Path) -> None:
     assert len(set(drawn)) == len(drawn), "the loaded model does not draw the old starts again"
 
 
+def test_a_loaded_model_draws_new_numbers(tmp_path: Path) -> None:
+    def actions(model: GRPO) -> list[Any]:
+        drawn: list[Any] = []
+        model.learn(60, callback=lambda names, _: drawn.append(names["actions"].tolist()) or True)  # type: ignore[func-returns-value]
+        return drawn
+
+    # Without updates, and always from the same start: what differs is what was drawn
+    same_start = {"start_sampler": lambda rng: SeedStart(0)}
+    model = make_model(learning_rate=0.0, **same_start)
+    first = actions(model)
+    model.save(tmp_path / "model")
+    again = [actions(GRPO.load(tmp_path / "model", env=make_env(), custom_objects=same_start)) for _ in range(2)]
+    assert first != again[0] == again[1], "one file and one seed: one training"
+
+
 def test_custom_objects_and_keyword_arguments(tmp_path: Path) -> None:
     make_model(learning_rate=lambda _: 0.5).save(tmp_path / "model")
     loaded = GRPO.load(

@@ -1,4 +1,5 @@
 import functools
+from collections import Counter
 from typing import Any
 
 import gymnasium as gym
@@ -6,7 +7,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import (
@@ -23,7 +23,7 @@ from toy_envs import TINY, TINY_TEXT, NoisyEnv, SpacesEnv, ToyEnv, observations_
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import HardPrompts, VerifierTextVecEnv
 from sb3_grpo.groups.group import Group
-from sb3_grpo.groups.samplers import RandomSeeds, VisitedStates
+from sb3_grpo.groups.samplers import VisitedStates
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import StartQueue, make_group_env
 
@@ -75,33 +75,6 @@ def test_make_vec_env_of_sb3() -> None:
     env.close()
 
 
-class EndsNamed(BaseCallback):
-    """Compares the names in the info of an episode's last step with those that it began with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun: dict[int, Any] = {}
-        self.ended: list[tuple[int, int]] = []
-
-    def _on_rollout_start(self) -> None:
-        if not self.begun:
-            self._note(range(self.model.n_envs))  # type: ignore[attr-defined]
-
-    def _note(self, indices: Any) -> None:
-        infos = self.training_env.unwrapped.reset_infos  # type: ignore[attr-defined]
-        self.begun |= {idx: (infos[idx].get("group"), infos[idx].get("group_member")) for idx in indices}
-
-    def _on_step(self) -> bool:
-        dones, infos = self.locals["dones"], self.locals["infos"]
-        assert not any("group" in infos[idx] for idx in np.flatnonzero(~dones))
-        for idx in np.flatnonzero(dones):
-            name = infos[idx].get("group"), infos[idx].get("group_member")
-            assert self.model.start_sampler is None or name == self.begun[idx]  # type: ignore[attr-defined]
-            self.ended.append(name)
-        self._note(np.flatnonzero(dones))
-        return True
-
-
 @pytest.mark.parametrize("kind", ["dummy", "processes", "unrelated", "texts"])
 def test_the_last_info_of_an_episode_names_its_group(kind: str) -> None:
     kwargs: dict[str, Any] = {**SMALL, "unrelated_starts": kind == "unrelated"}
@@ -111,23 +84,17 @@ def test_the_last_info_of_an_episode_names_its_group(kind: str) -> None:
     else:
         processes = {"vec_env_cls": SubprocVecEnv} if kind == "processes" else {}
         env = make_group_env(functools.partial(ToyEnv, length=None), 3, **processes)  # type: ignore[arg-type]
-    sampler = None if kind == "unrelated" else RandomSeeds()
-    seen = EndsNamed()
-    GRPO("TokenPolicy" if kind == "texts" else "MlpPolicy", env, start_sampler=sampler, **kwargs).learn(150, callback=seen)
-    env.close()
-    by_group: dict[int, list[int]] = {}
-    for group, member in seen.ended:
-        by_group.setdefault(group, []).append(member)
-    assert sorted(by_group[0]) == sorted(by_group[1]) == [0, 1, 2]
+    ended: Counter[tuple[int, int]] = Counter()
 
+    def note(local_vars: dict[str, Any], _: Any) -> bool:
+        for done, info in zip(local_vars["dones"], local_vars["infos"], strict=True):
+            assert done or "group" not in info
+            ended[info.get("group"), info.get("group_member")] += int(done)
+        return True
 
-def test_processes_without_start_queues() -> None:
-    env = make_vec_env("CartPole-v1", 2, vec_env_cls=SubprocVecEnv)
-    with pytest.raises(ValueError, match="make_group_env"):
-        GRPO("MlpPolicy", env, **SMALL).learn(100)
-    model = GRPO("MlpPolicy", env, unrelated_starts=True, **SMALL).learn(100)
-    assert model._n_updates >= 1
+    GRPO("TokenPolicy" if kind == "texts" else "MlpPolicy", env, **kwargs).learn(150, callback=note)
     env.close()
+    assert all(ended[group, member] == 1 for group in (0, 1) for member in range(3))
 
 
 def test_same_groups_on_dummy_and_subproc() -> None:

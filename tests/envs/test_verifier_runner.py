@@ -1,5 +1,6 @@
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,17 @@ def test_one_process_until_it_is_closed() -> None:
     assert last is not None
     del runner, other, copied
     assert not is_alive(last)
+
+
+def test_a_worker_that_was_killed_is_replaced() -> None:
+    runner = VerifierRunner(misbehaving(), trusted=False, on_error="zero")
+    runner.score([Check("7", "7", "")])
+    assert runner.worker_pid is not None
+    os.kill(runner.worker_pid, signal.SIGKILL)
+    time.sleep(0.1)
+    verdicts = runner.score([Check("7", "7", ""), Check("7", "7", "")])
+    assert [verdict.value for verdict in verdicts] == [1, 1], "no answer is to blame for it"
+    runner.close()
 
 
 def test_verifiers_that_cannot_be_sent_to_a_process() -> None:

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 from toy_envs import TINY_TEXT, Numbered
 
-from sb3_grpo.envs import ArithmeticTask, GuessNumberTask, Item, Task, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import ArithmeticTask, GuessNumberTask, Item, Task, VerifierError, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.starts import StartMismatchError
 from sb3_grpo.text.tokens import PAD, TokenSpace
@@ -117,6 +117,13 @@ def test_wrong_arguments_are_named(kwargs: dict[str, Any], error: type[Exception
         VerifierTextEnv(**kwargs)
 
 
+def test_prompts_have_to_fit() -> None:
+    env = VerifierTextEnv([("a", "b"), ("aaa", "b")], max_prompt_tokens=2)
+    env.reset(options={"item": 0})
+    with pytest.raises(ValueError, match=r"item 1 has 3 tokens.*max_prompt_tokens=2. Prompt: 'aaa'"):
+        env.reset(options={"item": 1})
+
+
 # Tasks and verifiers
 
 
@@ -192,6 +199,45 @@ def test_several_turns_end_with_the_last_guess_or_the_last_token() -> None:
     last = write(env, "3.44")[-1]
     assert last[1:4] == (0.0, False, True)
     assert last[4]["messages"] == ["3", "H"] and last[4]["answer"] == "44"
+
+
+def failing_replies() -> Task:
+    """It hangs, raises or says a number, by the answer. A local class, so that its process need not import this file."""
+
+    class Failing(Task):
+        n_items, max_reply_tokens = 1, 5
+
+        def item(self, index: int) -> Item:
+            return Item("?", "b")
+
+        def alphabet(self) -> str:
+            return "?bhrn"
+
+        def reply(self, item: Item, messages: list[str]) -> Any:
+            while messages[-1] == "h":
+                pass
+            return {"n": 3, "b": None}[messages[-1]]
+
+    return Failing()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"), [("h", "did not finish within 0.5 s"), ("r", "KeyError: 'r'"), ("n", "reply is 3 of type int")]
+)
+def test_replies_that_fail_are_named_or_count_as_zero(answer: str, message: str) -> None:
+    for on_error in ("raise", "zero"):
+        env = VerifierTextEnv(failing_replies(), on_verifier_error=on_error, max_answer_tokens=8, verifier_timeout=0.5)
+        env.reset()
+        if on_error == "raise":
+            with pytest.raises(VerifierError, match=f"(?s)reply, which replies to answers, .*{message}.*'\\?'.*'{answer}'"):
+                write(env, f"{answer}.")
+        else:
+            with pytest.warns(UserWarning, match="counts as 0"):
+                last = write(env, f"{answer}.")[-1]
+            assert last[1:3] == (0.0, True) and message in last[4]["verifier_error"]
+        env.reset()
+        assert write(env, "b.")[-1][1] == 1.0
+        env.close()
 
 
 # Starts, states and training

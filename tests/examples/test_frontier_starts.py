@@ -1,17 +1,15 @@
 """Starts in an archive of what was reached."""
 
-import pickle
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from toy_envs import TINY, ToyEnv
+from toy_envs import TINY
 
 from examples.frontier_starts import FrontierStarts
 from sb3_grpo import DAPO, SeedStart, SnapshotStart, make_group_env
 from sb3_grpo.groups.group import Episode, Group
-from sb3_grpo.starts.starts import StartNotSupportedError
 
 SETTINGS: dict[str, Any] = {"group_size": 4, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
@@ -92,27 +90,3 @@ def test_it_fades_out_where_ordinary_starts_succeed() -> None:
     for _ in range(100):
         play(1, 1, 1, 1)
     assert share() < 0.05
-
-
-def test_it_is_saved_without_the_states(tmp_path: Any) -> None:
-    sampler = FrontierStarts(corridor)
-    model = DAPO("MlpPolicy", make_group_env(corridor, 4, seed=0), start_sampler=sampler, **SETTINGS).learn(500)
-    assert len(sampler.archive.cells) > 5
-    assert len(pickle.dumps(sampler)) < 500
-    model.save(tmp_path / "model")
-    loaded = DAPO.load(tmp_path / "model", env=model.get_env())
-    loaded.learn(500)
-    assert len(loaded.start_sampler.archive.cells) > 5
-
-
-def test_mistakes_are_explained() -> None:
-    with pytest.raises(ValueError, match="FrontierStarts needs groups with a shared start"):
-        DAPO("MlpPolicy", "CartPole-v1", start_sampler=FrontierStarts("CartPole-v1"), unrelated_starts=True)
-    with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
-        DAPO("MlpPolicy", make_group_env(NoState, 4, seed=0), start_sampler=FrontierStarts(NoState), **SETTINGS).learn(100)
-    with pytest.raises(ValueError, match=r"FrontierStarts needs an array: .*FlattenObservation"):
-        FrontierStarts(lambda **kwargs: gym.wrappers.TimeAwareObservation(corridor(), flatten=False))
-
-
-class NoState(ToyEnv):
-    """Nobody knows how to capture it."""

@@ -60,10 +60,3 @@ def test_sums_of_the_same_parts_are_the_same() -> None:
     model = learn([0.1 + 0.2, 0.3], DAPO, **OUTCOME)
     assert model.logger.name_to_value["group/dead_fraction"] in (0, 1.0)
     assert share_of_the_last_action(model) == pytest.approx(0.5, abs=0.01)
-
-
-@pytest.mark.parametrize("kwargs", [{"n_steps": 4}, OUTCOME], ids=["steps", "groups"])
-def test_a_hundred_dead_rounds_leave_the_policy_as_it_was(kwargs: dict[str, Any]) -> None:
-    with pytest.warns(UserWarning, match=r"No update at \d+ steps"):
-        model = learn([1.0, 1.0], DAPO, timesteps=3200, max_sampling_rounds=2, **kwargs)
-    assert share_of_the_last_action(model) == pytest.approx(0.5, abs=0.01)

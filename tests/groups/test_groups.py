@@ -120,6 +120,14 @@ def test_members_given_back_are_handed_out_next_and_in_order() -> None:
     assert [queue.next_episode() for _ in range(3)] == episodes[1:]
 
 
+def test_a_copy_that_passes_over_its_start_is_named() -> None:
+    env = make_group_env(ToyEnv, 2, vec_env_cls=SubprocVecEnv)
+    model = GRPO("MlpPolicy", env, group_size=2, n_groups=2, policy_kwargs=TINY, seed=0)
+    with pytest.raises(RuntimeError, match=r"copy 0 was reset but did not begin the start .* outermost wrapper"):
+        model.learn(100, callback=lambda *_: env.env_method("clear_starts") and model.num_timesteps < 100)
+    env.close()
+
+
 def test_work_ahead_is_used_in_order_and_bounded() -> None:
     env = recording_env(4)
     model = RecordingGRPO("MlpPolicy", env, group_size=2, n_groups=3, n_epochs=1, policy_kwargs=TINY, seed=0).learn(1)

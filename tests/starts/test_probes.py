@@ -1,5 +1,5 @@
 import random
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -146,33 +146,23 @@ def test_probes_become_rare() -> None:
     assert 5 < sum(probed[3:]) < 20
 
 
-class Weathers(BaseCallback):
-    """The first observations after the starts of groups, by group."""
-
-    groups: ClassVar[dict[int, list[Any]]]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_group: dict[int, list[Any]] = {}
-        self.playing: dict[int, int | None] = {}
-
-    def _on_step(self) -> bool:
-        for idx, info in enumerate(self.training_env.unwrapped.reset_infos):
-            if self.playing.get(idx) is not None:
-                self.by_group.setdefault(self.playing[idx] or 0, []).append(tuple(self.locals["new_obs"][idx].tolist()))
-            # An episode begins: what comes next is its first noise
-            self.playing[idx] = info.get("group") if self.locals["dones"][idx] else None
-        return True
-
-
 def test_weather_of_groups_from_one_snapshot() -> None:
     env = make_group_env(NestedGenerator, 4, seed=0)
     env.reset()
     (start,) = env.env_method("capture_start", indices=0)
-    seen = Weathers()
-    settings = {**SETTINGS, "start_sampler": lambda rng: start}
-    GRPO("MlpPolicy", env, **settings).learn(1500, callback=seen)
-    groups = [weathers for weathers in seen.by_group.values() if len(weathers) == 3]
+    by_group: dict[int, list[Any]] = {}
+    playing: dict[int, int | None] = {}
+
+    def look(local_vars: dict[str, Any], _: Any) -> bool:
+        for idx, info in enumerate(env.reset_infos):
+            if playing.get(idx) is not None:
+                by_group.setdefault(playing[idx] or 0, []).append(tuple(local_vars["new_obs"][idx].tolist()))
+            # An episode begins: what comes next is its first noise
+            playing[idx] = info.get("group") if local_vars["dones"][idx] else None
+        return True
+
+    GRPO("MlpPolicy", env, **{**SETTINGS, "start_sampler": lambda rng: start}).learn(1500, callback=look)
+    groups = [weathers for weathers in by_group.values() if len(weathers) == 3]
     assert len(groups) > 10
     assert all(len({*weathers}) == 1 for weathers in groups)
     assert len({weathers[0] for weathers in groups}) == len(groups)

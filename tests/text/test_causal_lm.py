@@ -83,6 +83,13 @@ def test_the_model_is_a_folder_or_an_object_that_is_left_alone(folder: str) -> N
     assert not any("lora" in name for name in model.state_dict())
 
 
+def test_bfloat16(folder: str) -> None:
+    policy, exact = make_policy(folder, dtype="bfloat16"), make_policy(folder)
+    assert {parameter.dtype for parameter in policy.parameters()} == {th.bfloat16}
+    assert log_probs(policy).dtype == th.float32
+    assert 0 < (log_probs(policy).exp() - log_probs(exact).exp()).abs().max() < 0.1
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_each_weight_is_trained_once(tied: bool) -> None:
     policy = make_policy(make_language_model(tie_word_embeddings=tied))

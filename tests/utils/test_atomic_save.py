@@ -1,11 +1,7 @@
 import errno
 import io
 import os
-import resource
 import stat
-import subprocess
-import sys
-import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,78 +12,18 @@ from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.grpo import GRPO
 
-# Forks a child for each kill, so that PyTorch is imported once
-KILLS = """
-import os, random, signal, sys, time
-from stable_baselines3.common.base_class import BaseAlgorithm
-from toy_envs import ToyEnv
-from sb3_grpo.grpo import GRPO
-
-save, path, n_kills = {"ours": GRPO.save, "plain": BaseAlgorithm.save}[sys.argv[1]], sys.argv[2], 20
-model = GRPO("MlpPolicy", ToyEnv(), policy_kwargs={"net_arch": [128, 128]}, device="cpu")
-save(model, path)
-begin = time.perf_counter()
-for _ in range(5):
-    save(model, path)
-duration = (time.perf_counter() - begin) / 5
-rng, n_survived = random.Random(0), 0
-for _ in range(n_kills):
-    begun, begins = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(begun)
-        while True:
-            os.write(begins, b"x")
-            save(model, path)
-    os.read(begun, 1)
-    time.sleep(duration * (0.1 + 2.0 * rng.random()))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(begun)
-    os.close(begins)
-    try:
-        GRPO.load(path, device="cpu")
-        n_survived += 1
-    except Exception:
-        save(model, path)
-print(n_survived)
-"""
-
 
 def make_model(**kwargs: Any) -> GRPO:
     return GRPO("MlpPolicy", ToyEnv(), policy_kwargs=TINY, device="cpu", **kwargs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("save", ["ours", "plain"])
-def test_a_kill_while_saving_loses_no_model(save: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(KILLS), save, str(tmp_path / "model.zip")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    survived = int(done.stdout)
-    if save == "ours":
-        assert survived == 20
-    else:
-        assert survived < 10, "the kills came in the middle of saving"
-
-
-@pytest.mark.parametrize("failure", ["a full disk", "an attribute that cannot be pickled"])
-def test_a_failure_while_saving_keeps_the_old_file(failure: str, tmp_path: Path) -> None:
+def test_a_failure_while_saving_keeps_the_old_file(tmp_path: Path) -> None:
     model = make_model(gamma=0.9)
     model.save(tmp_path / "model")
     model.gamma = 0.5
-    if failure == "a full disk":
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
-        try:
-            with pytest.raises(OSError, match="too large"):
-                model.save(tmp_path / "model")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    else:
-        model.lock = threading.Lock()
-        with pytest.raises(TypeError, match="pickle"):
-            model.save(tmp_path / "model")
+    model.lock = threading.Lock()
+    with pytest.raises(TypeError, match="pickle"):
+        model.save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
     assert GRPO.load(tmp_path / "model", device="cpu").gamma == 0.9
 

@@ -1,10 +1,5 @@
 """Trainings of the RL Zoo's command line that were interrupted, and go on."""
 
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,31 +77,6 @@ def test_the_best_model_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     best = (RUN / "best_model.zip").read_bytes()
     assert main([*COMMAND, "-i", str(CHECKPOINTS)]) == 0
     assert (RUN.with_name("CartPole-v1_2") / "best_model.zip").read_bytes() == best
-
-
-def test_ctrl_c_soon_after_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    once_a_minute = COMMAND[:-2]
-    assert main([*once_a_minute, *BEGIN, "-f", "whole"]) == 0
-    end_at(monkeypatch, 700, KeyboardInterrupt)
-    assert main([*once_a_minute, *BEGIN]) == 0
-    second = RUN.with_name("CartPole-v1_2")
-    end_at(monkeypatch, 700, KeyboardInterrupt)
-    assert main([*once_a_minute, "-i", str(CHECKPOINTS)]) == 0
-    assert main([*once_a_minute, "-i", str(second / "checkpoints")]) == 0
-    shutil.rmtree(second / "checkpoints")
-    assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
-
-
-@pytest.mark.slow
-def test_a_killed_training_goes_on() -> None:
-    assert main([*COMMAND, *BEGIN, "-f", "whole"]) == 0
-    process = subprocess.Popen([sys.executable, "-m", "sb3_grpo.zoo", *COMMAND, *BEGIN], stdout=subprocess.DEVNULL)
-    while len(checkpoints_in(CHECKPOINTS)) < 3 and process.poll() is None:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert main([*COMMAND, f"--trained-agent={CHECKPOINTS}"]) == 0
-    assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_2"))
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Folders of results: as the runs leave them, packed, combined from several machines, or made by strangers."""
 
 import json
-import resource
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import pandas as pd
 from compare_data import curve_to, write_experiment
 
 from sb3_grpo.classroom.compare.collect import collect, combine, pack
-from sb3_grpo.classroom.compare.experiment import Experiment, seeds_in_words
+from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.report import make_report
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.cli.main import main
@@ -55,67 +54,6 @@ def test_names_that_look_like_something_else(tmp_path: Path) -> None:
     results = collect(tmp_path / "packed")
     for name in variants:
         assert results.final_scores("CartPole-v1", name, "deterministic").tolist() == [100.0, 100.0]
-
-
-def test_packed_results_are_not_continued(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["compare", "pack", str(folder), str(tmp_path / "packed")])
-    command = [
-        "compare",
-        "--env",
-        "CartPole-v1",
-        "--algo",
-        "ppo",
-        "dapo",
-        "--seeds",
-        "1",
-        "--output",
-        str(tmp_path / "packed"),
-    ]
-    assert main(command) == 2
-    assert "holds packed results, which cannot be continued" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("seeds", [[0, 1, 2, 2], [0, 1, 2, 3], [0, 1]])
-def test_packed_runs_that_are_not_the_planned_ones(seeds: list[int], folder: Path, tmp_path: Path) -> None:
-    pack(collect(folder), tmp_path / "packed")
-    path = tmp_path / "packed" / "runs.csv"
-    runs = pd.read_csv(path)
-    rows = [runs[runs.seed == min(seed, 2)].assign(seed=seed, status="missing" if seed > 2 else "done") for seed in seeds]
-    pd.concat(rows).to_csv(path, index=False)
-    with pytest.raises(UsageError, match=r"packed is damaged: its runs.csv does not have one row for each run"):
-        collect(tmp_path / "packed")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_finished_run_without_its_return_is_named(packed: bool, folder: Path, tmp_path: Path) -> None:
-    path = folder / "runs" / "CartPole-v1" / "dapo" / "1" / "evaluations.csv"
-    if packed:
-        pack(collect(folder), tmp_path / "packed")
-        folder, path = tmp_path / "packed", tmp_path / "packed" / "evaluations.csv.xz"
-    table = pd.read_csv(path)
-    of_one = (table.variant == "dapo") & (table.seed == 1) & (table["mode"] == "stochastic") & (table.final == 1)
-    assert of_one.sum() == 1
-    table.loc[of_one, "return_mean"] = float("nan")
-    table.to_csv(path, index=False)
-    with pytest.raises(UsageError, match=r"CartPole-v1, dapo, seed 1 has finished, but there is no final stochastic return"):
-        collect(folder)
-
-
-def test_a_full_disk_leaves_the_earlier_files(folder: Path, tmp_path: Path) -> None:
-    packed = tmp_path / "packed"
-    pack(collect(folder), packed)
-    before = (packed / "runs.csv").read_bytes()
-    more = collect(write_experiment(tmp_path / "more", lambda env, variant, seed: curve_to(100.0), seeds=30))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((packed / "experiment.json").stat().st_size + 1000, hard))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            pack(more, packed)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (packed / "runs.csv").read_bytes() == before
-    pack(more, packed)
-    assert len(collect(packed).runs) == 60
 
 
 def tamper(path: Path, **changes: Any) -> None:
@@ -327,35 +265,6 @@ def test_a_part_is_not_overwritten(whole: Path, tmp_path: Path, capsys: pytest.C
     assert collect(tmp_path / "packed").experiment["seeds"] == [0, 1, 2, 3]
 
 
-def test_how_all_of_it_came_about(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every machine's commands, what all machines have in common, and a note that seconds on one are not those on another."""
-    ada, grace = (
-        part_of(whole, "ada", seeds=[0, 1], command="compare --seeds 0-1"),
-        part_of(
-            whole,
-            "grace",
-            seeds=[2, 3],
-            command="compare --seeds 0-1\ncompare --seeds 2-3",
-            machine={"platform": "macOS", "cpu_count": 2},
-            versions={"sb3_grpo": "0.1.0", "torch": "2.8.0"},
-        ),
-    )
-    for path in grace.rglob("config.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": {"platform": "macOS"}}))
-    assert main(["compare", "pack", str(ada), str(grace), str(tmp_path / "all")]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"{ada}: seeds 0, 1, 8 of 8 runs finished {grace}: seeds 2, 3, 8 of 8 runs finished Packed: " in printed
-    assert printed.endswith("KiB, 16 of 16 runs finished")
-    text = make_report(tmp_path / "all").read_text()
-    assert "8 runs on platform Linux; 8 runs on platform macOS" in text
-    assert "The runs were made on 2 machines, whose seconds do not compare." in text
-    results = collect(tmp_path / "all")
-    assert results.experiment["command"] == "compare --seeds 0-1\ncompare --seeds 2-3"
-    assert results.experiment["machine"] == {"cpu_count": 2}
-    assert results.experiment["versions"] == {"sb3_grpo": "0.1.0"}
-    assert results.notes == ["The runs were made on 2 different machines: their seconds and speeds do not compare."]
-
-
 def test_what_is_no_folder_of_a_comparison(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "ada.zip").write_bytes(b"PK")
     (tmp_path / "page").mkdir()
@@ -368,10 +277,3 @@ def test_what_is_no_folder_of_a_comparison(whole: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             collect(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "words"), [([4], "seed 4"), ([0, 1], "seeds 0, 1"), ([7, 8, 9], "seeds 7 to 9"), ([1, 3, 7], "seeds 1, 3, 7")]
-)
-def test_seeds_in_words(seeds: list[int], words: str) -> None:
-    assert seeds_in_words(seeds) == words

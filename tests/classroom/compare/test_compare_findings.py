@@ -23,7 +23,7 @@ from sb3_grpo.classroom.compare.findings import (
     number,
     scale,
 )
-from sb3_grpo.classroom.compare.statistics import Interval, Verdict, compare
+from sb3_grpo.classroom.compare.statistics import Interval, compare
 
 ENV = "CartPole-v1"
 
@@ -96,25 +96,12 @@ FINALS = {"ppo": 100.0, "grpo": 100.5, "dapo": 400.0, "trpo": 50.0}
         ([ENV], ["ppo", "grpo"], 8, "On CartPole-v1, no difference is shown between ppo and grpo."),
         (
             [ENV],
-            ["ppo", "grpo", "trpo"],
-            8,
-            "On CartPole-v1, ppo ended higher than trpo; no difference is shown between ppo and grpo; "
-            "which one is best is undecided.",
-        ),
-        (
-            [ENV],
             ["ppo", "grpo", "dapo"],
             3,
             "On CartPole-v1, every run of dapo ended above every run of ppo; the runs of ppo and grpo overlap; "
             "the seeds are too few for a claim.",
         ),
         ([ENV, "Pendulum-v1"], ["ppo", "dapo"], 5, "Over both environments together, dapo ended higher than ppo."),
-        (
-            [ENV, "Pendulum-v1", "Acrobot-v1"],
-            ["ppo", "dapo"],
-            5,
-            "Over all 3 environments together, dapo ended higher than ppo.",
-        ),
         # With one seed none is shown to have learned: nothing can be combined
         (
             [ENV, "Pendulum-v1"],
@@ -135,27 +122,6 @@ def test_headline(tmp_path, envs, names, seeds, expected):
     assert headline(results, *all_findings(results)) == expected
 
 
-def test_headline_says_what_is_undecided(tmp_path):
-    # Higher in the mean of the middle, but not run by run
-    finals = {"ppo": [0, 1, 2, 3, 60, 70, 80, 90, 91, 92], "dapo": [50, 51, 52, 53, 54, 85, 86, 87, 88, 89]}
-    write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0 + finals[variant][seed]))
-    results = collect(tmp_path)
-    findings, combined = all_findings(results)
-    undecided = findings[0]._replace(verdict=Verdict.UNDECIDED)
-    assert headline(results, [undecided], combined) == "On CartPole-v1, it is undecided between ppo and dapo."
-
-
-def test_a_variant_with_few_seeds_takes_no_claim_from_the_others(tmp_path):
-    variants = {"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}
-    write_experiment(tmp_path, lambda env, variant, seed: curve_to(FINALS[variant] + 9 * seed), variants=variants, seeds=8)
-    for seed in range(1, 8):
-        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
-    results = collect(tmp_path)
-    said = headline(results, *all_findings(results))
-    assert "no difference is shown between ppo and grpo" in said
-    assert "the seeds are too few for a claim on 1 of 2 pairs" in said
-
-
 def test_how_many_seeds_a_claim_takes(tmp_path):
     variants = {"ppo": "ppo", "grpo": "grpo", "dapo": "dapo"}
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(FINALS[variant] + seed), variants=variants, seeds=3)
@@ -165,17 +131,6 @@ def test_how_many_seeds_a_claim_takes(tmp_path):
         "So few seeds support no claim on a single environment: chance alone separates the runs of two equal variants in 10% "
         "of such experiments. A claim on any of 3 pairs takes at least 5 seeds of each variant."
     )
-
-
-def test_seeds_that_chance_rarely_separates_are_not_said_to_be_few_because_of_it(tmp_path):
-    # 2 / C(12, 2) is 3%, but two seeds give no interval
-    write_experiment(tmp_path, lambda env, variant, seed: curve_to(FINALS[variant] + seed), seeds=10)
-    for seed in range(2, 10):
-        shutil.rmtree(tmp_path / "runs" / ENV / "dapo" / str(seed))
-    results = collect(tmp_path)
-    said = few_seeds(results, all_findings(results)[0])
-    assert "chance" not in said and "A claim on a pair takes at least 4 seeds" in said
-    assert said.endswith("No interval is given below 3 seeds.")
 
 
 def test_a_lucky_untrained_policy_does_not_turn_the_order_round(tmp_path):
@@ -245,19 +200,6 @@ def test_where_nobody_learned_scores_are_not_normalised(tmp_path):
     assert normalised_scores(results)[0] == []
 
 
-def test_untrained_policies_count_one_by_one(tmp_path):
-    """Means of several would be nearer to the middle than single scores after learning, as if somebody had learned here."""
-    names = ("ppo", "trpo", "grpo", "dapo")
-    drawn = -np.random.default_rng(12).lognormal(sigma=2.0, size=(4, 10, 2))
-
-    def curve(env: str, variant: str, seed: int) -> list[float]:
-        return drawn[names.index(variant), seed].tolist()
-
-    write_experiment(tmp_path, curve, variants={name: name for name in names}, n_evaluations=1)
-    assert statistics.learned_p_value(drawn[..., 0].mean(axis=0), list(drawn[..., 1])) < 0.02
-    assert not scale(collect(tmp_path), ENV).usable
-
-
 def test_untrained_policies_that_variants_share_count_once(tmp_path):
     """Four copies of the same three scores are not twelve."""
     finals = {"ppo": 3.0, "trpo": 2.0, "grpo": 2.5, "dapo": 2.4}
@@ -269,16 +211,3 @@ def test_untrained_policies_that_variants_share_count_once(tmp_path):
     results = collect(tmp_path)
     assert scale(results, ENV).low == pytest.approx(3.0)
     assert not scale(results, ENV).usable
-
-
-def test_a_first_variant_that_crashed_does_not_hide_what_the_others_learned(tmp_path):
-    """Of the runs of PPO one is left, and with it one untrained policy; the other variants have five."""
-    finals = {"ppo": 100.0, "grpo": 200.0, "dapo": 300.0}
-
-    def curve(env: str, variant: str, seed: int) -> list[float]:
-        return curve_to(finals[variant] + seed)
-
-    write_experiment(tmp_path, curve, variants={name: name for name in finals}, seeds=5)
-    for seed in range(4):
-        shutil.rmtree(tmp_path / "runs" / ENV / "ppo" / str(seed))
-    assert scale(collect(tmp_path), ENV).usable

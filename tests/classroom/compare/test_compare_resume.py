@@ -1,7 +1,5 @@
 """Runs of a comparison that were interrupted, and go on."""
 
-import csv
-import errno
 import json
 import os
 import signal
@@ -17,32 +15,24 @@ import torch as th
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
 
+import compare_data
+import psutil
 import yaml
+from compare_data import SMALL_GROUPS as GROUPS
+from compare_data import read
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO
-from sb3_grpo.checkpoint.folder import checkpoints_in, newest_checkpoint
-from sb3_grpo.classroom.compare import recorder, training
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.classroom.compare import training
 from sb3_grpo.classroom.compare.definition import make_experiment
-from sb3_grpo.classroom.compare.running import RunProcess, is_under_way, run_here
+from sb3_grpo.classroom.compare.running import RunProcess, run_here
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
 
 ALGORITHMS: dict[str, Any] = {"grpo": GRPO, "dapo": DAPO, "ppo": PPO}
-GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
 STEPS = {"n_envs": 4, "n_steps": 32, "n_epochs": 2}
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "envs": ["CartPole-v1"],
-    "variants": [{"algo": "dapo", "hyperparams": GROUPS}],
-    "seeds": 1,
-    "timesteps": 1500,
-    "n_evaluations": 4,
-    "n_eval_episodes": 2,
-    "n_final_episodes": 2,
-}
+TINY = compare_data.TINY | {"variants": [{"algo": "dapo", "hyperparams": GROUPS}], "seeds": 1, "timesteps": 1500}
 DAPO_RUN = Path("runs", "CartPole-v1", "dapo", "0")
 
 
@@ -76,10 +66,8 @@ def killed(settings: dict[str, Any], folder: Path, at: int) -> None:
 
 def tidy(folder: Path) -> dict[str, Any]:
     """All results of a run, but how long it took and what memory it held."""
-    tables = {}
-    for name in ("evaluations", "diagnostics"):
-        with (folder / f"{name}.csv").open(newline="") as file:
-            tables[name] = [{**row, "seconds": ""} for row in csv.DictReader(file)]
+    names = ("evaluations", "diagnostics")
+    tables = {name: [{**row, "seconds": ""} for row in read(folder / f"{name}.csv")] for name in names}
     result = json.loads((folder / "result.json").read_text())
     for name in ("seconds", "steps_per_second", "peak_memory_mib"):
         assert result.pop(name) > 0
@@ -144,42 +132,9 @@ def test_peers_begin_anew(tmp_path: Path) -> None:
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_seconds_add_up_without_pause_and_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
-    def save(*arguments: Any) -> Any:
-        clock.now += 1000.0
-        return original(*arguments)
-
-    from sb3_grpo.checkpoint import callback
-
-    original = callback.save_training
-    monkeypatch.setattr(callback, "save_training", save)
-    for module in (recorder, callback):
-        monkeypatch.setattr(module, "time", clock)
-    train(settings_of(), tmp_path / "whole")
-    settings = settings_of()
-    killed(settings, tmp_path / "cut", 1000)
-    clock.now += 1e6
-    train(settings, tmp_path / "cut")
-    whole, cut = (json.loads((tmp_path / name / "result.json").read_text())["seconds"] for name in ("whole", "cut"))
-    assert 0 < whole < 1000
-    # What was lost between the last checkpoint and the end is not counted twice
-    assert cut == pytest.approx(whole, rel=0.1)
-    with (tmp_path / "cut" / "evaluations.csv").open(newline="") as file:
-        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
-    assert seconds == sorted(seconds) and seconds[-1] <= cut + 0.1
-
-
-@pytest.mark.parametrize("change", [{"hyperparams": {**GROUPS, "gamma": 0.9}}, {"versions": {"numpy": "0.1"}}], ids=str)
-def test_other_settings_begin_anew(change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = settings_of()
-    killed(settings, tmp_path / "cut", 700)
-    if "hyperparams" in change:
-        settings = settings_of(variants=[{"algo": "dapo", **change}])
-    else:
-        path = tmp_path / "cut" / "config.json"
-        config = json.loads(path.read_text())
-        config["versions"].update(change["versions"])
-        path.write_text(json.dumps(config))
+def test_other_settings_begin_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(settings_of(), tmp_path / "cut", 700)
+    settings = settings_of(variants=[{"algo": "dapo", "hyperparams": {**GROUPS, "gamma": 0.9}}])
     train(settings, tmp_path / "whole")
     train(settings, tmp_path / "cut")
     assert "Goes on" not in capsys.readouterr().out
@@ -194,31 +149,6 @@ def test_a_damaged_checkpoint_begins_anew(tmp_path: Path, capsys: pytest.Capture
     train(settings, tmp_path / "cut")
     assert "Goes on" not in capsys.readouterr().out
     assert tidy(tmp_path / "cut")["result"]["status"] == "done"
-
-
-class Unknown(ToyEnv):
-    """Nothing says how its state is captured, and unrelated starts have no seeds."""
-
-
-def test_what_cannot_be_saved_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import gymnasium as gym
-
-    if "Unknown-v0" not in gym.registry:
-        gym.register("Unknown-v0", Unknown, max_episode_steps=20)
-    hyperparams = {**STEPS, "unrelated_starts": True, "policy": "MlpPolicy"}
-    entry = {"policy": "MlpPolicy", "n_timesteps": 1500}
-    path = tmp_path / "grpo.yml"
-    path.write_text(yaml.safe_dump({"default": entry}))
-    monkeypatch.setattr("sb3_grpo.zoo.experiment.config_path", lambda algo: path)
-    settings = settings_of() | {"env": "Unknown-v0", "variant": {"name": "grpo", "algo": "grpo", "hyperparams": hyperparams}}
-    killed(settings, tmp_path / "cut", 700)
-    assert newest_checkpoint(tmp_path / "cut" / "checkpoints").manifest["differs"]
-    train(settings, tmp_path / "cut")
-    assert "Goes on" not in capsys.readouterr().out
-    train(settings, tmp_path / "whole")
-    assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
 def wait_for(condition: Any) -> None:
@@ -242,9 +172,12 @@ def test_a_killed_comparison_goes_on(
         process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", *command, str(cut)], stdout=subprocess.DEVNULL)
         try:
             wait_for(lambda before=before: checkpoints_in(cut / DAPO_RUN / "checkpoints")[-1:] not in ([], before))
+            children = psutil.Process(process.pid).children(recursive=True)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
+        # Nobody is left who would go on writing
+        assert not psutil.wait_procs(children, timeout=20)[1]
     capfd.readouterr()
     assert main([*command, str(cut)]) == 0
     assert "1 runs (seed 0), 1 in progress" in capfd.readouterr().out
@@ -271,20 +204,3 @@ def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Pat
     for _ in run_here({run: wrong}, 1):
         pass
     assert "none" in (run / "error.txt").read_text() and not (run / "checkpoints").exists()
-
-
-class FullDisk(BaseCallback):
-    """What a run writes to has no room any more."""
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps >= 700:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return True
-
-
-def test_a_full_disk_costs_a_run_no_steps(tmp_path: Path) -> None:
-    settings = settings_of(variants=[{"algo": "dapo", "hyperparams": {**GROUPS, "callback": f"{__name__}.FullDisk"}}])
-    for _ in run_here({tmp_path / "run": settings}, 1, save_freq=1):
-        pass
-    assert "No space left on device" in (tmp_path / "run" / "error.txt").read_text()
-    assert is_under_way(tmp_path / "run"), "the same command continues it"

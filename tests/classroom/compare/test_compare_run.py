@@ -1,12 +1,10 @@
 """Comparisons from the command line: what they write, how they go on, and how they end."""
 
-import csv
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ pytest.importorskip("rliable")
 
 import psutil
 import yaml
+from compare_data import SMALL_GROUPS, TINY, read
 from filelock import FileLock
 
 from sb3_grpo import DAPO
@@ -31,18 +30,6 @@ from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.running import run_here, run_jobs
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
-
-SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "envs": ["CartPole-v1"],
-    "variants": ["ppo", {"algo": "dapo", "hyperparams": SMALL_GROUPS}],
-    "seeds": 2,
-    "timesteps": 400,
-    "n_evaluations": 4,
-    "n_eval_episodes": 2,
-    "n_final_episodes": 3,
-}
 
 pytestmark = pytest.mark.usefixtures("keep_threads")
 
@@ -62,11 +49,6 @@ def write_config(folder: Path, **changes: Any) -> str:
 def compare(folder: Path, *arguments: str, **changes: Any) -> int:
     config = write_config(folder, **changes)
     return main(["compare", "--config", config, "--output", str(folder / "out"), "--workers", "2", *arguments])
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def results(folder: Path) -> dict[tuple[str, ...], int]:
@@ -166,11 +148,6 @@ def test_another_seed_is_added_and_nothing_repeated(
             {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"gamma": 0.5}}]},
             "gamma of 'dapo' on CartPole-v1: 0.99 before, 0.5 now",
         ),
-        ({"variants": [{"name": "dapo", "algo": "grpo"}]}, "algorithm of 'dapo': dapo before, grpo now"),
-        (
-            {"envs": ["Acrobot-v1"], "variants": [{"name": "dapo", "algo": "grpo"}]},
-            "algorithm of 'dapo': dapo before, grpo now",
-        ),
         (
             {"envs": ["Acrobot-v1"], "variants": [{"algo": "ppo", "hyperparams": {"gamma": 0.5}}]},
             "hyperparams of 'ppo': {} before, {'gamma': 0.5} now",
@@ -186,37 +163,6 @@ def test_changed_experiment_is_refused(
     assert message in printed
     assert printed.count(" now") == 1, "once"
     assert (finished / "out" / "experiment.json").read_text() == before
-
-
-def wait_for(condition: Any, seconds: float = 180.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_killed_comparison_goes_on(tmp_path: Path, no_report: None) -> None:
-    changes = {"variants": ["ppo"], "seeds": 2, "timesteps": 3000}
-    arguments = ["--config", write_config(tmp_path, **changes), "--output", str(tmp_path / "out"), "--workers", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "sb3_grpo", "compare", *arguments])
-    try:
-        # The second run, in addition to what starts it
-        wait_for(lambda: results(tmp_path) and len(list(tmp_path.rglob("log.txt"))) == 2)
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 2
-        process.kill()
-        # Nobody is left who would go on writing
-        _, alive = psutil.wait_procs(children, timeout=20)
-        assert not alive
-    finally:
-        process.kill()
-        process.wait()
-    before = results(tmp_path)
-    assert len(before) == 1
-    assert compare(tmp_path, **changes) == 0
-    after = results(tmp_path)
-    assert len(after) == 2 and before.items() <= after.items()
 
 
 def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -271,19 +217,6 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     (error,) = tmp_path.rglob("error.txt")
     assert error.parent.name == "0" and "SIGKILL" in error.read_text()
-
-
-def test_an_error_that_cannot_be_encoded_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = make_experiment(TINY | {"seeds": 1, "variants": ["ppo"]}, "test")
-    (folder,) = (job.folder(tmp_path) for job in experiment.jobs())
-
-    def execute(runs: Any) -> Any:
-        settings = {"env": "caf\udce9"}
-        yield from run_here(dict.fromkeys(runs, settings), 1)
-
-    assert run_jobs(experiment, tmp_path, execute, Console()) == 1
-    assert "[1/1] CartPole-v1 ppo seed 0: failed: " in capsys.readouterr().out
-    assert "\\udce9" in (folder / "error.txt").read_text()
 
 
 def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:

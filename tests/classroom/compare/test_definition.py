@@ -3,12 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
-import yaml
-from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
@@ -47,17 +42,6 @@ def test_factors_make_variants() -> None:
     ]
     assert experiment.timesteps == {"CartPole-v1": 1000} and experiment.seeds == [3, 5]
     assert len(experiment.jobs()) == 12
-
-
-def test_numbers_that_yaml_takes_for_text_are_numbers_at_any_depth() -> None:
-    hyperparams = yaml.safe_load(
-        "{policy_kwargs: {optimizer_kwargs: {eps: 1e-5, betas: [9e-1, 0.99]}}, learning_rate: lin_1e-3}"
-    )
-    experiment = make_experiment(TINY | {"variants": [{"algo": "ppo", "hyperparams": hyperparams}]}, "test")
-    assert experiment.variants[0].hyperparams == {
-        "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5, "betas": [0.9, 0.99]}},
-        "learning_rate": "lin_1e-3",
-    }
 
 
 def test_presets_make_variants() -> None:
@@ -113,29 +97,20 @@ def test_which_returns_count_is_written_down_before_anything_runs(tmp_path: Path
         ({"envs": ["CartPol-v1"]}, "CartPole-v1"),
         ({"variants": ["dapoo"]}, "there is no algorithm 'dapoo'. Did you mean dapo"),
         ({"variants": [{"algo": "ppo", "hyperparams": {"group_size": 4}}]}, "'ppo': there is no hyperparameter 'group_size'"),
-        ({"variants": [{"algo": "dapo", "factors": {"groupsize": [4]}}]}, "'groupsize'. Did you mean group_size"),
         ({"variants": [{"algo": "dapo", "factors": {"group_size": 4}}]}, "the factor group_size must be a list"),
         ({"variants": [{"algo": "ppo", "hyperparams": {"n_timesteps": 5}}]}, "set timesteps instead"),
-        ({"variants": [{"algo": "ppo", "hyperparam": {}}]}, "Did you mean hyperparams"),
         ({"variants": [{"algo": "grpo", "preset": "grpo"}]}, "Unknown preset 'grpo', must be one of vpg, grpo-paper"),
         ({"variants": [{"algo": "ppo", "preset": "gspo"}]}, "presets are for dapo and grpo, not for ppo"),
         ({"variants": ["ppo", "ppo"]}, "'ppo' is there 2 times"),
         ({"variants": [{"name": "../ppo", "algo": "ppo"}]}, "becomes the name of a folder"),
-        ({"variants": [{"algo": "grpo", "factors": {"gamma": ["9" * 250]}}]}, "use at most 120 letters"),
         ({"envs": ["../CartPole-v1"]}, "becomes the name of a folder"),
         ({"variants": "ppo"}, "variants must be a list"),
         ({"timesteps": {"Acrobot-v1": 100}}, "there is no environment 'Acrobot-v1'"),
         ({"timesteps": {"CartPole-v1": 0}}, "must be a whole number from 1 to"),
         ({"timesteps": None}, "timesteps is missing"),
-        ({"timesteps": 0}, "timesteps must be a whole number from 1 to"),
-        ({"variants": [{"algo": ["grpo"], "preset": "gspo"}]}, "algo must be text, not ['grpo']"),
-        ({"variants": [{"algo": "grpo", "preset": ["gspo"]}]}, "preset must be text, not ['gspo']"),
         ({"variants": [{"algo": "grpo", "name": None}]}, "name must be text, not None"),
-        ({"n_evaluations": float("inf")}, "my.yml: n_evaluations must be a whole number from 1 to 1,000,000,000,000, not inf"),
         ({"seeds": float("nan")}, "my.yml: seeds must be a whole number from 1 to 10,000, not nan"),
-        ({"envs": [1]}, "my.yml: envs: the name 1 becomes the name of a folder: the id of an environment"),
         ({"variants": [{"algo": "ppo", "hyperparams": {"n_envs": 0}}]}, "n_envs must be a whole number from 1 to"),
-        ({"variants": [{"algo": "ppo", "factors": {"n_envs": [8, 0.5]}}]}, "n_envs must be a whole number from 1 to"),
         ({"seeds": [-1]}, "each of the seeds must be a whole number"),
         ({"n_evals": 3}, "there is no key 'n_evals'. Did you mean n_evaluations"),
     ],
@@ -155,36 +130,6 @@ def test_files_that_describe_nothing(text: str, tmp_path: Path) -> None:
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=r"mine.yml"):
         make_experiment(read_experiment(path), "mine.yml")
-
-
-class Room(gym.Env):
-    """Observations of any space."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, space: spaces.Space):
-        self.observation_space = space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> Any:
-        return self.observation_space.sample(), 0.0, True, False, {}
-
-
-@pytest.mark.parametrize(
-    ("space", "policy"),
-    [(spaces.Dict(door=spaces.Discrete(2)), "MultiInput"), (spaces.Box(0, 255, (36, 36, 3), np.uint8), "Cnn")],
-)
-def test_the_policy_suits_the_observations(space: spaces.Space, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = EnvSpec("Room-v0", entry_point=lambda: Room(space), max_episode_steps=10)  # type: ignore[arg-type]
-    monkeypatch.setitem(gym.registry, "Room-v0", spec)
-    experiment = make_experiment(TINY | {"envs": ["Room-v0"], "variants": ["ppo", "dapo"]}, "test")
-    cli_compare._check(experiment)
-    chosen = experiment.hyperparams["Room-v0"]
-    assert {name: values["policy"] for name, values in chosen.items()} == dict.fromkeys(("ppo", "dapo"), f"{policy}Policy")
 
 
 def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
@@ -215,18 +160,11 @@ def test_command_line_without_a_file() -> None:
     assert len(experiment.jobs()) == 12
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("9-7", "must be a number of seeds, or a range such as 10-19 or 4-4, not '9-7'"),
-        ("0,1", "must be a number of seeds, or a range such as 10-19 or 4-4, not '0,1'"),
-        ("0", "must be a number of seeds, or a range such as 10-19 or 4-4, not '0'"),
-    ],
-)
-def test_seeds_that_are_none(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("text", ["9-7", "0,1", "0"])
+def test_seeds_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["compare", "--env", "CartPole-v1", "--algo", "ppo", "--seeds", text])
-    assert message in capsys.readouterr().err
+    assert f"must be a number of seeds, or a range such as 10-19 or 4-4, not '{text}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -265,9 +203,7 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
         (["--preset", "class", "--timesteps", "5"], "--timesteps and --preset exclude each other: change a copy of"),
         (["--preset", "class", "--config", "no.yml"], "--config and --preset exclude each other"),
         (["--config", "no.yml"], "Cannot read no.yml"),
-        (["--config", "no.yml", "--algo", "ppo"], "--algo and --config exclude each other"),
         (["--preset", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
-        (["--preset", "homework", "--seeds", "9999999999-9999999999"], "each of the seeds must be a whole number from 0 to"),
         (["report", "nowhere"], "nowhere"),
     ],
 )

@@ -1,6 +1,5 @@
 """One run: its evaluations, its clock, its networks, and what it writes down."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,36 +12,14 @@ from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 pytest.importorskip("rl_zoo3")
 pytest.importorskip("rliable")
 
+from compare_data import SMALL_GROUPS, TINY, read
+
 from sb3_grpo.classroom.compare import recorder, training
 from sb3_grpo.classroom.compare.build import build, count_parameters, describe_network
 from sb3_grpo.classroom.compare.definition import make_experiment
 from sb3_grpo.classroom.compare.evaluation import Evaluator
 
-SMALL_GROUPS = {"group_size": 2, "n_groups": 2, "n_envs": 4}
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "envs": ["CartPole-v1"],
-    "variants": ["ppo", {"algo": "dapo", "hyperparams": SMALL_GROUPS}],
-    "seeds": 2,
-    "timesteps": 400,
-    "n_evaluations": 4,
-    "n_eval_episodes": 2,
-    "n_final_episodes": 3,
-}
-
 pytestmark = pytest.mark.usefixtures("keep_threads")
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_no_clip(tmp_path: Path) -> None:
-    experiment = make_experiment(TINY | {"variants": ["ppo"], "seeds": 1, "n_evaluations": 1, "timesteps": 64}, "test")
-    experiment.clips = False
-    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
-    assert (tmp_path / "result.json").exists() and not [*tmp_path.glob("clip*")]
 
 
 @pytest.mark.parametrize(
@@ -70,25 +47,6 @@ def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparam
         assert evaluated.num_timesteps == alone.num_timesteps <= 1000 + alone.n_envs
         for one, other in zip(alone.policy.parameters(), evaluated.policy.parameters(), strict=True):
             assert th.equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("env", "policy_kwargs", "noted"),
-    [
-        ("CartPole-v1", None, None),
-        ("Pendulum-v1", None, "True"),
-        ("Pendulum-v1", "dict(net_arch=[8])", "True"),
-        ("Pendulum-v1", "dict(normalize_observations=False)", None),
-    ],
-)
-def test_what_the_environment_decides_is_noted(env: str, policy_kwargs: str | None, noted: str | None) -> None:
-    hyperparams = {**SMALL_GROUPS, "policy_kwargs": policy_kwargs, "loss_average": "auto"}
-    definition = TINY | {"envs": [env], "variants": [{"algo": "grpo", "hyperparams": hyperparams}]}
-    experiment = make_experiment(definition, "test")
-    with build(experiment.settings(experiment.jobs()[0])) as built:
-        used = built.hyperparams()
-    assert used.get("normalize_observations") == noted
-    assert used["loss_average"] == "step"
 
 
 def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
@@ -129,23 +87,6 @@ def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None
         assert normalizer.obs_rms.count > 100  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "env, module, hyperparams",
-    [
-        ("BreakoutNoFrameskip-v4", "ale_py", {"n_steps": 8}),  # after a lost life, a reset goes on with the same game
-        ("BipedalWalker-v3", "Box2D", {"n_envs": 2, "n_steps": 8}),  # a used environment differs from a new one
-    ],
-)
-def test_each_evaluation_begins_with_new_episodes(env: str, module: str, hyperparams: dict[str, Any]) -> None:
-    pytest.importorskip(module)
-    content = TINY | {"envs": [env], "variants": [{"algo": "ppo", "hyperparams": hyperparams}]}
-    experiment = make_experiment(content, "test")
-    with build(experiment.settings(experiment.jobs()[0])) as built:
-        evaluator = Evaluator(built.model, built.evaluation_envs)
-        assert evaluator.evaluate(3, False) == evaluator.evaluate(3, False)
-
-
 def test_all_runs_are_evaluated_on_the_same_starts() -> None:
     """Or their scores would depend on each other through the starts, and with them on the seed."""
     starts = []
@@ -167,25 +108,6 @@ def test_all_runs_are_evaluated_on_the_same_starts() -> None:
     assert len(np.unique(starts[0], axis=0)) == 3
 
 
-def test_returns_that_are_not_finite_end_the_run() -> None:
-    class Spoiled(VecEnvWrapper):
-        def reset(self) -> Any:
-            return self.venv.reset()
-
-        def step_wait(self) -> Any:
-            result = self.venv.step_wait()
-            for info in result[3]:
-                if "episode" in info:
-                    info["episode"]["r"] = np.nan
-            return result
-
-    experiment = make_experiment(TINY, "test")
-    with build(experiment.settings(experiment.jobs()[0])) as built:
-        evaluator = Evaluator(built.model, lambda n_envs: Spoiled(built.evaluation_envs(n_envs)))
-        with pytest.raises(ValueError, match=r"returns of an evaluation are \[nan, nan\].* rewards must be finite"):
-            evaluator.evaluate(2, False)
-
-
 @pytest.mark.filterwarnings("ignore:No update at")
 def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     # Nobody falls within 5 steps: all returns are equal, and all groups dropped
@@ -196,12 +118,6 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
 
 
-def test_an_update_of_n_steps_drops_nothing(tmp_path: Path) -> None:
-    experiment = make_experiment(TINY | {"variants": [{"algo": "dapo", "hyperparams": {"n_envs": 4, "n_steps": 50}}]}, "test")
-    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
-    assert json.loads((tmp_path / "result.json").read_text())["discarded_fraction"] is None
-
-
 def test_networks_and_parameters() -> None:
     normalized = {"algo": "grpo", "hyperparams": {"policy_kwargs": "dict(normalize_observations=True)"}}
     cases = ("ppo", 9155, 4545), ("trpo", 9155, 4545), ("grpo", 4610, 0), (normalized, 4610, 0)
@@ -210,15 +126,3 @@ def test_networks_and_parameters() -> None:
         with build(experiment.settings(experiment.jobs()[0])) as built:
             assert count_parameters(built.model.policy) == (n_parameters, n_critic)
             assert describe_network(built.model.policy) == "64-64 Tanh"
-
-
-@pytest.mark.parametrize(
-    ("algo", "env", "acts"),
-    [("dqn", "CartPole-v1", "q_net"), ("qrdqn", "CartPole-v1", "quantile_net"), ("td3", "Pendulum-v1", "actor")],
-)
-def test_target_networks_do_not_act(algo: str, env: str, acts: str) -> None:
-    experiment = make_experiment(TINY | {"envs": [env], "variants": [algo]}, "test")
-    with build(experiment.settings(experiment.jobs()[0])) as built:
-        n_parameters, n_critic = count_parameters(built.model.policy)
-        acting = sum(parameter.numel() for parameter in getattr(built.model.policy, acts).parameters())
-    assert n_parameters - n_critic == acting > 0
