@@ -94,6 +94,8 @@ def _pack(args: argparse.Namespace) -> int:
     from sb3_grpo.classroom.compare.collect import collect, combine, pack
     from sb3_grpo.classroom.compare.experiment import seeds_in_words
 
+    if {folder.resolve() for folder in args.folders} == {args.target.resolve()}:
+        raise UsageError(f"{args.target} is what is to be packed: choose another folder to write to, as the last one")
     parts = [collect(folder) for folder in args.folders]
     results = combine(parts)
     pack(results, args.target)
