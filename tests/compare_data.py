@@ -160,8 +160,6 @@ def write_run(
         "peak_memory_mib": 300.0,
         "n_parameters": 4610 + critic,
         "n_critic_parameters": critic,
-        "n_policies_in_memory": 1,
-        "samples_per_start": 8 if grouped else 1,
         "discarded_fraction": 0.11 if algo == "dapo" else None,
         "net_arch": "[64, 64]",
         "provenance": f"{algo}: tuned, 100 trials",
