@@ -187,6 +187,18 @@ def test_changed_experiment_is_refused(
     assert (finished / "out" / "experiment.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--ray", "auto"], "--save-freq and --ray exclude each other"), ([], "only dapo and grpo write checkpoints")],
+)
+def test_checkpoints_that_nothing_would_write(
+    arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, "--save-freq", "100", *arguments, variants=["ppo"]) == 2
+    assert message in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
 def wait_for(condition: Any, seconds: float = 180.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
