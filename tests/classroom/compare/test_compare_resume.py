@@ -259,6 +259,7 @@ def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Pat
     for sign in (None, signal.SIGKILL):
         before = checkpoints_in(run / "checkpoints")[-1:]
         process = RunProcess(settings, run, 1)
+        process.start()
         wait_for(lambda before=before: checkpoints_in(run / "checkpoints")[-1:] not in ([], before))
         if sign is not None:
             os.kill(process.process.pid, sign)

@@ -264,8 +264,8 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     pids: list[int] = []
 
     class Process(running.RunProcess):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def start(self) -> None:
+            super().start()
             pids.append(self.process.pid)
 
     def execute(runs: Any) -> Any:
@@ -282,6 +282,35 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     (error,) = tmp_path.rglob("error.txt")
     assert error.parent.name == "0" and "SIGKILL" in error.read_text()
+
+
+def test_ctrl_c_right_after_the_start_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = make_experiment(TINY | {"timesteps": 10_000_000}, "test")
+    pids: list[int] = []
+
+    class Process(running.RunProcess):
+        def start(self) -> None:
+            super().start()
+            pids.append(self.process.pid)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "RunProcess", Process)
+    with pytest.raises(KeyboardInterrupt):
+        next(run_here({tmp_path / "run": experiment.settings(experiment.jobs()[0])}, 1))
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sb3_grpo", "compare", "--env", "CartPole-v1", "--algo", "ppo", "--output", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        # The server that runs are forked from has only just been started. A terminal interrupts all processes
+        wait_for(lambda: any("forkserver" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()))
+        os.killpg(process.pid, signal.SIGINT)
+        _, printed = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and printed.split() == ["Interrupted"]
 
 
 def test_an_error_that_cannot_be_encoded_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
