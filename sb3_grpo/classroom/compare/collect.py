@@ -14,8 +14,8 @@ import numpy as np
 
 from sb3_grpo.classroom.compare.experiment import (
     FILE,
-    MAPPING,
     Experiment,
+    check_config,
     check_texts,
     differences,
     merge,
@@ -201,18 +201,6 @@ def _read_json(path: Path) -> dict[str, Any]:
         return dict(parse_json(path.read_text("utf-8")))
 
 
-def _checked(config: dict[str, Any]) -> dict[str, Any]:
-    """
-    :param config: the configuration of a run, which others may have written
-    :return: the same
-    :raises ValueError: if what reports are made of has another type
-    """
-    MAPPING.check("machine", config.get("machine", {}))
-    for key in ("versions", "hyperparameters"):
-        check_texts(key, config.get(key, {}))
-    return config
-
-
 def _read_table(path: Path, columns: list[str]) -> "pd.DataFrame":
     import pandas as pd
 
@@ -223,6 +211,11 @@ def _read_table(path: Path, columns: list[str]) -> "pd.DataFrame":
         for column in columns:
             if column not in _TEXTS:
                 table[column] = pd.to_numeric(table[column])
+        # Only finished runs have steps
+        rows = table[table.status == "done"] if columns is RUN_COLUMNS else table
+        for column in {"steps", "target_steps"} & {*columns}:
+            if rows[column].isna().any():
+                raise ValueError(f"{column} is missing in a row")
         return table[columns]
 
 
@@ -230,7 +223,7 @@ def _unpack(folder: Path) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     path = folder / _CONFIGS
     with reading(path):
         content = parse_json(lzma.decompress(path.read_bytes()))
-        configs = {(each["env"], each["variant"], each["seed"]): _checked(dict(each["config"])) for each in content}
+        configs = {(each["env"], each["variant"], each["seed"]): check_config(dict(each["config"])) for each in content}
     return configs, {name: _read_table(folder / file, _COLUMNS[name]) for name, file in _PACKED.items()}
 
 
@@ -251,7 +244,7 @@ def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict
         rows.append({**_run_row(run), **keys})
         if (run / CONFIG).is_file():
             with reading(run / CONFIG):
-                configs[env, variant, seed] = _checked(_read_json(run / CONFIG))
+                configs[env, variant, seed] = check_config(_read_json(run / CONFIG))
         for name, parts in tables.items():
             if is_done(run):
                 parts.append(_read_table(run / f"{name}.csv", _COLUMNS[name]).assign(**keys))

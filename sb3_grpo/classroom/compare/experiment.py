@@ -13,7 +13,7 @@ from sb3_grpo.utils.files import replace_text
 from sb3_grpo.utils.parameters import Choice, Instance, Whole, short_repr
 
 FILE = "experiment.json"
-MAPPING = Instance(dict, "a mapping")
+_MAPPING = Instance(dict, "a mapping")
 
 
 class Variant(NamedTuple):
@@ -186,10 +186,22 @@ def check_texts(name: str, value: Any, depth: int = 1) -> None:
     :raises ValueError: if it is something else
     """
     if depth:
-        for key, each in MAPPING.check(name, value).items():
+        for key, each in _MAPPING.check(name, value).items():
             check_texts(f"{name}.{key}", each, depth - 1)
     elif not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {short_repr(value)}")
+
+
+def check_config(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param config: the configuration of a run, which others may have written
+    :return: the same
+    :raises ValueError: if what reports are made of has another type
+    """
+    _MAPPING.check("machine", config.get("machine", {}))
+    for key in ("versions", "hyperparameters"):
+        check_texts(key, config.get(key, {}))
+    return config
 
 
 def read_experiment_json(folder: Path) -> dict[str, Any]:
@@ -212,12 +224,12 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
         for variant in experiment.variants:
             VARIANT_NAME.check("variants", variant.name)
             check_texts("algo", variant.algo, 0)
-            MAPPING.check("hyperparams", variant.hyperparams)
+            _MAPPING.check("hyperparams", variant.hyperparams)
         for seed in experiment.seeds:
             Whole(0, MAX_SEED).check("seeds", seed)
         for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes"):
             Whole().check(key, content[key])
-        MAPPING.check("machine", experiment.machine)
+        _MAPPING.check("machine", experiment.machine)
         for key, depth in (("name", 0), ("command", 0), ("versions", 1), ("networks", 2), ("hyperparams", 3)):
             check_texts(key, getattr(experiment, key), depth)
         for env, mode in experiment.main_modes.items():

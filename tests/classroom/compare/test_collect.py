@@ -222,6 +222,15 @@ def test_a_packed_config_that_was_tampered_with_is_an_error(changes: dict[str, A
         collect(tmp_path / "packed")
 
 
+@pytest.mark.parametrize(("name", "column"), [("runs.csv", "steps"), ("evaluations.csv.xz", "target_steps")])
+def test_packed_tables_with_a_gap_are_an_error(name: str, column: str, folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / name
+    pd.read_csv(path).assign(**{column: None}).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=rf"{name} is damaged.*{column} is missing in a row"):
+        collect(tmp_path / "packed")
+
+
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{", "", "[" * 100_000, "\xff"])
 @pytest.mark.parametrize("name", ["result.json", "config.json", "experiment.json", "evaluations.csv"])
 def test_files_that_are_something_else(name: str, text: str, folder: Path) -> None:
