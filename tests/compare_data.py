@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,8 +176,6 @@ def write_run(folder: Path, env: str, variant: str, algo: str, seed: int, return
         "peak_memory_mib": 300.0,
         "n_parameters": 4610 + critic,
         "n_critic_parameters": critic,
-        "n_policies_in_memory": 1,
-        "samples_per_start": 8 if grouped else 1,
         "discarded_fraction": 0.11 if algo == "dapo" else None,
         "net_arch": "[64, 64]",
         "provenance": f"{algo}: tuned, 100 trials",
@@ -184,3 +183,10 @@ def write_run(folder: Path, env: str, variant: str, algo: str, seed: int, return
     }
     (run / "result.json").write_text(json.dumps(result))
     return run
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 300.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

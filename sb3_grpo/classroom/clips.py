@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ MAX_STEPS = 1000
 _HEAD, _BODY = 16, 64
 # Pixels of the longer side of an agent's image; the duration of an image and of the last one in milliseconds
 _SIZE, _DURATION, _HOLD = 240, 100, 1500
-_GAP, _LINE, _FONT_SIZE = 6, 19, 13
+_GAP, _LINE, _MARGIN, _FONT_SIZE = 6, 19, 4, 13
 _WHITE, _BACKGROUND, _OVER = (255, 255, 255), (38, 41, 46), (128, 128, 128)
 
 # Creates a single copy of the environment with this render_mode
@@ -195,36 +196,48 @@ def format_return(total: float) -> str:
     return f"{total:.0f}" if abs(total) >= 100 or total == int(total) else f"{total:.1f}"
 
 
-def _panel(name: str, frame: Frame, scale: float) -> Image.Image:
+def _lines(name: str, frame: Frame) -> tuple[str, str, str]:
+    """
+    :param name: name of the agent
+    :param frame: an image of its episode
+    :return: the line above the image, and the two below it
+    """
+    said = f"over after {frame.step}" if frame.is_over else f"step {frame.step}"
+    return name, said, f"return {format_return(frame.total)}"
+
+
+def _panel(name: str, frame: Frame, scale: float, width: int) -> Image.Image:
     """
     :param name: name of the agent
     :param frame: an image of its episode
     :param scale: scale of the image
+    :param width: minimum width, for the text
     :return: the image with the name above, and step and return below it
     """
     picture = frame.picture.resize([max(8, round(scale * side)) for side in frame.picture.size])
     if frame.is_over:
         picture = Image.blend(picture, Image.new("RGB", picture.size, _OVER), 0.35)
-    panel = Image.new("RGB", (picture.width, picture.height + 3 * _LINE), _BACKGROUND)
+    panel = Image.new("RGB", (max(picture.width, width), picture.height + 3 * _LINE), _BACKGROUND)
     panel.paste(picture, (0, _LINE))
     draw, font = ImageDraw.Draw(panel), ImageFont.load_default(_FONT_SIZE)
-    said = f"over after {frame.step}" if frame.is_over else f"step {frame.step}"
-    for line, top in (
-        (name, 0),
-        (said, picture.height + _LINE),
-        (f"return {format_return(frame.total)}", panel.height - _LINE),
-    ):
-        draw.text((4, top + 2), line, _WHITE, font)
+    for line, top in zip(_lines(name, frame), (0, picture.height + _LINE, panel.height - _LINE), strict=True):
+        draw.text((_MARGIN, top + 2), line, _WHITE, font)
     return panel
 
 
 def _encode(episodes: Sequence[list[Frame]], names: Sequence[str], steps: Sequence[int], scale: float) -> bytes:
     pictures = []
+    font = ImageFont.load_default(_FONT_SIZE)
+    # All images of an animation have the same size
+    widths = [
+        ceil(max(font.getlength(line) for frame in episode for line in _lines(name, frame))) + 2 * _MARGIN
+        for name, episode in zip(names, episodes, strict=True)
+    ]
     for step in steps:
         frames = [
             max((frame for frame in episode if frame.step <= step), key=lambda frame: frame.step) for episode in episodes
         ]
-        panels = [_panel(name, frame, scale) for name, frame in zip(names, frames, strict=True)]
+        panels = [_panel(name, frame, scale, width) for name, frame, width in zip(names, frames, widths, strict=True)]
         width = sum(panel.width + _GAP for panel in panels) - _GAP
         pictures.append(Image.new("RGB", (width, panels[0].height), _BACKGROUND))
         for index, panel in enumerate(panels):

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 from rich.text import Text
 
 import sb3_grpo
-from sb3_grpo.cli.compare import add_compare
-from sb3_grpo.cli.lecture import add_lecture
-from sb3_grpo.cli.notebooks import add_notebooks
-from sb3_grpo.cli.text import add_text
-from sb3_grpo.cli.train import add_train
 from sb3_grpo.console import INTERRUPTED, USAGE_ERROR, UsageError, say
 
 
@@ -23,9 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :return: the exit code
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = _make_parser().parse_args(argv)
-    args.argv = argv
     try:
+        args = _make_parser().parse_args(argv)
+        args.argv = argv
         return args.run(args)
     except (UsageError, OSError) as error:
         say(Text("Error: ", "bold red"), str(error), stderr=True)
@@ -36,6 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    # Imported only here, where main handles Ctrl-C: this takes a while
+    from sb3_grpo.cli.compare import add_compare
+    from sb3_grpo.cli.lecture import add_lecture
+    from sb3_grpo.cli.notebooks import add_notebooks
+    from sb3_grpo.cli.text import add_text
+    from sb3_grpo.cli.train import add_train
+
     parser = argparse.ArgumentParser(prog="sb3-grpo", description=sb3_grpo.__doc__)
     parser.add_argument("--version", action="version", version=f"sb3-grpo {sb3_grpo.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -178,18 +178,30 @@ def test_what_cannot_be_drawn_is_said_in_one_line(cls: type[gym.Env], reason: st
     assert not [*tmp_path.iterdir()]
 
 
+def test_text_wider_than_the_image_is_not_cut() -> None:
+    ends = []
+    for side in (20, 200):
+        picture = opened(side_by_side([episode([0, 250], side)], ["dapo, group_size=16"]))
+        assert picture.n_frames == 2
+        picture.seek(1)
+        pixels = np.asarray(picture.convert("L"), int)
+        # The name, and the lines below the image
+        ends.append([int(np.flatnonzero((rows > 150).any(0)).max()) for rows in (pixels[:19], pixels[19 + side :])])
+    assert ends[0] == ends[1]
+
+
 def test_both_are_shown_at_the_same_pace() -> None:
-    short, long = episode([*range(10)]), episode([*range(16), *range(16, 201, 8)])
+    short, long = (episode(steps, side=120) for steps in ([*range(10)], [*range(16), *range(16, 201, 8)]))
     picture = opened(side_by_side([short, long], ("untrained", "DAPO")))
-    assert picture.width == 2 * 60 + 6 and picture.n_frames == len(long)
+    assert picture.width == 2 * 120 + 6 and picture.n_frames == len(long)
     picture.seek(picture.n_frames - 1)
     pixels = np.asarray(picture.convert("RGB"), int)
     # Each ends with its last grey, dimmed as an episode that is over
-    for left, grey in ((30, 9), (96, 200)):
+    for left, grey in ((60, 9), (186, 200)):
         assert abs(pixels[50, left].mean() - (0.65 * grey + 0.35 * 128)) < 8
 
 
-@pytest.mark.parametrize("limit", [60_000, 20_000])
+@pytest.mark.parametrize("limit", [60_000, 40_000])
 def test_no_clip_is_larger_than_its_limit(limit: int) -> None:
     noisy = episode([*range(16), *range(16, 200, 8)], noise=True)
     content = side_by_side([noisy, noisy], ("untrained", "DAPO"), limit)

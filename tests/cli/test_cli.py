@@ -146,6 +146,14 @@ def test_policy_suits_the_observations(env: str, policy: str, own_envs: None, mo
     assert threads == ([] if "Image" in env else [1])
 
 
+def test_ctrl_c_while_the_commands_are_imported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(commands: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sb3_grpo.cli.train.add_train", interrupted)
+    assert train() == 130 and "Interrupted" in capsys.readouterr().err
+
+
 def test_curve_counts_atari_games_and_not_lives() -> None:
     callback = EpisodeReturns()
     callback.num_timesteps = 7

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from PIL import Image
 from sb3_grpo.classroom.compare.collect import is_packed
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.classroom.compare.runs import CLIP, run_folder
+from sb3_grpo.utils.files import replace_file
 from sb3_grpo.utils.user_warnings import warn_user
 
 
@@ -40,12 +40,10 @@ class Clip:
 
     :param caption: caption that describes them
     :param panels: one for each variant
-    :param reason: why there are none
     """
 
-    caption: str = ""
+    caption: str
     panels: list[Panel] = field(default_factory=list)
-    reason: str = ""
 
 
 def median_seeds(results: Results, env: str) -> dict[str, int]:
@@ -83,14 +81,19 @@ def pack_clips(results: Results, target: Path) -> None:
     :param results: results of a comparison
     :param target: folder with the packed results
     """
-    # Remove clips of other runs that were packed before; other files in the folder are not ours
-    for path in (target / "clips").rglob(CLIP):
+    # The results may come from this folder: read all clips before any is written or removed
+    clips = {
+        _in_folder(target, env, name, seed): _path(results, env, name, seed).read_bytes()
+        for env in results.envs
+        for name, seed in median_seeds(results, env).items()
+    }
+    for path, content in clips.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(path) as file:
+            file.write(content)
+    # Clips of other runs that were packed before; other files in the folder are not ours
+    for path in {*(target / "clips").rglob(CLIP)} - {*clips}:
         path.unlink()
-    for env in results.envs:
-        for name, seed in median_seeds(results, env).items():
-            path = _in_folder(target, env, name, seed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_path(results, env, name, seed), path)
 
 
 def env_clip(results: Results, env: str) -> Clip | None:
@@ -116,9 +119,7 @@ def env_clip(results: Results, env: str) -> Clip | None:
             continue
         alt = f"{env}, {name}, seed {seed}: an episode before and one after training"
         clip.panels.append(Panel(name, seed, alt, _address(moving), _address(still.getvalue())))
-    if not clip.panels and results.experiment.get("clips") and not is_packed(results.folder):
-        clip.reason = "the end of log.txt in the folder of a run says why."
-    return clip if clip.panels or clip.reason else None
+    return clip if clip.panels else None
 
 
 def _address(picture: bytes) -> str:

@@ -3,7 +3,7 @@
 import json
 import lzma
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import product
@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sb3_grpo.classroom.compare.experiment import FILE, Experiment, differences, merge, read_experiment_json, reading
+from sb3_grpo.classroom.compare.experiment import (
+    FILE,
+    Experiment,
+    check_config,
+    check_texts,
+    differences,
+    merge,
+    parse_json,
+    read_experiment_json,
+    reading,
+)
 from sb3_grpo.classroom.compare.results import Results, import_extra
 from sb3_grpo.classroom.compare.runs import (
     CONFIG,
@@ -28,7 +38,7 @@ from sb3_grpo.classroom.compare.runs import (
 )
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.files import replace_file, replace_text
-from sb3_grpo.utils.parameters import short_repr
+from sb3_grpo.utils.parameters import Number, short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +50,7 @@ _CONFIGS = "configs.json.xz"
 _PACKED = {"runs": "runs.csv", "evaluations": "evaluations.csv.xz", "diagnostics": "diagnostics.csv.xz"}
 _COLUMNS = {"runs": RUN_COLUMNS, "evaluations": EVALUATION_COLUMNS, "diagnostics": DIAGNOSTIC_COLUMNS}
 _TEXTS = ("env", "variant", "algo", "mode", "key", "status", "net_arch", "provenance", "error")
+_NUMBER = Number(none="what was not measured")
 # Runs that exceed their budget by more than this share are reported to the reader
 _OVERSHOOT = 0.05
 # If a run is in several folders, the one that got furthest counts
@@ -187,7 +198,7 @@ def _runs_in(runs: "pd.DataFrame", done: bool = False) -> list[Run]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     with reading(path):
-        return dict(json.loads(path.read_text("utf-8")))
+        return dict(parse_json(path.read_text("utf-8")))
 
 
 def _read_table(path: Path, columns: list[str]) -> "pd.DataFrame":
@@ -200,14 +211,19 @@ def _read_table(path: Path, columns: list[str]) -> "pd.DataFrame":
         for column in columns:
             if column not in _TEXTS:
                 table[column] = pd.to_numeric(table[column])
-        return table
+        # Only finished runs have steps
+        rows = table[table.status == "done"] if columns is RUN_COLUMNS else table
+        for column in {"steps", "target_steps"} & {*columns}:
+            if rows[column].isna().any():
+                raise ValueError(f"{column} is missing in a row")
+        return table[columns]
 
 
 def _unpack(folder: Path) -> "tuple[Configs, dict[str, pd.DataFrame]]":
     path = folder / _CONFIGS
     with reading(path):
-        content = json.loads(lzma.decompress(path.read_bytes()))
-        configs = {(each["env"], each["variant"], each["seed"]): dict(each["config"]) for each in content}
+        content = parse_json(lzma.decompress(path.read_bytes()))
+        configs = {(each["env"], each["variant"], each["seed"]): check_config(dict(each["config"])) for each in content}
     return configs, {name: _read_table(folder / file, _COLUMNS[name]) for name, file in _PACKED.items()}
 
 
@@ -227,7 +243,8 @@ def _read_runs(folder: Path, experiment: dict[str, Any]) -> "tuple[Configs, dict
         keys = {"env": env, "variant": variant, "algo": algo, "seed": seed}
         rows.append({**_run_row(run), **keys})
         if (run / CONFIG).is_file():
-            configs[env, variant, seed] = _read_json(run / CONFIG)
+            with reading(run / CONFIG):
+                configs[env, variant, seed] = check_config(_read_json(run / CONFIG))
         for name, parts in tables.items():
             if is_done(run):
                 parts.append(_read_table(run / f"{name}.csv", _COLUMNS[name]).assign(**keys))
@@ -246,6 +263,11 @@ def _run_row(run: Path) -> dict[str, Any]:
     if is_done(run):
         result = _read_json(run / RESULT)
         with reading(run / RESULT):
+            for column in RUN_COLUMNS:
+                if column not in _TEXTS:
+                    _NUMBER.check(column, result.get(column))
+                elif result.get(column) is not None:
+                    check_texts(column, result[column], 0)
             return {**result, "steps": int(result["steps"]), "seconds": float(result["seconds"]), "status": "done"}
     if (run / ERROR).is_file():
         lines = (run / ERROR).read_text("utf-8", errors="replace").strip().splitlines()
@@ -256,7 +278,7 @@ def _run_row(run: Path) -> dict[str, Any]:
 def _check_finished(results: Results) -> None:
     """
     :param results: results of a comparison
-    :raises UsageError: if no run has finished, or one of them has no final return
+    :raises UsageError: if no run has finished, or one of them does not have one final return of each kind
     """
     runs, evaluations = results.runs, results.evaluations
     if not (runs.status == "done").any():
@@ -268,13 +290,18 @@ def _check_finished(results: Results) -> None:
                 f". {len(failed)} failed, the first ({first.env}, {first.variant}, seed {first.seed}) with: {first.error}"
             )
         raise UsageError(message)
-    finals = evaluations[(evaluations.final == 1) & np.isfinite(evaluations.return_mean)]
-    there = {*zip(finals.env, finals.variant, finals.seed, finals["mode"], strict=True)}
+    finals = defaultdict(list)
+    for row in evaluations[evaluations.final == 1].itertuples():
+        finals[row.env, row.variant, row.seed, row.mode].append(row.return_mean)
     for run, mode in product(_runs_in(runs, done=True), MODES):
-        if (*run, mode) not in there:
+        returns = finals[(*run, mode)]
+        if len(returns) != 1 or not np.isfinite(returns[0]):
+            found = (
+                f"there are {len(returns)} final {mode} returns" if len(returns) > 1 else f"there is no final {mode} return"
+            )
             raise UsageError(
-                f"{results.folder} is damaged: the run {run[0]}, {run[1]}, seed {run[2]} has finished, but there is no final "
-                f"{mode} return of it. Delete the folder of this run and run the comparison again"
+                f"{results.folder} is damaged: the run {run[0]}, {run[1]}, seed {run[2]} has finished, but {found} of it. "
+                "Delete the folder of this run and run the comparison again"
             )
 
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from sb3_grpo.classroom.compare.runs import ENV_ID, MAX_SEED, MODES, VARIANT_NAME, is_done, run_folder
 from sb3_grpo.console import UsageError
 from sb3_grpo.utils.files import replace_text
-from sb3_grpo.utils.parameters import Choice, Instance, Whole
+from sb3_grpo.utils.parameters import Choice, Instance, Whole, short_repr
 
 FILE = "experiment.json"
+_MAPPING = Instance(dict, "a mapping")
 
 
 class Variant(NamedTuple):
@@ -166,6 +167,43 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """
+    :param text: JSON
+    :return: its content
+    :raises ValueError: also for half of a surrogate pair, such as ``"\\ud800"``, which no file and no page can hold
+    """
+    content = json.loads(text)
+    json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
+def check_texts(name: str, value: Any, depth: int = 1) -> None:
+    """
+    :param name: name of the value
+    :param value: mappings in mappings, with texts in the innermost ones
+    :param depth: how many there are inside each other, 0 if the value itself is a text
+    :raises ValueError: if it is something else
+    """
+    if depth:
+        for key, each in _MAPPING.check(name, value).items():
+            check_texts(f"{name}.{key}", each, depth - 1)
+    elif not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {short_repr(value)}")
+
+
+def check_config(config: dict[str, Any]) -> dict[str, Any]:
+    """
+    :param config: the configuration of a run, which others may have written
+    :return: the same
+    :raises ValueError: if what reports are made of has another type
+    """
+    _MAPPING.check("machine", config.get("machine", {}))
+    for key in ("versions", "hyperparameters"):
+        check_texts(key, config.get(key, {}))
+    return config
+
+
 def read_experiment_json(folder: Path) -> dict[str, Any]:
     """
     Others may have written the file: no name in it leads outside the folder, and what reports are made of has its type.
@@ -175,7 +213,7 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     with reading(path):
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
         experiment = Experiment.of(content)
         for key in ("envs", "variants", "seeds", "timesteps"):
             if not content[key]:
@@ -185,16 +223,21 @@ def read_experiment_json(folder: Path) -> dict[str, Any]:
             Whole().check(f"timesteps.{env}", experiment.timesteps[env])
         for variant in experiment.variants:
             VARIANT_NAME.check("variants", variant.name)
-            Instance(str, "a string").check("algo", variant.algo)
-            Instance(dict, "a mapping").check("hyperparams", variant.hyperparams)
+            check_texts("algo", variant.algo, 0)
+            _MAPPING.check("hyperparams", variant.hyperparams)
         for seed in experiment.seeds:
             Whole(0, MAX_SEED).check("seeds", seed)
         for key in ("n_evaluations", "n_eval_episodes", "n_final_episodes"):
             Whole().check(key, content[key])
-        for key in ("versions", "machine", "hyperparams", "networks"):
-            Instance(dict, "a mapping").check(key, getattr(experiment, key))
+        _MAPPING.check("machine", experiment.machine)
+        for key, depth in (("name", 0), ("command", 0), ("versions", 1), ("networks", 2), ("hyperparams", 3)):
+            check_texts(key, getattr(experiment, key), depth)
         for env, mode in experiment.main_modes.items():
             Choice(MODES).check(f"main_modes.{env}", mode)
+        names = [variant.name for variant in experiment.variants]
+        for key, values in (("envs", experiment.envs), ("variants", names), ("seeds", experiment.seeds)):
+            if len({*values}) < len(values):
+                raise ValueError(f"one of the {key} is there twice")
     return content
 
 

@@ -50,24 +50,33 @@ _PROCESSES: Any = multiprocessing.get_context("forkserver" if sys.platform == "l
 def prepare_runs() -> None:
     """Start the imports of the first run while this process has other things to do."""
     if sys.platform == "linux":
-        from multiprocessing import forkserver
+        from multiprocessing import forkserver, resource_tracker
 
+        # Started by the server otherwise, which would let Ctrl-C through again
+        resource_tracker.ensure_running()
         _PROCESSES.set_forkserver_preload(_IMPORTED)
-        with _one_thread():
+        with _starting():
             forkserver.ensure_running()
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit processes started in the ``with`` block to one thread. Libraries read this when they are loaded."""
+def _starting() -> Iterator[None]:
+    """
+    Limit processes started in the ``with`` block to one thread (libraries read this when they are loaded), and keep Ctrl-C
+    from them until they ignore it: it is handled by this process.
+    """
     before = dict(os.environ)
     os.environ.update(_ONE_THREAD)
+    # Not on Windows. Processes inherit what is blocked in the thread that starts them
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
     finally:
         for name in _ONE_THREAD:
             del os.environ[name]
         os.environ.update(before)
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def is_under_way(folder: Path) -> bool:
@@ -80,7 +89,7 @@ def is_under_way(folder: Path) -> bool:
 
 class RunProcess:
     """
-    A process that executes one run. It ends with the process that started it, however that ends.
+    A process that executes one run once it is started. It ends with the process that started it, however that ends.
 
     :param settings: see :meth:`Experiment.settings`
     :param folder: folder for its results; of an earlier attempt, only checkpoints to continue from are kept
@@ -96,10 +105,13 @@ class RunProcess:
         else:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        prepare_runs()
         self.steps = _PROCESSES.RawValue(c_longlong, 0)
         self.process = _PROCESSES.Process(target=_run, args=(settings, folder, save_freq, self.steps))
-        with _one_thread():
+
+    def start(self) -> None:
+        """Start the process."""
+        prepare_runs()
+        with _starting():
             self.process.start()
 
     def has_ended(self) -> bool:
@@ -116,6 +128,8 @@ class RunProcess:
 
     def stop(self) -> None:
         """End the process now. What remains are checkpoints, or its results if it has just finished."""
+        if self.process.pid is None:
+            return
         self.process.terminate()
         self.process.join(_PATIENCE)
         self.process.kill()
@@ -175,7 +189,9 @@ def run_here(runs: Runs, n_workers: int, save_freq: int | None = None) -> Iterat
         while waiting or running:
             while waiting and len(running) < n_workers:
                 folder, settings = waiting.pop(0)
+                # Ctrl-C may come at any time, and must find what it has to stop
                 running[folder] = RunProcess(settings, folder, save_freq)
+                running[folder].start()
             connection.wait([each.process.sentinel for each in running.values()], _INTERVAL)
             ended = [folder for folder, process in running.items() if process.has_ended()]
             for folder in ended:

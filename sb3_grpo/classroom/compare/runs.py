@@ -25,7 +25,7 @@ DIAGNOSTIC_COLUMNS = [*KEYS, "steps", "seconds", "key", "value"]
 RUN_COLUMNS = [
     *KEYS,
     *("status", "steps", "seconds", "steps_per_second", "peak_memory_mib", "n_parameters", "n_critic_parameters"),
-    *("n_policies_in_memory", "samples_per_start", "discarded_fraction", "net_arch", "provenance", "error"),
+    *("discarded_fraction", "net_arch", "provenance", "error"),
 ]
 # Status of a run of combined results that was not planned in any of their folders
 UNPLANNED = "unplanned"

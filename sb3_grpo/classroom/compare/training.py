@@ -143,8 +143,6 @@ def _result(
         "peak_memory_mib": round(memory, 1),
         "n_parameters": n_parameters,
         "n_critic_parameters": n_critic_parameters,
-        "n_policies_in_memory": 1 if getattr(model, "ref_policy", None) is None else 2,
-        "samples_per_start": getattr(model, "group_size", 1),
         "discarded_fraction": round(dropped.n_dropped / model.num_timesteps, 4) if dropped else None,
         "net_arch": describe_network(model.policy),
         "provenance": _provenance(settings),

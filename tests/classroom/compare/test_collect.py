@@ -1,6 +1,7 @@
 """Folders of results: as the runs leave them, packed, combined from several machines, or made by strangers."""
 
 import json
+import lzma
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,27 @@ def test_names_that_look_like_something_else(tmp_path: Path) -> None:
         assert results.final_scores("CartPole-v1", name, "deterministic").tolist() == [100.0, 100.0]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("count", "found"), [(0, "there is no"), (1, "there is no"), (2, "there are 2")])
+def test_a_finished_run_without_one_final_return_is_named(
+    count: int, found: str, packed: bool, folder: Path, tmp_path: Path
+) -> None:
+    path = folder / "runs" / "CartPole-v1" / "dapo" / "1" / "evaluations.csv"
+    if packed:
+        pack(collect(folder), tmp_path / "packed")
+        folder, path = tmp_path / "packed", tmp_path / "packed" / "evaluations.csv.xz"
+    table = pd.read_csv(path)
+    of_one = (table.variant == "dapo") & (table.seed == 1) & (table["mode"] == "stochastic") & (table.final == 1)
+    assert of_one.sum() == 1
+    if count == 1:
+        table.loc[of_one, "return_mean"] = float("nan")
+    else:
+        table = pd.concat([table[~of_one], *[table[of_one]] * count])
+    table.to_csv(path, index=False)
+    with pytest.raises(UsageError, match=rf"CartPole-v1, dapo, seed 1 has finished, but {found} final stochastic return"):
+        collect(folder)
+
+
 def tamper(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -106,12 +128,60 @@ def test_links_within_a_folder_and_to_it(folder: Path, tmp_path: Path) -> None:
         ({"versions": "none"}, "versions must be a mapping"),
         ({"curriculum": "hard"}, "or was not written by this version of compare .*curriculum"),
         ({"main_modes": {"CartPole-v1": "best"}}, "must be one of deterministic, stochastic"),
+        ({"name": 3}, "name must be a string, got 3"),
+        ({"name": "\ud800"}, "surrogates not allowed"),
+        ({"command": ["compare"]}, "command must be a string"),
+        ({"hyperparams": {"CartPole-v1": ["ppo"]}}, "hyperparams.CartPole-v1 must be a mapping"),
+        ({"hyperparams": {"CartPole-v1": {"ppo": 3}}}, "hyperparams.CartPole-v1.ppo must be a mapping"),
+        ({"variants": [{"name": "ppo", "algo": "ppo", "hyperparams": {}}] * 2}, "one of the variants is there twice"),
     ],
 )
 def test_a_tampered_experiment_is_an_error(changes: dict[str, Any], message: str, folder: Path) -> None:
     tamper(folder / "experiment.json", **changes)
     with pytest.raises(UsageError, match=rf"experiment.json is damaged.*{message}"):
         collect(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("config.json", {"machine": "mine"}, "machine must be a mapping"),
+        ("config.json", {"versions": ["torch"]}, "versions must be a mapping"),
+        ("config.json", {"versions": {"torch": 2.9}}, "versions.torch must be a string"),
+        ("config.json", {"versions": {"torch": "\ud800"}}, "surrogates not allowed"),
+        ("config.json", {"hyperparameters": "none"}, "hyperparameters must be a mapping"),
+        ("result.json", {"peak_memory_mib": "much"}, "peak_memory_mib must be a finite number"),
+        ("result.json", {"n_parameters": [3]}, "n_parameters must be a finite number"),
+        ("result.json", {"provenance": {}}, "provenance must be a string"),
+        ("result.json", {"net_arch": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_a_run_that_was_tampered_with_is_an_error(name: str, changes: dict[str, Any], message: str, folder: Path) -> None:
+    tamper(folder / "runs" / "CartPole-v1" / "dapo" / "1" / name, **changes)
+    with pytest.raises(UsageError, match=rf"{name} is damaged.*{message}") as error:
+        collect(folder)
+    assert "\n" not in str(error.value)
+    str(error.value).encode()
+
+
+@pytest.mark.parametrize("changes", [{"machine": "mine"}, {"versions": {"torch": "\ud800"}}])
+def test_a_packed_config_that_was_tampered_with_is_an_error(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / "configs.json.xz"
+    configs = json.loads(lzma.decompress(path.read_bytes()))
+    configs[0]["config"] |= changes
+    path.write_bytes(lzma.compress(json.dumps(configs).encode()))
+    with pytest.raises(UsageError, match=r"configs.json.xz is damaged"):
+        collect(tmp_path / "packed")
+
+
+@pytest.mark.parametrize(("name", "column"), [("runs.csv", "steps"), ("evaluations.csv.xz", "target_steps")])
+def test_packed_tables_with_a_gap_are_an_error(name: str, column: str, folder: Path, tmp_path: Path) -> None:
+    pack(collect(folder), tmp_path / "packed")
+    path = tmp_path / "packed" / name
+    pd.read_csv(path).assign(**{column: None}).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=rf"{name} is damaged.*{column} is missing in a row"):
+        collect(tmp_path / "packed")
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{", "", "[" * 100_000, "\xff"])

@@ -12,6 +12,7 @@ from compare_data import curve_to, write_experiment
 
 from sb3_grpo.classroom.compare.clips import env_clip, median_seeds, pack_clips
 from sb3_grpo.classroom.compare.collect import collect, pack
+from sb3_grpo.cli.main import main
 
 ENDS = {0: 100.0, 1: 200.0, 2: 300.0, 3: 400.0, 4: 500.0}
 
@@ -51,6 +52,17 @@ def test_packed_results_have_the_same_clips(folder: Path, tmp_path: Path) -> Non
     assert env_clip(collect(target), "CartPole-v1") == env_clip(results, "CartPole-v1")
     assert len([*target.rglob("clip.webp")]) == 2, "those that are shown"
     assert (target / "clips" / "holiday.mp4").exists(), "nothing else is taken away"
+
+
+def test_packing_onto_a_source_keeps_its_clips(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed, more = tmp_path / "packed", write_experiment(tmp_path / "more", lambda *run: curve_to(9.0), ("Acrobot-v1",))
+    assert main(["compare", "pack", str(folder), str(packed)]) == 0
+    assert main(["compare", "pack", str(more), str(packed), str(packed)]) == 0
+    assert env_clip(collect(packed), "CartPole-v1") == env_clip(collect(folder), "CartPole-v1")
+    assert env_clip(collect(packed), "Acrobot-v1") is None, "the runs recorded none"
+    assert main(["compare", "pack", str(packed), f"{packed}/../packed"]) == 2
+    assert "is what is to be packed: choose another folder" in " ".join(capsys.readouterr().err.split())
+    assert len([*packed.rglob("clip.webp")]) == 2
 
 
 @pytest.mark.parametrize("content", [b"%PDF", b"RIFF", picture(9)[:-20]])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import compare_data
 import psutil
 import yaml
 from compare_data import SMALL_GROUPS as GROUPS
-from compare_data import read
+from compare_data import read, wait_for
 from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
@@ -151,13 +150,6 @@ def test_a_damaged_checkpoint_begins_anew(tmp_path: Path, capsys: pytest.Capture
     assert tidy(tmp_path / "cut")["result"]["status"] == "done"
 
 
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 300.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_a_killed_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -192,6 +184,7 @@ def test_ctrl_c_and_the_system_leave_checkpoints_and_errors_do_not(tmp_path: Pat
     for sign in (None, signal.SIGKILL):
         before = checkpoints_in(run / "checkpoints")[-1:]
         process = RunProcess(settings, run, 1)
+        process.start()
         wait_for(lambda before=before: checkpoints_in(run / "checkpoints")[-1:] not in ([], before))
         if sign is not None:
             os.kill(process.process.pid, sign)

@@ -19,7 +19,7 @@ pytest.importorskip("rliable")
 
 import psutil
 import yaml
-from compare_data import SMALL_GROUPS, TINY, read
+from compare_data import SMALL_GROUPS, TINY, read, wait_for
 from filelock import FileLock
 
 from sb3_grpo import DAPO
@@ -73,7 +73,6 @@ def test_all_runs_are_evaluated_alike(finished: Path) -> None:
     for run in runs:
         assert int(run["steps"]) >= 400 and float(run["seconds"]) > 0 and float(run["peak_memory_mib"]) > 50
         assert run["net_arch"] == "64-64 Tanh" and run["provenance"]
-        assert run["samples_per_start"] == ("2" if run["variant"] == "dapo" else "1")
         # Few pairs of episodes are equally long
         assert float(run["discarded_fraction"]) < 0.5 if run["variant"] == "dapo" else run["discarded_fraction"] == ""
     evaluations = read(out / "evaluations.csv")
@@ -165,6 +164,18 @@ def test_changed_experiment_is_refused(
     assert (finished / "out" / "experiment.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--ray", "auto"], "--save-freq and --ray exclude each other"), ([], "only dapo and grpo write checkpoints")],
+)
+def test_checkpoints_that_nothing_would_write(
+    arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path, "--save-freq", "100", *arguments, variants=["ppo"]) == 2
+    assert message in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
     before = results(finished)
     with FileLock(finished / "out" / ".lock"):
@@ -199,8 +210,8 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     pids: list[int] = []
 
     class Process(running.RunProcess):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def start(self) -> None:
+            super().start()
             pids.append(self.process.pid)
 
     def execute(runs: Any) -> Any:
@@ -217,6 +228,35 @@ def test_a_killed_run_and_ctrl_c(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pids[1])
     (error,) = tmp_path.rglob("error.txt")
     assert error.parent.name == "0" and "SIGKILL" in error.read_text()
+
+
+def test_ctrl_c_right_after_the_start_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = make_experiment(TINY | {"timesteps": 10_000_000}, "test")
+    pids: list[int] = []
+
+    class Process(running.RunProcess):
+        def start(self) -> None:
+            super().start()
+            pids.append(self.process.pid)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "RunProcess", Process)
+    with pytest.raises(KeyboardInterrupt):
+        next(run_here({tmp_path / "run": experiment.settings(experiment.jobs()[0])}, 1))
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sb3_grpo", "compare", "--env", "CartPole-v1", "--algo", "ppo", "--output", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        # The server that runs are forked from has only just been started. A terminal interrupts all processes
+        wait_for(lambda: any("forkserver" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()))
+        os.killpg(process.pid, signal.SIGINT)
+        _, printed = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and printed.split() == ["Interrupted"]
 
 
 def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
