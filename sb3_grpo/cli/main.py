@@ -18,6 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :return: the exit code
     """
     argv = sys.argv[1:] if argv is None else argv
+    # As with python -m: environments and functions of the user's lie in the current folder
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         args = _make_parser().parse_args(argv)
         args.argv = argv

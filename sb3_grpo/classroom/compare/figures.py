@@ -87,6 +87,7 @@ def draw_lines(
     xlabel: str,
     finals: Mapping[str, tuple[np.ndarray, Interval]] | None = None,
     threshold: float | None = None,
+    ylabel: str = "Return",
 ) -> "Figure":
     """
     One line per variant, with its interval, or with its runs if there is none.
@@ -96,6 +97,7 @@ def draw_lines(
     :param xlabel: label of the horizontal axis
     :param finals: final scores of each variant and their IQM, drawn beside the curves
     :param threshold: a value to mark
+    :param ylabel: label of the vertical axis
     :return: the figure
     """
     from matplotlib.figure import Figure
@@ -121,7 +123,7 @@ def draw_lines(
         kind = {"linestyle": style.linestyle, "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
     axes.set_xlabel(xlabel)
-    axes.set_ylabel("Return")
+    axes.set_ylabel(ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     if max(line.x[-1] for line in lines) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

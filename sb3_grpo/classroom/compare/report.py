@@ -146,7 +146,7 @@ class _Report:
 
     def _logged(self, env: str, title: str, lines: list[Line]) -> Picture:
         ends = ", ".join(f"{line.name} {findings.number(float(line.band.value[-1]))}" for line in lines)
-        figure = figures.draw_lines(lines, self.look, "Environment steps")
+        figure = figures.draw_lines(lines, self.look, "Environment steps", ylabel="")
         return self._picture(
             figure, f"{title.split(' (')[0]}_{env}", f"{env}: {title}", f"{env}: {title}. At the end: {ends}."
         )
@@ -164,7 +164,7 @@ class _Report:
         middle = int(np.abs(thresholds - 0.5).argmin())
         shares = ", ".join(f"{name} {band.value[middle]:.0%}" for name, band in profiles.items())
         alt = f"Performance profiles on {where}. Share of the runs with a normalised final score above 0.5: {shares}."
-        figure = figures.draw_lines(lines, self.look, "Normalised score")
+        figure = figures.draw_lines(lines, self.look, "Normalised score", ylabel="Share of runs")
         return self._picture(figure, "performance_profiles", f"Share of the runs above a score, {where}", alt)
 
     def _picture(self, figure: "Figure", name: str, title: str, alt: str) -> Picture:
