@@ -1,3 +1,4 @@
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,14 @@ from tests.browser import chromium
 th.set_num_threads(1)
 # By default each process of a SubprocVecEnv imports PyTorch anew, which takes longer than most tests
 SubprocVecEnv.__init__.__defaults__ = ("fork",)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_processes_left() -> Iterator[None]:
+    """A forked process keeps what this one has opened, and the browser waits for it when the tests end."""
+    yield
+    for process in multiprocessing.active_children():
+        process.terminate()
 
 
 @pytest.fixture(scope="session")
