@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"n_steps": 32, "n_epochs": 1, "policy_kwargs": {"net_ar
 
 @pytest.fixture
 def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that are forked (conftest.py) keep the pipes of the others open, so that nobody notices when one has ended."""
+    """Processes that are forked (conftest.py) keep the pipes of the others open, so the end of one goes unnoticed."""
     multiprocessing.set_forkserver_preload(["stable_baselines3"])
     monkeypatch.setattr(SubprocVecEnv.__init__, "__defaults__", (None,))
 

@@ -166,7 +166,7 @@ def test_number():
     assert number(-1e30) == "-1e+30" and number(2e10) == "20,000,000,000"
     # As many digits as the numbers beside it
     assert number(3.2, (120.0,)) == "3"
-    # An interval that includes 0 and one that does not shall not look alike
+    # An interval that includes 0 and one that does not must look different
     assert interval_text(Interval(0.01, -0.0004, 0.02)) == "0.0100 (-0.0004 to 0.0200)"
     assert interval_text(Interval(0.01, -1e-17, 0.02)) == "0.0100 (0.0000 to 0.0200)"
     assert interval_text(Interval(250.0, -0.3, 500.0)) == "250.0 (-0.3 to 500.0)"

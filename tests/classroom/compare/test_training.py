@@ -77,7 +77,7 @@ def test_evaluation_sees_what_the_policy_is_used_to_and_repeats_itself() -> None
 
         evaluator = Evaluator(built.model, make_envs)
         first = evaluator.evaluate(2, False)
-        th.rand(1)  # somebody else draws random numbers
+        th.rand(1)  # other code draws random numbers
         assert evaluator.evaluate(2, False) == first
         assert first[0]["return_mean"] != first[1]["return_mean"], "stochastic actions are others"
         assert evaluator.evaluate(2, True)[0]["return_mean"] != first[0]["return_mean"], "other starts at the end"
