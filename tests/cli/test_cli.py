@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch as th
 from PIL import Image
+from toy_envs import SpacesEnv
 
 from sb3_grpo import DAPO
 from sb3_grpo.cli.main import main
@@ -33,26 +34,8 @@ def train_and_read(*arguments: str, env: str = "CartPole-v1", algo: str = "dapo"
     return json.loads(Path("out/config.json").read_text())
 
 
-class MovingImage(gym.Env):
-    """Three steps of noise, in pictures."""
-
-    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.time = 0
-        return self._observe(), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self._observe(), float(action), self.time == 3, False, {}
-
-    def _observe(self) -> np.ndarray:
-        return self.np_random.integers(0, 256, (36, 36, 1), np.uint8)
+def moving_image(render_mode: str | None = None) -> gym.Env:
+    return SpacesEnv(gym.spaces.Box(0, 255, (36, 36, 1), np.uint8), gym.spaces.Discrete(2), length=3)
 
 
 def in_a_dictionary(render_mode: str | None = None) -> gym.Env:
@@ -67,7 +50,7 @@ def nan_rewards(render_mode: str | None = None) -> gym.Env:
 
 @pytest.fixture
 def own_envs() -> Iterator[None]:
-    gym.register("MovingImage-v0", f"{__name__}:MovingImage")
+    gym.register("MovingImage-v0", f"{__name__}:moving_image")
     gym.register("Dictionary-v0", f"{__name__}:in_a_dictionary")
     gym.register("NanRewards-v0", f"{__name__}:nan_rewards")
     yield

@@ -20,6 +20,7 @@ PAGES = [page for page in PAGES if page.exists() and "_build" not in page.parts]
 LONG = "<!-- long -->"
 # Stands before a block that needs a download, or a command line of its own
 SKIPPED = re.compile(r"<!-- skip[^>]*-->\s*$")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -41,11 +42,6 @@ def commands(page: Path) -> list[str]:
 
 def with_what(function, pages: list[Path]) -> list:
     return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages if function(page)]
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("page", with_what(blocks, PAGES))

@@ -23,6 +23,7 @@ from sb3_grpo.zoo.cli import _COMMANDS, main
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
 SMALL = ("n_envs:4", "group_size:2", "n_groups:2")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 TRIALS = ("--optimize", "--n-startup-trials", "1", "--n-evaluations", "1", "--eval-episodes", "1", "--no-optim-plots")
 
 
@@ -35,11 +36,6 @@ def load(storage: str) -> optuna.Study:
         return optuna.load_study(study_name="study", storage=storage)
     backend = optuna.storages.journal.JournalFileBackend(storage)
     return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -246,6 +246,7 @@ def test_parts_make_the_whole(what: str, packed: bool, whole: Path, tmp_path: Pa
     assert {key: ours[key] for key in expected} == expected
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_that_no_machine_has_made(whole: Path, tmp_path: Path) -> None:
     variants = json.loads((whole / "experiment.json").read_text())["variants"]
     folders = [part_of(whole, "a", variants=variants[:1], seeds=[0, 1]), part_of(whole, "b", variants=variants[1:], seeds=[2])]

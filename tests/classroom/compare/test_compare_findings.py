@@ -10,7 +10,6 @@ pytest.importorskip("rliable")
 
 from compare_data import curve_to, write_experiment
 
-from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.findings import (
     few_seeds,
@@ -26,11 +25,6 @@ from sb3_grpo.classroom.compare.findings import (
 from sb3_grpo.classroom.compare.statistics import Interval, compare
 
 ENV = "CartPole-v1"
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
 def all_findings(results):

@@ -28,6 +28,7 @@ from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.definition import make_experiment
 from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.running import run_here, run_jobs
+from sb3_grpo.classroom.compare.training import train
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
 
@@ -259,25 +260,17 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     assert process.returncode == 130 and printed.split() == ["Interrupted"]
 
 
-def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
-    """The second run of a worker is that of a new process, to the last bit."""
+def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path) -> None:
+    """In this process, after other tests, a run is that of a new process, to the last bit."""
     experiment = make_experiment(TINY | {"seeds": 1}, "test")
-    jobs = experiment.jobs()
-    for _ in run_here({job.folder(tmp_path / "pool"): experiment.settings(job) for job in jobs}, 1):
-        pass
-    for job in jobs:
-        alone, pooled = job.folder(tmp_path / "alone"), job.folder(tmp_path / "pool")
-        alone.mkdir(parents=True)
-        code = (
-            "import json, sys; from pathlib import Path; import torch; torch.set_num_threads(1)\n"
-            "from sb3_grpo.classroom.compare.training import train\n"
-            "train(json.loads(sys.argv[1]), Path(sys.argv[2]), lambda n_steps: None)"
-        )
-        subprocess.run([sys.executable, "-c", code, json.dumps(experiment.settings(job)), str(alone)], check=True)
-        rows = [[{**row, "seconds": ""} for row in read(folder / "evaluations.csv")] for folder in (alone, pooled)]
+    for job in experiment.jobs():
+        here, new = job.folder(tmp_path), job.folder(finished / "out")
+        here.mkdir(parents=True)
+        train({**experiment.settings(job), "clips": False}, here, lambda n_steps: None)
+        rows = [[{**row, "seconds": ""} for row in read(folder / "evaluations.csv")] for folder in (here, new)]
         assert rows[0] == rows[1] and len(rows[0]) == 12
         cls = {"ppo": PPO, "dapo": DAPO}[job.variant.algo]
-        parameters = [cls.load(folder / "model.zip").policy.parameters() for folder in (alone, pooled)]
+        parameters = [cls.load(folder / "model.zip").policy.parameters() for folder in (here, new)]
         assert all(th.equal(one, other) for one, other in zip(*parameters, strict=True))
 
 

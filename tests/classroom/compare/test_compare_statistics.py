@@ -12,11 +12,6 @@ from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.statistics import Comparison, Interval, Verdict, compare, holm, verdict
 
 
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
-
-
 def test_iqm_is_the_mean_of_the_middle_half():
     assert statistics.iqm(np.array([100.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -100.0])) == 3.5
     # A quarter of 3 is less than one run: none is cut off
