@@ -165,18 +165,6 @@ def test_changed_experiment_is_refused(
     assert (finished / "out" / "experiment.json").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--ray", "auto"], "--save-freq and --ray exclude each other"), ([], "only dapo and grpo write checkpoints")],
-)
-def test_checkpoints_that_nothing_would_write(
-    arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert compare(tmp_path, "--save-freq", "100", *arguments, variants=["ppo"]) == 2
-    assert message in " ".join(capfd.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
-
-
 def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
     before = results(finished)
     with FileLock(finished / "out" / ".lock"):

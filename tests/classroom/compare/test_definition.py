@@ -18,7 +18,7 @@ from sb3_grpo.console import UsageError
 
 TINY: dict[str, Any] = {"name": "tiny", "envs": ["CartPole-v1"], "variants": ["ppo"], "seeds": 2, "timesteps": 400}
 
-pytestmark = pytest.mark.usefixtures("keep_threads")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_factors_make_variants() -> None:
@@ -205,8 +205,11 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
         (["--config", "no.yml"], "Cannot read no.yml"),
         (["--preset", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
         (["report", "nowhere"], "nowhere"),
+        (["--config", "no.yml", "--save-freq", "5", "--ray", "auto"], "--save-freq and --ray exclude each other"),
+        (["--env", "CartPole-v1", "--algo", "ppo", "--save-freq", "5"], "only dapo and grpo write checkpoints"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not [*Path().iterdir()]

@@ -20,13 +20,6 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert path.stat().st_size < MAX_BYTES
 
 
-def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
-    opened = Opened(browser, lecture)
-    opened.page.mouse.wheel(0, 20_000)
-    assert opened.requests == [lecture.as_uri()]
-    assert opened.complaints == []
-
-
 def test_no_sideways_scrolling_and_no_formula_is_cut_off_at_its_foot(opened: Any) -> None:
     cut_off = """[...document.querySelectorAll(".scroll")].filter((each) => each.scrollHeight > each.clientHeight + 1)"""
     for width in (390, 1280, 1920):
@@ -53,7 +46,7 @@ def test_spaces_of_formulas(latex: str, expected: str) -> None:
     assert expected in math(latex, display=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
     assert serious_findings(browser, lecture, color_scheme=scheme) == []
 
