@@ -20,6 +20,11 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert path.stat().st_size < MAX_BYTES
 
 
+def test_no_request(lesson: Opened, lecture: Path) -> None:
+    lesson.page.mouse.wheel(0, 20_000)
+    assert lesson.requests == [lecture.as_uri()]
+
+
 def test_no_sideways_scrolling_and_no_formula_is_cut_off_at_its_foot(opened: Any) -> None:
     cut_off = """[...document.querySelectorAll(".scroll")].filter((each) => each.scrollHeight > each.clientHeight + 1)"""
     for width in (390, 1280, 1920):
