@@ -125,6 +125,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         ({"group_size": 1}, "group of one"),
         ({"gamma": 1.5}, "gamma must be"),
         ({"target_kl": -1.0}, "target_kl must be positive, or None"),
+        ({"policy_loss": "no_such.function"}, r"Unknown policy_loss='no_such.function', must be one of .*, or a function"),
         ({"loss_average": "token"}, "auto, episode, step, or a number, or a function"),
         ({"ratio_level": "sequence"}, "step, episode"),
         ({"kl_estimator": "k4", "kl_coef": 0.1}, "Unknown kl_estimator='k4'"),

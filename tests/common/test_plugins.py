@@ -97,14 +97,6 @@ def test_what_a_function_returns_is_checked(settings: dict[str, Any], message: s
         make_model(**settings).learn(100)
 
 
-@pytest.mark.parametrize("parameter", ["advantage", "policy_loss", "loss_average", "kl_estimator"])
-def test_errors_of_names(parameter: str) -> None:
-    with pytest.raises(ValueError, match=rf"Unknown {parameter}='returns', must be one of .*, or a function\."):
-        make_model(**{parameter: "returns"})
-    with pytest.raises(ValueError, match=rf"Unknown {parameter}='no_such.function', must be"):
-        make_model(**{parameter: "no_such.function"})
-
-
 MODULE = """
 from sb3_grpo import SeedStart
 

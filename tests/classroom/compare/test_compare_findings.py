@@ -10,7 +10,6 @@ pytest.importorskip("rliable")
 
 from compare_data import curve_to, write_experiment
 
-from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.findings import (
     few_seeds,
@@ -26,11 +25,6 @@ from sb3_grpo.classroom.compare.findings import (
 from sb3_grpo.classroom.compare.statistics import Interval, compare
 
 ENV = "CartPole-v1"
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
 def all_findings(results):
@@ -53,13 +47,7 @@ SHIFTED = np.arange(10.0)
         (SHIFTED, SHIFTED + 6, 100, "hint: dapo higher", r"\+6\.00 .*"),
         (SHIFTED, SHIFTED[::-1] + 0.1, 1, "no difference shown", r"dapo \+0\.10 \(-.*"),
         (np.full(5, 500.0), np.full(5, 500.0), 1, "no difference shown", "the runs that the IQM counts ended the same"),
-        (
-            np.array([1.0, 2.0, 3.0]),
-            np.array([11.0, 12.0, 13.0]),
-            1,
-            "too few seeds",
-            "dapo above ppo in 9 of 9 pairs of runs",
-        ),
+        (SHIFTED[:3], SHIFTED[:3] + 10, 1, "too few seeds", "dapo above ppo in 9 of 9 pairs of runs"),
         # Of 4 pairs, 1 is the other way round, and 1 is level
         (np.array([1.0, 4.0]), np.array([0.0, 4.0]), 1, "too few seeds", r"ppo above dapo in 2\.5 of 4 pairs of runs"),
         (np.full(3, 9.0), np.full(3, 9.0), 1, "too few seeds", "runs level"),

@@ -11,7 +11,6 @@ pytest.importorskip("rliable")
 import pandas as pd
 from compare_data import BUDGET, curve_to, hyperparams, turn_round_sampled, write_experiment, write_run
 
-from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.findings import number, scale
 from sb3_grpo.classroom.compare.report import make_report
@@ -21,11 +20,6 @@ from sb3_grpo.console import UsageError
 
 ENV = "CartPole-v1"
 MODE = "deterministic"
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
 def two_levels(low, high):
@@ -142,6 +136,7 @@ def test_page_has_everything_and_needs_nothing(tmp_path):
     assert {"key", "value"} < set(pd.read_csv(tmp_path / "diagnostics.csv").columns)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_failed_and_missing_runs_are_listed_and_not_counted(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=5)
     failed, missing = (tmp_path / "runs" / ENV / "ppo" / seed for seed in "14")
@@ -209,6 +204,7 @@ def test_what_a_reader_has_to_know_is_noted(tmp_path, name, changes, note):
     assert found.startswith(note)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_variant_one_environment_one_seed(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
     text = text_of(make_report(tmp_path))
@@ -237,15 +233,17 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
         make_report(tmp_path)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_pairs_whose_names_contain_and_have_a_row_each(tmp_path):
     variants = {"a": "ppo", "b and c": "ppo", "a and b": "ppo", "c": "ppo"}
     write_experiment(tmp_path, two_levels(1.0, 2.0), variants=variants, seeds=1)
     assert make_report(tmp_path).read_text().count('<tr><th scope="row">a and b and c</th>') == 2
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     other = "Pendulum-v1"
-    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other), seeds=5)
     text = text_of(make_report(tmp_path))
     assert "Results are those of the most likely actions." in text and "The rule:" not in text
     assert "Over both environments together, dapo ended higher than ppo." in text
