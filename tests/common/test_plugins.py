@@ -101,8 +101,17 @@ def test_what_a_function_returns_is_checked(settings: dict[str, Any], message: s
 def test_errors_of_names(parameter: str) -> None:
     with pytest.raises(ValueError, match=rf"Unknown {parameter}='returns', must be one of .*, or a function\."):
         make_model(**{parameter: "returns"})
-    with pytest.raises(ValueError, match=rf"Unknown {parameter}='no_such.function', must be"):
-        make_model(**{parameter: "no_such.function"})
+    for name in ("no_such.function", "sb3_grpo.no_such.function", "sb3_grpo.no_such", ".5", "a..b"):
+        with pytest.raises(ValueError, match=rf"Unknown {parameter}='{name}', must be"):
+            make_model(**{parameter: name})
+
+
+@pytest.mark.parametrize("line", ["import no_such_package", "from math import no_such", "import math; math.no_such"])
+def test_an_error_in_the_module_of_a_function_is_shown(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "with_an_error.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((ImportError, AttributeError), match="no_such"):
+        make_model(policy_loss="with_an_error.own_loss")
 
 
 MODULE = """
