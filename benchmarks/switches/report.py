@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.blocks import Writers, markdown
 from benchmarks.common import ROOT, read_result, rows
-from benchmarks.numbers import interval_text
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.tasks import Arm, five, ladder, ordered
+from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
 
 BOTH = ("control", "text")
