@@ -1,4 +1,4 @@
-"""Tables and curves of comparisons (``python -m sb3_grpo compare``), from their packed results in ``benchmarks/results``."""
+"""Tables and curves of comparisons (``sb3-grpo compare``), from their packed results in ``benchmarks/results``."""
 
 import math
 from functools import cache

@@ -25,7 +25,7 @@ from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BAT
 
 RUNS = RESULTS / "text"
 
-# Without a critic: the settings of python -m sb3_grpo text, with all of DAPO's changes
+# Without a critic: the settings of sb3-grpo text, with all of DAPO's changes
 GROUPS: dict[str, Any] = {**SETTINGS, "overlong_filter": True}
 # About as many tokens per update and per minibatch
 CRITIC: dict[str, Any] = {

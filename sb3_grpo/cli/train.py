@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo train``: train on any Gymnasium environment."""
+"""``sb3-grpo train``: train on any Gymnasium environment."""
 
 import argparse
 import functools

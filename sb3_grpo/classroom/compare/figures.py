@@ -119,7 +119,7 @@ def draw_lines(
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    axes.locator_params("x", nbins=5)
+    axes.locator_params("x", nbins=6)
     if max(line.x[-1] for line in lines) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.02)
