@@ -168,7 +168,7 @@ def test_own_scores_of_own_tasks_have_a_process_and_the_built_in_ones_have_none(
 @pytest.mark.parametrize("verifier", [None, "exact", "math", lambda answer, reference: float(answer == reference)])
 def test_nothing_is_compared_with_a_reference_that_there_is_not(verifier: Any) -> None:
     if verifier == "math":
-        pytest.importorskip("math_verify")
+        pytest.importorskip("latex2sympy2_extended")
     for task in ([("Write a poem", ""), ("3+4=", "7")], Numbered(lambda index: (f"Write a poem ({index})", ""))):
         env = gym.make(ENV_ID, task=task, verifier=verifier, on_verifier_error="zero")
         env.reset(options={"item": 0})

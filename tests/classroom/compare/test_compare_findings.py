@@ -148,7 +148,7 @@ def test_statements_about_several_environments_say_which(tmp_path):
 
 def test_number():
     numbers = (0.0, -1e-9, 0.25, 12.34, -133.4, 4545.0, 0.01234, -2.345e-5)
-    assert [number(x) for x in numbers] == ["0", "0", "0.25", "12.3", "-133", "4,545", "0.0123", "-0.000023"]
+    assert [number(x) for x in numbers] == ["0", "0", "0.25", "12.3", "-133", "4,545", "0.012", "-0.000023"]
     assert number(2e-5, (1e-5, 3e-5)) == "0.000020"
     assert number(float("nan")) == "-"
     assert number(-1e30) == "-1e+30" and number(2e10) == "20,000,000,000"
@@ -156,7 +156,7 @@ def test_number():
     assert number(3.2, (120.0,)) == "3"
     # An interval that includes 0 and one that does not must look different
     assert interval_text(Interval(0.01, -0.0004, 0.02)) == "0.0100 (-0.0004 to 0.0200)"
-    assert interval_text(Interval(0.01, -1e-17, 0.02)) == "0.0100 (0.0000 to 0.0200)"
+    assert interval_text(Interval(0.01, -1e-17, 0.02)) == "0.010 (0.000 to 0.020)"
     assert interval_text(Interval(250.0, -0.3, 500.0)) == "250.0 (-0.3 to 500.0)"
 
 

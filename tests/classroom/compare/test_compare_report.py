@@ -8,13 +8,17 @@ import pytest
 
 pytest.importorskip("rliable")
 
+import numpy as np
 import pandas as pd
 from compare_data import BUDGET, curve_to, hyperparams, turn_round_sampled, write_experiment, write_run
 
 from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.curves import Line
+from sb3_grpo.classroom.compare.figures import draw_lines, styles
 from sb3_grpo.classroom.compare.findings import number, scale
 from sb3_grpo.classroom.compare.report import make_report
 from sb3_grpo.classroom.compare.side_by_side import side_by_side
+from sb3_grpo.classroom.compare.statistics import Band
 from sb3_grpo.classroom.compare.tables import efficiency_table, final_table, network_statements
 from sb3_grpo.console import UsageError
 
@@ -66,6 +70,13 @@ def test_steps_until_the_environment_counts_as_solved(tmp_path):
 def test_a_run_that_never_gets_there_is_infinitely_slow(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(500.0 if seed == 0 else 100.0), seeds=3)
     assert efficiency_table(collect(tmp_path), ENV).iloc[0].tolist()[-3:] == ["1 of 3", "never", "never"]
+
+
+def test_a_curve_of_zeros_has_an_axis_from_0_to_1():
+    zeros = Line("dapo", np.arange(0, 250_001, 50_000), Band(*np.zeros((3, 6))), np.zeros((1, 6)))
+    axes = draw_lines([zeros], styles(["dapo"]), "Environment steps").axes[0]
+    assert -0.1 < axes.get_ylim()[0] < 0 and 1 < axes.get_ylim()[1] < 1.1
+    assert {*range(0, 250_001, 50_000)} <= {*axes.get_xticks()}
 
 
 def test_returns_at_equal_time(tmp_path):
