@@ -211,7 +211,7 @@ def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, c
     pytest.importorskip("ale_py")
     assert train(*SHORT, *options, env=env) == 2
     said = capsys.readouterr().err
-    assert hint in said and len(said) < 400
+    assert hint in said and len(said) < 700
     assert not os.listdir(".")
 
 
