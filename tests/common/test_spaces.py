@@ -13,7 +13,7 @@ from toy_envs import SpacesEnv, parameters_of
 from sb3_grpo.common import on_group_algorithm
 from sb3_grpo.common.buffers import GroupRolloutBuffer
 from sb3_grpo.common.policies import ActorPolicy
-from sb3_grpo.common.sampling import NOISE_STEPS
+from sb3_grpo.common.sampling import NOISE_STEPS, renew_noise
 from sb3_grpo.dapo import DAPO
 from sb3_grpo.envs import FloatObservation
 from sb3_grpo.grpo import GRPO
@@ -179,6 +179,18 @@ def test_actions_that_cannot_be_used(action: spaces.Space, message: str) -> None
 def test_policies_for_other_observations(policy: Any, observation: spaces.Space, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GRPO(policy, SpacesEnv(observation, spaces.Discrete(2)), **SMALL)
+
+
+@pytest.mark.parametrize(("frequency", "renewed"), [(-1, [0]), (2, [0, 2, 4])])
+def test_sde_noise_is_renewed_at_the_beginning_and_when_it_is_due(frequency: int, renewed: list[int]) -> None:
+    model = make_model(VECTOR, ACTION_SPACES["box"], use_sde=True, sde_sample_freq=frequency, policy_kwargs={"net_arch": [8]})
+    found = []
+    for n_steps in range(5):
+        before = model.policy.action_dist.exploration_mat.clone()
+        renew_noise(model, n_steps, 4)
+        if not th.equal(model.policy.action_dist.exploration_mat, before):
+            found.append(n_steps)
+    assert found == renewed
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"use_expln": True}, {"full_std": False}])

@@ -10,6 +10,7 @@ from toy_envs import TINY, ToyEnv
 
 from sb3_grpo.common.values import ValueRegression
 from sb3_grpo.dapo import DAPO
+from sb3_grpo.envs import HardPrompts
 from sb3_grpo.groups import samplers
 from sb3_grpo.groups.samplers import FunctionStarts, VisitedStates
 from sb3_grpo.grpo import GRPO
@@ -118,6 +119,17 @@ def test_states_are_new_and_alike_likely(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(captured[idx] > 0.2 * captured.total() for idx in range(3))
     drawn = [id(states(rng)) for _ in range(1000)]
     assert {id(state) for state in states.states} == {*drawn}
+
+
+def test_the_sampler_of_the_other_starts_is_saved_as_well() -> None:
+    def made() -> VisitedStates:
+        return VisitedStates(0.5, HardPrompts(3))
+
+    states: Any = made()
+    states.other.success_rates[:] = [0.1, 0.2, 0.3]
+    loaded: Any = made()
+    loaded.load_state_dict(states.state_dict())
+    assert loaded.other.success_rates.tolist() == [0.1, 0.2, 0.3]
 
 
 def test_a_step_captures_each_copy_once_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
