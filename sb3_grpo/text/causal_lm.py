@@ -17,6 +17,7 @@ from torch import nn
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.policies import TokenPolicy
 from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.parameters import Choice
 
 # The implementation of attention. It accepts any mask, as the texts in the cache are at different positions
@@ -69,6 +70,7 @@ class CausalLMNetwork(nn.Module):
         self.language_model = language_model
         self.vocab_size = vocab_size
         model = self.causal_lm
+        self.width = model.config.get_text_config().hidden_size
         taken = {} if model.base_model is model else inspect.signature(model.base_model.forward).parameters
         # cache is the name since transformers 5.24
         self.cache_argument = "cache" if "cache" in taken else "past_key_values"
@@ -86,13 +88,15 @@ class CausalLMNetwork(nn.Module):
         model: Any = self.language_model
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def forward(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def forward(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """See :class:`SequenceModel`."""
         return self.causal_lm.base_model(
             input_ids=tokens,
             position_ids=positions,
             # A mask with four dimensions is used by transformers as it is
-            attention_mask=None if cache is None else cache.mask,
+            attention_mask=mask,
             use_cache=cache is not None,
             **{self.cache_argument: None if cache is None else adapter_class()(cache)},
         ).last_hidden_state
@@ -100,10 +104,10 @@ class CausalLMNetwork(nn.Module):
     def logits(self, hidden: th.Tensor) -> th.Tensor:
         """
         :param hidden: (..., width) hidden states
-        :return: (..., vocab_size) logits
+        :return: (..., V) logits, with those of the model's spare rows
         """
         model = self.causal_lm
-        return model.get_output_embeddings()(hidden.to(model.dtype))[..., : self.vocab_size].float()
+        return model.get_output_embeddings()(hidden.to(model.dtype))
 
 
 class CausalLMPolicy(TokenPolicy):
@@ -336,10 +340,18 @@ def _check_agreement(network: CausalLMNetwork, n_tokens: int) -> None:
     last = np.minimum([(4, 0), (5, 1), (6, 2), (7, 3), (7, 7)], n_tokens - 1)
     texts = [np.where(places <= each[:, None], places % vocab_size, PAD) for each in last]
     reader = CachedReader(network, model.device)
+    # In a tree, the text stands behind another end of its first half
+    other = np.where(places == n_tokens // 2, 0, places % vocab_size)
+    tree = token_tree(np.array([places % vocab_size, other]), 2 * n_tokens)
+    branches, depths, of_text = (
+        th.as_tensor(each, device=model.device) for each in (tree.tokens, tree.positions, tree.places[0])
+    )
     try:
         expected = model(input_ids=tokens).logits[0, :, :vocab_size].float()
-        as_a_whole = network.logits(network(tokens, positions))[0]
-        token_by_token = th.cat([network.logits(reader(each)) for each in texts])
+        as_a_whole = network.logits(network(tokens, positions))[0, :, :vocab_size].float()
+        in_a_tree = network(branches, depths, tree.mask(model.device))[0, of_text]
+        in_a_tree = network.logits(in_a_tree)[:, :vocab_size].float()
+        token_by_token = th.cat([network.logits(reader(each)) for each in texts])[:, :vocab_size].float()
     except Exception as error:
         raise ValueError(
             f"CausalLMPolicy cannot use {type(model).__name__}: reading token by token with a cache failed ({error}). Use a "
@@ -348,6 +360,7 @@ def _check_agreement(network: CausalLMNetwork, n_tokens: int) -> None:
     for name, logits, wanted, tolerance in (
         ("as a whole", as_a_whole, expected, TOLERANCE),
         ("token by token", token_by_token, expected[last.ravel()], CACHED_TOLERANCE[model.dtype]),
+        ("next to others that begin alike", in_a_tree, expected, CACHED_TOLERANCE[model.dtype]),
     ):
         difference = (logits - wanted).abs().mean() / expected.std()
         if not difference <= tolerance:

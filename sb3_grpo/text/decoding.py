@@ -81,10 +81,13 @@ class SlotCache:
 class SequenceModel(Protocol):
     """Interface of the network of a text policy: our own transformer, or a pretrained language model."""
 
-    def __call__(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def __call__(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """
         :param tokens: (n, t) token ids
-        :param positions: (n, t) their positions in the text, 0 to t - 1 without a cache
+        :param positions: (n, t) their positions in the text, 0 to t - 1 without a mask
+        :param mask: (n, 1, t, keys) which keys each token attends to. ``None``: all tokens up to its own
         :param cache: Cache of the earlier tokens, for which ``begin`` was called. ``None``: there are none
         :return: (n, t, width) hidden states of the last layer
         """
@@ -154,5 +157,5 @@ class CachedReader:
         tokens = np.take_along_axis(texts, positions, axis=1).clip(min=0)
         places = to_device(positions, self.device)
         self._cache.begin(None if slots is None else to_device(slots, self.device), places, int(positions.max()) + 1)
-        hidden = self.network(to_device(tokens, self.device), places, self._cache)
+        hidden = self.network(to_device(tokens, self.device), places, self._cache.mask, self._cache)
         return hidden[th.arange(len(texts), device=self.device), to_device(last, self.device)]

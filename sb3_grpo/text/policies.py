@@ -18,10 +18,12 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader, SlotCache
+from sb3_grpo.text.token_distribution import TokenDistribution, choose_tokens
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
+from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.devices import to_device
-from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Parameters of SB3's policies for other kinds of networks
@@ -121,30 +123,43 @@ class TokenPolicyMixin(ActorCriticPolicy):
     def _build_critic(self) -> None:
         """Create the critic: there is none by default."""
 
-    def read(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def _autocast(self) -> th.autocast:
+        on_gpu = self.device.type == "cuda"
+        return th.autocast(self.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu)
+
+    def read(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """
         Forward pass of the network, in bfloat16 on a GPU if ``autocast`` is set. See :class:`SequenceModel`.
         """
-        on_gpu = tokens.device.type == "cuda"
-        with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
-            return self.network(tokens, positions, cache).float()
+        with self._autocast():
+            hidden = self.network(tokens, positions, mask, cache)
+        return hidden.to(th.promote_types(hidden.dtype, th.float32))
+
+    def logits(self, hidden: th.Tensor) -> th.Tensor:
+        """
+        :param hidden: (n, width) hidden states
+        :return: (n, V) logits of the next token; V can be larger than the tokenizer's vocabulary
+        """
+        with self._autocast():
+            return self.action_net(hidden)
 
     def _hidden(self, obs: th.Tensor | TokenSteps) -> th.Tensor:
         """
         :param obs: (n, L) observations, or (M,) steps of several texts
         :return: (n or M, width) hidden state of the last token
         """
-        if isinstance(obs, TokenSteps):
-            texts, text, last = obs.texts, obs.text, obs.last
-        else:
+        if not isinstance(obs, TokenSteps):
             check_token_ids(obs)
-            texts = obs.long()
-            last = (texts != PAD).sum(dim=1) - 1
-            text = th.arange(len(texts), device=texts.device)
-            if texts.device.type == "cpu":
-                texts = texts[:, : int(last.max()) + 1]
-        positions = th.arange(texts.shape[1], device=texts.device).expand(texts.shape)
-        return self.read(texts.clamp(min=0), positions)[text, last]
+            obs = TokenSteps(obs.long(), th.arange(len(obs), device=obs.device), (obs != PAD).sum(dim=1) - 1)
+        # From 6 times the width on, attention costs more than the rest of a layer. A prompt should still share its row with
+        # about as many tokens of answers
+        width: Any = self.network.width
+        tree = token_tree(obs.texts.cpu().numpy(), max_tokens=max(6 * width, 2 * obs.texts.shape[1]))
+        tokens, positions, places = (to_device(each, self.device) for each in (tree.tokens, tree.positions, tree.places))
+        hidden = self.read(tokens, positions, tree.mask(self.device))
+        return hidden.flatten(0, 1)[places[obs.text, obs.last]]
 
     def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
         """
@@ -339,7 +354,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         # The vocabulary can be large: compute logits only for the tokens to predict
         hidden = self.read(tokens, places).flatten(0, 1)[read]
-        return self.action_net(hidden), targets
+        return self.logits(hidden)[:, : self.observation_space.tokenizer.vocab_size].float(), targets
 
     def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
         """
@@ -368,18 +383,6 @@ class TokenPolicyMixin(ActorCriticPolicy):
         return [*self.observation_space.tokenizer.encode(text)]
 
 
-def choose_tokens(distribution: Any, deterministic: bool) -> tuple[th.Tensor, th.Tensor]:
-    """
-    :param distribution: Distributions over n next tokens
-    :param deterministic: Whether to choose the most likely token
-    :return: (n,) tokens, and (n,) their log probabilities
-    """
-    log_probs = distribution.distribution.logits
-    noise = 0.0 if deterministic else th.empty_like(log_probs).exponential_().log_()
-    tokens = (log_probs - noise).argmax(dim=-1)
-    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
-
-
 def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
     """
     :param texts: Token ids of each text
@@ -400,12 +403,26 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):
     :param n_heads: Number of attention heads
     :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
+    :param temperature: Divisor of the logits, when sampling and in updates
+    :param top_p: Sample from the most likely tokens whose probabilities add up to this, see :class:`TokenDistribution`
     :param kwargs: Other keyword arguments of :class:`ActorPolicy`, except those for other kinds of networks
     """
 
     reads_texts = True
     rollout_buffer_class = TokenRolloutBuffer
     default_advantage = "return_to_go"
+
+    def __init__(self, *args: Any, temperature: float = 1.0, top_p: float = 1.0, **kwargs: Any):
+        self.temperature = Number(positive=True).check("temperature", temperature)
+        self.top_p = Number(0.0, 1.0, positive=True).check("top_p", top_p)
+        super().__init__(*args, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "temperature": self.temperature, "top_p": self.top_p}
+
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
+        n_tokens = self.observation_space.tokenizer.vocab_size
+        return TokenDistribution(latent_pi, self.logits, n_tokens, self.temperature, self.top_p)
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """

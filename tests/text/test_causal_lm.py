@@ -56,7 +56,7 @@ def test_cached_uncached_and_teacher_forced_log_probs_are_the_models_own(name: s
     policy = make_policy(model)
     reader = CachedReader(policy.read, policy.device)
     for observations in growing_texts(7, 20):
-        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        cached = policy._get_action_dist_from_latent(reader(observations)).distribution.logits.log_softmax(-1)
         th.testing.assert_close(cached, log_probs(policy, th.as_tensor(observations)), rtol=0, atol=1e-5)
 
         lengths = (observations != PAD).sum(1)
@@ -127,7 +127,7 @@ def test_lora_trains_the_adapters_only(folder: str) -> None:
         other.load_state_dict(dict(list(policy.state_dict().items())[1:]))
     reader = CachedReader(policy.read, policy.device)
     with th.no_grad():
-        cached = policy.action_net(reader(OBSERVATIONS.numpy())).log_softmax(-1)
+        cached = policy._get_action_dist_from_latent(reader(OBSERVATIONS.numpy())).distribution.logits.log_softmax(-1)
     th.testing.assert_close(cached, log_probs(policy).detach(), rtol=0, atol=1e-5)
 
 
