@@ -64,6 +64,13 @@ class SlotCache:
         # Much faster than buffer[slots]
         return (written if self._slots is None else written.index_select(0, self._slots)).transpose(1, 2)
 
+    def keep(self, slots: th.Tensor) -> None:
+        """
+        :param slots: (n,) the slots to keep, which become the first ones
+        """
+        self.n_slots = len(slots)
+        self._layers = [(keys.index_select(0, slots), values.index_select(0, slots)) for keys, values in self._layers]
+
     def copy(self, source: th.Tensor, target: th.Tensor, end: int) -> None:
         """
         Copy the beginning of some slots to others.
@@ -143,6 +150,13 @@ class CachedReader:
             source, target = (to_device(each, self.device) for each in (new[first][same], new))
             self._cache.copy(source, target, int(lengths[new].max()))
         return hidden[to_device(row, self.device)]
+
+    def keep(self, rows: np.ndarray) -> None:
+        """
+        :param rows: (n,) indices of the texts that will still be read, in this order
+        """
+        self._cache.keep(to_device(rows, self.device))
+        self._read, self._n_read = self._read[rows], self._n_read[rows]
 
     def _feed(self, slots: np.ndarray | None, texts: np.ndarray, begin: np.ndarray) -> th.Tensor:
         """

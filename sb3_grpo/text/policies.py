@@ -175,13 +175,15 @@ class TokenPolicyMixin(ActorCriticPolicy):
         """Whether a subclass overrides ``get_distribution``, e.g. with a mask that depends on the text."""
         return type(self).get_distribution is not TokenPolicyMixin.get_distribution
 
-    def _token_sampler(self, deterministic: bool = False) -> Callable[[np.ndarray], tuple[th.Tensor, th.Tensor]]:
+    def _token_sampler(
+        self, deterministic: bool = False
+    ) -> tuple[Callable[[np.ndarray], tuple[th.Tensor, th.Tensor]], CachedReader]:
         """
         Create a function that chooses the next tokens of N texts. It reads each token once (unless a subclass overrides
         ``get_distribution``), and must be discarded when the weights change.
 
         :param deterministic: Whether to choose the most likely token
-        :return: Function from observations to tokens and their log probabilities
+        :return: Function from observations to tokens and their log probabilities, and the cache that it uses
         """
         reader = CachedReader(self.read, self.device)
 
@@ -192,7 +194,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
                 distribution = self._get_action_dist_from_latent(reader(observations))
             return choose_tokens(distribution, deterministic)
 
-        return sample
+        return sample, reader
 
     def generate(
         self,
@@ -249,15 +251,23 @@ class TokenPolicyMixin(ActorCriticPolicy):
         texts = np.full((n, prompt_length + max_new_tokens), PAD)
         texts[:, :prompt_length] = prompts.cpu()
         lengths = token_lengths(texts)
-        going_on = np.arange(n)
-        sample = self._token_sampler(deterministic)
+        has_ended = np.zeros(n, bool)
+        rows = np.arange(n)  # the texts that are read
+        sample, reader = self._token_sampler(deterministic)
         for _ in range(max_new_tokens):
-            tokens = sample(texts)[0].cpu().numpy()[going_on]
+            tokens = sample(texts[rows])[0].cpu().numpy()[~has_ended[rows]]
+            going_on = rows[~has_ended[rows]]
             texts[going_on, lengths[going_on]] = tokens
             lengths[going_on] += 1
-            going_on = going_on[tokens != self.observation_space.tokenizer.eos_id]
-            if len(going_on) == 0:
+            has_ended[going_on] = tokens == self.observation_space.tokenizer.eos_id
+            n_left = np.count_nonzero(~has_ended)
+            if n_left == 0:
                 break
+            # Dropping texts copies the cache of the others
+            if 2 * n_left <= len(rows):
+                left = np.flatnonzero(~has_ended[rows])
+                reader.keep(left)
+                rows = rows[left]
         return th.as_tensor(texts, device=prompts.device)
 
     def pretrain(
@@ -428,7 +438,7 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):
         """
         :return: Function from observations to actions and their log probabilities, valid until the weights change
         """
-        choose = self._token_sampler()
+        choose, _ = self._token_sampler()
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             tokens, log_probs = choose(observations)
