@@ -5,7 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from sb3_grpo.envs.text.episodes import TextEpisodeRules, TextEpisodes
+from sb3_grpo.envs.text.episodes import TextEpisodes
+from sb3_grpo.envs.text.rules import TextEpisodeRules
 
 
 class VerifierTextEnv(TextEpisodes, gym.Env):
