@@ -20,13 +20,11 @@ class Exchange:
 
     :param encoded: The item that the agent was asked
     :param messages: The agent's complete answers and the replies to them
-    :param turn_start: Position of the first token of the current answer
     :param n_reply_tokens: Number of tokens of the replies so far
     """
 
     encoded: EncodedItem
     messages: list[str]
-    turn_start: int
     n_reply_tokens: int = 0
 
     def check(self, payload: Any) -> Check:
@@ -61,10 +59,11 @@ class TextEpisodes:
 
     def __init__(self, rules: TextEpisodeRules, n_copies: int):
         self.rules = rules
-        self.observation_space = TokenSpace(rules.length, rules.tokenizer)
+        self.observation_space = TokenSpace(rules.length, rules.tokenizer, rules.stop)
         self.action_space = spaces.Discrete(rules.tokenizer.vocab_size)
         self._tokens = np.full((n_copies, rules.length), PAD, np.int64)
         self._n_tokens = np.zeros(n_copies, np.int64)
+        self._turn_starts = np.zeros(n_copies, np.int64)  # position of the first token of the current answer
         self._n_given = np.zeros(n_copies, np.int64)  # tokens written by the agent in this episode
         self._exchanges: list[Exchange] = [None] * n_copies  # type: ignore[list-item]
         self._rows = np.arange(n_copies)
@@ -80,9 +79,9 @@ class TextEpisodes:
         """
         :param n: Number of examples, all different
         :param seed: Seed for drawing them
-        :return: Pairs of prompt and answer, see :meth:`Task.worked_examples`
+        :return: Pairs of prompt, as the agent reads it, and answer, see :meth:`Task.worked_examples`
         """
-        return self.rules.task.worked_examples(n, seed)
+        return [(self.rules.prompts.text(prompt), answer) for prompt, answer in self.rules.task.worked_examples(n, seed)]
 
     def close(self) -> None:
         """End the verifier's process."""
@@ -94,9 +93,10 @@ class TextEpisodes:
         :param encoded: The item to ask the agent
         :return: The info for ``reset``
         """
-        self._exchanges[idx] = Exchange(encoded, [], encoded.n_tokens)
+        self._exchanges[idx] = Exchange(encoded, [])
         self._tokens[idx] = encoded.row
-        self._n_tokens[idx], self._n_given[idx] = encoded.n_tokens, 0
+        self._n_tokens[idx] = self._turn_starts[idx] = encoded.n_tokens
+        self._n_given[idx] = 0
         return {"prompt": encoded.item.prompt, "item": encoded.index}
 
     def _check_in_progress(self) -> None:
@@ -127,7 +127,7 @@ class TextEpisodes:
         self._tokens[self._rows, self._n_tokens] = actions
         self._n_tokens += 1
         self._n_given += 1
-        has_end = actions == self.rules.tokenizer.eos_id
+        has_end = self.observation_space.ends(self._tokens, self._turn_starts, self._n_tokens)
         is_cut = ~has_end & (self._n_given >= self.rules.max_answer_tokens)
         verdicts: dict[int, Verdict | None] = dict.fromkeys(np.flatnonzero(is_cut).tolist())
         if has_end.any():
@@ -164,14 +164,15 @@ class TextEpisodes:
         :param text: The task's reply
         :return: Whether there is room for it, and for an answer to it
         """
-        reply, exchange, n_tokens = self.rules.tokenizer.encode(text), self._exchanges[idx], int(self._n_tokens[idx])
+        exchange, n_tokens = self._exchanges[idx], int(self._n_tokens[idx])
+        reply = self.rules.prompts.encode_reply(text, int(self._tokens[idx, n_tokens - 1]))
         exchange.messages.append(text)
         exchange.n_reply_tokens += len(reply)
-        exchange.turn_start = n_tokens + len(reply)
+        self._turn_starts[idx] = n_tokens + len(reply)
         if self._n_given[idx] >= self.rules.max_answer_tokens or exchange.n_reply_tokens > self.rules.max_reply_tokens:
             return False
-        self._tokens[idx, n_tokens : exchange.turn_start] = reply
-        self._n_tokens[idx] = exchange.turn_start
+        self._tokens[idx, n_tokens : n_tokens + len(reply)] = reply
+        self._n_tokens[idx] += len(reply)
         return True
 
     def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, bool, dict[str, Any]]:
@@ -203,7 +204,7 @@ class TextEpisodes:
         :param idx: Index of the copy
         :return: The text of its current answer
         """
-        return self.rules.tokenizer.decode(self._tokens[idx, self._exchanges[idx].turn_start : self._n_tokens[idx]].tolist())
+        return self.observation_space.decode_answer(self._tokens[idx, self._turn_starts[idx] : self._n_tokens[idx]].tolist())
 
     def _get_episode(self, idx: int) -> dict[str, Any]:
         """
@@ -217,7 +218,7 @@ class TextEpisodes:
             "item": exchange.encoded.index,
             "prompt": exchange.encoded.item.prompt,
             "messages": list(exchange.messages),
-            "turn_start": exchange.turn_start,
+            "turn_start": int(self._turn_starts[idx]),
             "n_reply_tokens": exchange.n_reply_tokens,
             "tokens": self._tokens[idx, : self._n_tokens[idx]].copy(),
             "n_given": int(self._n_given[idx]),
@@ -245,7 +246,7 @@ class TextEpisodes:
                 f"{rules.length} tokens, of which the agent writes {rules.max_answer_tokens}, and item {state['item']} is "
                 f"{encoded.item.prompt!r:.200}."
             )
-        self._exchanges[idx] = Exchange(encoded, list(state["messages"]), state["turn_start"], state["n_reply_tokens"])
+        self._exchanges[idx] = Exchange(encoded, list(state["messages"]), state["n_reply_tokens"])
         self._tokens[idx] = PAD
         self._tokens[idx, :n_tokens] = state["tokens"]
-        self._n_tokens[idx], self._n_given[idx] = n_tokens, state["n_given"]
+        self._n_tokens[idx], self._turn_starts[idx], self._n_given[idx] = n_tokens, state["turn_start"], state["n_given"]

@@ -1,8 +1,9 @@
 """The rules of text episodes: everything except the tokens written in them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 
 from sb3_grpo.envs.tasks.base import Item, Scorer, Task, is_trusted
 from sb3_grpo.envs.tasks.builtin import make_task
+from sb3_grpo.envs.text.prompts import PromptFormat
 from sb3_grpo.envs.text.tokenizers import make_tokenizer
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, make_math_verifier
 from sb3_grpo.envs.verifiers.runner import VerifierRunner
-from sb3_grpo.text.tokens import PAD, Tokenizer
+from sb3_grpo.text.tokens import PAD, Tokenizer, encode_prompt
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
 
@@ -59,13 +61,20 @@ class TextEpisodeRules:
     :param task_kwargs: Arguments for the task
     :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
         or ``transformers`` (see :class:`HuggingFaceTokenizer`). None: one token per character of the task's alphabet
+    :param stop: Texts that end an answer, besides the end-of-text token, e.g. ``["\\n"]``. The token that completes one is the
+        last of the answer; the verifier is given the text before it. Special tokens are written as in the vocabulary
+    :param examples: Pairs of prompt and answer to put before each prompt: ``prompt + answer`` in a line each, or messages of
+        the user and the assistant
+    :param chat_template: Whether a prompt is a message of the user, or a list of messages, which the chat template of the
+        tokenizer (of ``transformers``) turns into a text. Replies are the user's, too
+    :param system_prompt: First message of all chats that do not begin with one
     :param verifier: Scores an answer against the reference: a function ``f(answer, reference)``, ``"exact"``
         (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). None: use the task's own score
     :param max_answer_tokens: Maximum number of tokens that the agent can write in an episode, including those that end
         answers. None: enough for the longest answer of the task, or 64 with a warning if that is unknown. Where there is no
         reference, an answer can be as long as the prompt, and at least 64 tokens
-    :param max_prompt_tokens: Maximum number of tokens of a prompt. None: enough for the longest prompt of the task, or 128
-        with a warning if that is unknown
+    :param max_prompt_tokens: Maximum number of tokens of a prompt, with the examples and what the template adds. None: enough
+        for the longest prompt of the task, or 128 with a warning if that is unknown
     :param max_reply_tokens: Maximum number of tokens of all replies in an episode. None: as defined by the task
     :param reward_correct: Reward for an answer with score 1
     :param reward_wrong: Reward for an answer with score 0, and for an unfinished one. Less than ``reward_correct``
@@ -88,6 +97,10 @@ class TextEpisodeRules:
         task: Any = "arithmetic",
         task_kwargs: dict[str, Any] | None = None,
         tokenizer: Tokenizer | str | Path | None = None,
+        stop: Sequence[str] = (),
+        examples: Sequence[tuple[Any, str]] = (),
+        chat_template: bool = False,
+        system_prompt: str | None = None,
         verifier: Callable[[str, str], float] | str | None = None,
         max_answer_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
@@ -103,6 +116,8 @@ class TextEpisodeRules:
         if self.task.n_items is not None and self.task.n_items < 1:
             raise ValueError(f"{type(self.task).__name__} has n_items={self.task.n_items}: a task has at least one item")
         self.tokenizer = make_tokenizer(tokenizer, self.task.alphabet)
+        self.stop = _checked_stop(stop, self.tokenizer)
+        self.prompts = PromptFormat(self.tokenizer, chat_template, system_prompt, examples)
         longest = Whole(none="room for the longest of the task")
         given = {
             "max_prompt_tokens": longest.check("max_prompt_tokens", max_prompt_tokens),
@@ -111,7 +126,10 @@ class TextEpisodeRules:
         limits = given | self._longest([name for name, limit in given.items() if limit is None])
         self.max_prompt_tokens, self.max_answer_tokens = limits["max_prompt_tokens"], limits["max_answer_tokens"]
         max_reply_tokens = Whole(0, none="that of the task").check("max_reply_tokens", max_reply_tokens)
-        self.max_reply_tokens = self.task.max_reply_tokens if max_reply_tokens is None else max_reply_tokens
+        if max_reply_tokens is None:
+            n_template = len(self.prompts.encode_reply("?")) if chat_template else 0
+            max_reply_tokens = self.task.max_reply_tokens + (self.task.n_turns - 1) * n_template
+        self.max_reply_tokens = max_reply_tokens
         # Maximum number of tokens of an observation
         self.length = self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
         self.scorer, trusted = _make_scorer(verifier, self.task)
@@ -145,35 +163,23 @@ class TextEpisodeRules:
             )
             return guesses
         items = [_checked(item, self.task) for item in items]
+        begin = partial(encode_prompt, self.tokenizer)
         found = {}
         if "max_prompt_tokens" in wanted:
-            found["max_prompt_tokens"] = self._most_tokens([item.prompt for item in items])
+            found["max_prompt_tokens"] = _most_tokens([self.prompts.text(item.prompt) for item in items], begin)
         if "max_answer_tokens" in wanted:
             answers = [item.answer for item in items if self.task.has_reference(item)]
-            others = [item.prompt for item in items if not self.task.has_reference(item)]
-            n_tokens = self._most_tokens(answers) + 1 if answers else 0
+            others = [self.prompts.text(item.prompt) for item in items if not self.task.has_reference(item)]
+            n_end = max([1, *(len(self.tokenizer.encode(each)) for each in self.stop)])
+            n_tokens = _most_tokens(answers, self.tokenizer.encode) + n_end if answers else 0
             if others:
-                n_tokens = max(n_tokens, self._most_tokens(others), _GUESSES["max_answer_tokens"])
+                n_tokens = max(n_tokens, _most_tokens(others, begin), _GUESSES["max_answer_tokens"])
             found["max_answer_tokens"] = n_tokens
         if not self.task.knows_longest:
             found = {name: _ROOM_STEP * math.ceil(_ROOM * n_tokens / _ROOM_STEP) for name, n_tokens in found.items()}
         if "max_answer_tokens" in found:
             found["max_answer_tokens"] *= self.task.n_turns
         return found
-
-    def _most_tokens(self, texts: list[str]) -> int:
-        """
-        :param texts: Some texts
-        :return: Number of tokens of the text that has the most
-        """
-        sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
-        most = 0
-        for rank, (n_bytes, text) in enumerate(sized):
-            # A token is at least one byte, except for one that a tokenizer may prepend
-            if rank >= _MAX_ENCODED and n_bytes < most:
-                break
-            most = max(most, len(self.tokenizer.encode(text)))
-        return most
 
     def change(self, **settings: Any) -> None:
         """
@@ -229,7 +235,7 @@ class TextEpisodeRules:
             there_are = "from 0 on" if n_items is None else f"from 0 to {n_items - 1}"
             raise ValueError(f"There is no item {index}: they are numbered {there_are}")
         item = _checked(self.task.item(index), self.task)
-        tokens = self.tokenizer.encode(item.prompt)
+        tokens = self.prompts.encode(item.prompt)
         if not 1 <= len(tokens) <= self.max_prompt_tokens:
             raise ValueError(
                 f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
@@ -267,12 +273,39 @@ class TextEpisodeRules:
             )
 
 
+def _most_tokens(texts: list[str], encode: Callable[[str], list[int]]) -> int:
+    """
+    :param texts: Some texts
+    :param encode: Returns the tokens of a text
+    :return: Number of tokens of the text that has the most
+    """
+    sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
+    most = 0
+    for rank, (n_bytes, text) in enumerate(sized):
+        # A token is at least one byte, except for one that a tokenizer may prepend
+        if rank >= _MAX_ENCODED and n_bytes < most:
+            break
+        most = max(most, len(encode(text)))
+    return most
+
+
 def _checked(item: Any, task: Task) -> Item:
     if not isinstance(item, Item):
         raise TypeError(
             f"The items of {type(task).__name__} have to be of the class Item, Item(prompt, answer), got {item!r:.200}"
         )
     return item
+
+
+def _checked_stop(stop: Any, tokenizer: Tokenizer) -> tuple[str, ...]:
+    if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
+        raise ValueError(f"stop={stop!r} has to be a list of texts that are not empty, e.g. stop=['\\n']")
+    for each in stop:
+        try:
+            tokenizer.encode(each)
+        except ValueError as error:
+            raise ValueError(f"stop={each!r} can never be written. {error}") from error
+    return tuple(stop)
 
 
 def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
