@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from sb3_grpo.envs.tasks.builtin import as_item
-from sb3_grpo.text.tokens import Tokenizer, encode_prompt
+from sb3_grpo.text.tokens import Tokenizer
 
 # Stands for the agent's answer where a chat template is asked what follows it
 _ANSWER = "ANSWER-OF-THE-AGENT"
 
 
 class PromptFormat:
-    """
-    What the agent reads before and around a prompt. See :class:`TextEpisodeRules` for the parameters.
-    """
+    """What the agent reads before and around a prompt. See :class:`TextEpisodeRules` for the parameters."""
 
     def __init__(
         self,
@@ -52,13 +50,6 @@ class PromptFormat:
             system = [_message("system", self.system_prompt)]
         shots = [turn for item in self.examples for turn in (*_messages(item.prompt), _message("assistant", item.answer))]
         return self.tokenizer.apply_chat_template([*system, *shots, *rest])  # type: ignore[attr-defined]
-
-    def encode(self, prompt: Any) -> list[int]:
-        """
-        :param prompt: The prompt of an item
-        :return: The tokens that the agent reads
-        """
-        return encode_prompt(self.tokenizer, self.text(prompt))
 
     def encode_reply(self, text: str, last: int | None = None) -> list[int]:
         """

@@ -235,7 +235,7 @@ class TextEpisodeRules:
             there_are = "from 0 on" if n_items is None else f"from 0 to {n_items - 1}"
             raise ValueError(f"There is no item {index}: they are numbered {there_are}")
         item = _checked(self.task.item(index), self.task)
-        tokens = self.prompts.encode(item.prompt)
+        tokens = encode_prompt(self.tokenizer, self.prompts.text(item.prompt))
         if not 1 <= len(tokens) <= self.max_prompt_tokens:
             raise ValueError(
                 f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "

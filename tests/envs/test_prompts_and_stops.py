@@ -8,9 +8,9 @@ import pytest
 import torch as th
 from toy_envs import TINY_TEXT
 
-from sb3_grpo.envs import GuessNumberTask, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
+from sb3_grpo.envs import Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
 from sb3_grpo.grpo import GRPO
-from sb3_grpo.text.tokens import PAD, TokenSpace
+from sb3_grpo.text.tokens import PAD
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -32,13 +32,6 @@ def bpe() -> Any:
     )
     tokenizer.train_from_iterator(["12+34=46\n"] * 50 + ["</answer>\n\n"] * 50, trainer)
     return tokenizer
-
-
-def with_bos(bpe: Any) -> Any:
-    bpe = copy.deepcopy(bpe)
-    specials = [(name, bpe.token_to_id(name)) for name in ("<s>", "</s>")]
-    bpe.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
-    return bpe
 
 
 def chatty(bpe: Any, template: str = TEMPLATE) -> Any:
@@ -104,15 +97,9 @@ def test_policies_stop_where_the_environment_does(tmp_path: Path) -> None:
 
     for name in ("sb3", "safe"):
         model.save(tmp_path / name, format=name)
-        space: Any = GRPO.load(tmp_path / name, VerifierTextVecEnv(4, **settings), device="cpu").observation_space
-        assert space.stop == ("3+", "=")
-        with pytest.raises(ValueError, match="Observation spaces do not match"):
-            GRPO.load(tmp_path / name, VerifierTextVecEnv(4, **{**settings, "stop": ["="], "max_answer_tokens": 12}))
-
-
-def test_spaces_with_other_stops_differ() -> None:
-    tokenizer = VerifierTextEnv().rules.tokenizer
-    assert TokenSpace(9, tokenizer, ["+", "="]) == TokenSpace(9, tokenizer, ("=", "+")) != TokenSpace(9, tokenizer)
+        GRPO.load(tmp_path / name, model.get_env(), device="cpu")
+        with pytest.raises(ValueError, match=r"Observation spaces do not match: .*stop=\('3\+', '='\)"):
+            GRPO.load(tmp_path / name, VerifierTextVecEnv(4, **{**settings, "stop": ["="]}))
 
 
 def test_a_stop_ends_a_turn(bpe: Any) -> None:
@@ -150,7 +137,7 @@ def test_chats(bpe: Any) -> None:
 
 
 def test_replies_are_turns_of_the_chat(bpe: Any) -> None:
-    env = VerifierTextEnv(GuessNumberTask(), tokenizer=chatty(bpe), chat_template=True, max_answer_tokens=8)
+    env = VerifierTextEnv("guess_number", tokenizer=chatty(bpe), chat_template=True, max_answer_tokens=8)
     text = first_text(bpe, env, 6)
     for token in bpe.encode("3</s>8</s>").ids:
         row = env.step(token)[0]
@@ -161,7 +148,9 @@ def test_replies_are_turns_of_the_chat(bpe: Any) -> None:
 
 
 def test_a_prompt_begins_with_the_token_that_the_tokenizer_puts_before_texts(bpe: Any) -> None:
-    bpe = with_bos(bpe)
+    bpe = copy.deepcopy(bpe)
+    specials = [(name, bpe.token_to_id(name)) for name in ("<s>", "</s>")]
+    bpe.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
     env = VerifierTextEnv([*SUMS, ("<s>1+3=", "4")], tokenizer=bpe)
     assert first_text(bpe, env, 1) == "<s>12+34="
     assert first_text(bpe, env, 2) == "<s>1+3="
@@ -192,20 +181,20 @@ def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> Non
         VerifierTextEnv(**settings)
 
 
+class Rows:
+    """Like a ``datasets.Dataset``."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"question": [{"role": "user", "content": f"{index}+1="}], "solution": index + 1, "source": "me"}
+
+
 def test_rows_of_data_sets() -> None:
-    class Rows:
-        """Like a ``datasets.Dataset``, which has no end for ``iter``."""
-
-        def __len__(self) -> int:
-            return 2
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            return {"question": [{"role": "user", "content": f"{index}+1="}], "solution": index + 1, "source": "me"}
-
     task = make_task(Rows(), prompt_key="question", answer_key="solution")
     assert isinstance(task, PairsTask) and task.n_items == 2
-    item = task.item(1)
-    assert (item.prompt[0]["content"], item.answer, item.metadata) == ("1+1=", "2", {"source": "me"})
+    assert task.item(1) == Item([{"role": "user", "content": "1+1="}], "2", {"source": "me"})
     with pytest.raises(ValueError, match=r"Pair 0 has no 'prompt', only 'question', 'solution', 'source'. Name the keys"):
         make_task(Rows())
     with pytest.raises(TypeError, match="one split of a data set"):
