@@ -11,7 +11,7 @@ QUICK = [
     "tests/common/test_save_load.py",
     "tests/common/test_spaces.py",
     "tests/common/test_vec_envs.py",
-    "tests/envs/test_control_vec_env.py",
+    "tests/envs/test_verifier_vec_env.py",
     "tests/groups/test_groups.py",
     "tests/starts/test_snapshots.py",
     "tests/starts/test_start_queue.py",

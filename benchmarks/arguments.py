@@ -5,9 +5,11 @@ import re
 
 from stable_baselines3 import PPO
 
-from benchmarks.blocks import markdown
+from benchmarks.blocks import markdown, wrap
 from benchmarks.common import ROOT
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.utils.parameters import Choice
 
 PAGE = ROOT / "docs" / "algorithms" / "arguments.md"
 
@@ -25,6 +27,19 @@ def groups_of_arguments() -> dict[str, dict[str, str]]:
         }
         groups[title] = {name: re.sub(r":\w+:`|``", "`", sentence) for name, sentence in sentences.items()}
     return groups
+
+
+def with_values(name: str, meaning: str) -> str:
+    """
+    :param name: An argument
+    :param meaning: What it means
+    :return: The same with all its values, if there is a choice and they do not stand there already
+    """
+    kind = ARGUMENTS.get(name)
+    if not isinstance(kind, Choice):
+        return meaning
+    values = [f'`"{value}"`' for value in kind.names] + ["a number"] * bool(kind.number) + ["a function"] * bool(kind.call)
+    return meaning if all(value in meaning for value in values) else f"{meaning}. Values: {', '.join(values)}"
 
 
 def arguments_page() -> str:
@@ -46,11 +61,14 @@ def arguments_page() -> str:
         "nor `n_groups` is given, the size of an update is [chosen](index.md#steps-or-whole-groups).\n",
     ]
     for title, meanings in groups_of_arguments().items():
-        rows = [[f"`{name}`", *(default(name, each) for each in of), meaning] for name, meaning in meanings.items()]
+        rows = [
+            [f"`{name}`", *(default(name, each) for each in of), with_values(name, meaning)]
+            for name, meaning in meanings.items()
+        ]
         parts.append(f"## {title}\n\n{markdown(['argument', 'GRPO', 'DAPO', 'PPO', 'meaning'], rows)}\n")
     only_ppo = ", ".join(f"`{name}`" for name in of[2] if name not in of[0])
     parts.append(f"PPO alone has {only_ppo}.\n")
-    return "\n".join(parts)
+    return wrap("\n".join(parts)) + "\n"
 
 
 if __name__ == "__main__":

@@ -44,6 +44,14 @@ def fold(title: str, text: str) -> str:
     return f":::{{dropdown}} {title}\n{text.strip()}\n:::"
 
 
+def steps_text(steps: int) -> str:
+    """
+    :param steps: Number of steps
+    :return: The same in thousands or millions
+    """
+    return f"{steps // 1000}k" if steps < 1_000_000 else f"{steps / 1_000_000:g}M"
+
+
 def wrap(text: str) -> str:
     """
     :param text: Markdown

@@ -80,6 +80,25 @@ def draw_curves(name: str, titles: Sequence[str], curves: Mapping[str, Sequence[
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
 
 
+def draw_dots(axes: plt.Axes, rows: Sequence[str], dots: Mapping[str, Sequence[Sequence[float]]], at: float | None) -> None:
+    """
+    :param axes: Where to draw
+    :param rows: Names of the rows, from top to bottom
+    :param dots: For each series a value in each row, with the ends of its interval
+    :param at: A value to mark
+    """
+    for place, (name, intervals) in enumerate(dots.items()):
+        height = np.arange(len(rows)) + 0.2 * (place - (len(dots) - 1) / 2)
+        value, low, high = np.array(intervals).T
+        look = {"color": style(name, [*dots])["color"], "fmt": "os^"[place], "markersize": 4, "linewidth": 1.5}
+        axes.errorbar(value, height, xerr=(value - low, high - value), label=label(name), **look)
+    if at is not None:
+        axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+
+
 def label(name: str) -> str:
     """
     :param name: Of a variant

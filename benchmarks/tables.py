@@ -1,15 +1,15 @@
-"""Tables and curves of comparisons (``python -m sb3_grpo compare``), from their packed results in ``benchmarks/results``."""
+"""Tables and curves of comparisons (``sb3-grpo compare``), from their packed results in ``benchmarks/results``."""
 
 import math
 from functools import cache
 
 import numpy as np
 
-from benchmarks.blocks import Writers, markdown, picture
+from benchmarks.blocks import Writers, markdown, picture, steps_text
 from benchmarks.common import RESULTS
 from benchmarks.figures import draw_curves, label
-from benchmarks.numbers import interval_text, number, steps_text
 from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.findings import interval_text, number
 from sb3_grpo.classroom.compare.results import Results
 from sb3_grpo.classroom.compare.statistics import Interval, compare, iqm_curve, iqm_interval
 

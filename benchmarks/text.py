@@ -18,14 +18,14 @@ import numpy as np
 from benchmarks.blocks import Writers, markdown, picture
 from benchmarks.common import RESULTS
 from benchmarks.figures import draw_band, figure_of, style
-from benchmarks.numbers import interval_text, number
 from benchmarks.timing import in_process
+from sb3_grpo.classroom.compare.findings import interval_text, number
 from sb3_grpo.classroom.compare.statistics import iqm_curve, iqm_interval
 from sb3_grpo.cli.text import LESSONS, N_ENVS, NETWORK, SETTINGS, WARM_START_BATCH
 
 RUNS = RESULTS / "text"
 
-# Without a critic: the settings of python -m sb3_grpo text, with all of DAPO's changes
+# Without a critic: the settings of sb3-grpo text, with all of DAPO's changes
 GROUPS: dict[str, Any] = {**SETTINGS, "overlong_filter": True}
 # About as many tokens per update and per minibatch
 CRITIC: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 from pathlib import Path
 
 from sb3_grpo.cli.main import _make_parser
@@ -21,10 +22,10 @@ def commands_page() -> str:
         "`sb3-grpo COMMAND`. Those of RL Baselines3 Zoo are in [Tuning](tuning.md).",
     ]
     for name, parser in _subcommands(_make_parser()).items():
-        lines += ["", f"## {name}", "", _in_markdown(parser.description)]
+        lines += ["", f"## {name}", "", _paragraph(parser.description)]
         lines += ["", "| option | |", "|---|---|", *map(_row, _options(parser))]
         for more, subparser in _subcommands(parser).items():
-            lines += ["", f"### {name} {more}", "", _in_markdown(subparser.description)]
+            lines += ["", f"### {name} {more}", "", _paragraph(subparser.description)]
             lines += ["", "| option | |", "|---|---|", *map(_row, _options(subparser))]
     return "\n".join(lines) + "\n"
 
@@ -46,6 +47,10 @@ def _row(action: argparse.Action) -> str:
     name = f"{action.option_strings[-1]}{value}" if action.option_strings else f"{action.metavar or action.dest}"
     text = (action.help or "") % {**vars(action), "default": action.default}
     return f"| `{name}` | {_in_markdown(text)} |"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(_in_markdown(text), 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _in_markdown(text: str) -> str:

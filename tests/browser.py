@@ -44,6 +44,14 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri() + fragment)
 
+    def go(self, fragment: str) -> None:
+        """
+        Go to another place of the page, as its links do.
+
+        :param fragment: The place, and the state of a widget
+        """
+        self.page.evaluate("fragment => { location.hash = fragment; follow(); }", fragment)
+
     def add_style(self, css: str) -> None:
         """
         :param css: Rules to be added to the page

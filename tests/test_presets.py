@@ -78,11 +78,6 @@ def test_a_preset_learns_a_task_of_text(name: str) -> None:
     assert model._n_updates > 0
 
 
-def test_vpg_is_not_for_texts() -> None:
-    with pytest.raises(ValueError, match='advantage="gae" needs the states as numbers'):
-        GRPO("TokenPolicy", VerifierTextVecEnv(2), **presets.VPG)
-
-
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="Unknown preset 'grpo', must be one of vpg, grpo-paper, grpo-paper-process, dr-grpo"):
         presets.preset("grpo")

@@ -33,6 +33,28 @@ def same(a: Any, b: Any) -> bool:
     return data_equivalence(a, b, exact=True)
 
 
+def actions_for(env: gym.Env, n: int, seed: int = 0) -> list[Any]:
+    """
+    :return: Random actions for an environment
+    """
+    env.action_space.seed(seed)
+    return [env.action_space.sample() for _ in range(n)]
+
+
+def roll(env: gym.Env, actions: list[Any]) -> list[Any]:
+    """
+    :return: All that an episode shows after these actions, up to its end, without the clock
+    """
+    seen = []
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        statistics = [info[key][name] for key in ("episode", "statistics") if key in info for name in "rl"]
+        seen.append((np.array(observation), float(reward), terminated, truncated, statistics))
+        if terminated or truncated:
+            break
+    return seen
+
+
 def observations_of(batch: Any, steps: th.Tensor | None = None) -> Any:
     """
     :param batch: A batch

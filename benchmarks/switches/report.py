@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.blocks import Writers, markdown
+from benchmarks.blocks import Writers, markdown, picture
 from benchmarks.common import ROOT, read_result, rows
-from benchmarks.numbers import interval_text
+from benchmarks.figures import draw_dots, figure_of
 from benchmarks.switches.effects import Effects, Measured, difference, effect, effects, measured
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.tasks import Arm, five, ladder, ordered
+from sb3_grpo.classroom.compare.findings import interval_text
 from sb3_grpo.classroom.compare.statistics import Interval, iqm_curve, iqm_interval
 
 BOTH = ("control", "text")
@@ -87,17 +88,36 @@ def ladder_table(rungs: list[Rung]) -> str:
     return markdown(["", "at the end", "over training", "adds", "paper: AIME 2024"], lines)
 
 
+def draw_effects(of: dict[str, dict[str, Effects]]) -> str:
+    """
+    :param of: Effects on each task
+    :return: The picture, in Markdown
+    """
+    kinds = {"added to GRPO": "alone", "added to the other four": "last", "on average over the others": "main"}
+    with figure_of("switches", len(of), figsize=(5.6, 5.2)) as (figure, grid):
+        for axes, (task, each) in zip(grid, of.items(), strict=True):
+            dots = {kind: [getattr(figures, name) for figures in each.values()] for kind, name in kinds.items()}
+            measured_all = {kind: intervals for kind, intervals in dots.items() if None not in intervals}
+            draw_dots(axes, [LABELS[name] for name in each], measured_all, at=0.0)
+            axes.set_title(task, fontsize=10)
+            axes.set_xlabel("difference of the mean score over training")
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    caption = "To the right of the line, a change helps. With 95% intervals; five seeds."
+    return picture("switches", "What each change adds", caption)
+
+
 def effects_table(of: dict[str, dict[str, Effects]]) -> str:
     """
     :param of: Effects on each task
-    :return: A row for each switch on each task
+    :return: The picture, and a row for each switch on each task
     """
     lines = []
     for task, each in of.items():
         for name, figures in each.items():
             main = "" if figures.main is None else interval_text(figures.main)
             lines.append([task, LABELS[name], main, interval_text(figures.alone), interval_text(figures.last)])
-    return markdown(["", "switch", "on average over the others", "added to GRPO", "added to the other four"], lines)
+    table = markdown(["", "switch", "on average over the others", "added to GRPO", "added to the other four"], lines)
+    return f"{draw_effects(of)}\n\n{table}"
 
 
 def overlong_table(acrobot: Measured, cartpole: Measured) -> str:

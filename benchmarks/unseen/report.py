@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.blocks import Writers, arguments_of, fold, markdown, picture, refresh_page
+from benchmarks.blocks import Writers, arguments_of, fold, markdown, picture, refresh_page, steps_text
 from benchmarks.common import PAGES
 from benchmarks.figures import draw_band, figure_of, style
-from benchmarks.numbers import interval_text, number, steps_text
 from benchmarks.unseen.run import OURS, rows
 from benchmarks.unseen.scores import (
     CLIP,
@@ -35,6 +34,7 @@ from benchmarks.unseen.scores import (
     select,
 )
 from benchmarks.unseen.tasks import LISTS, SEEDS, Task
+from sb3_grpo.classroom.compare.findings import interval_text, number
 from sb3_grpo.classroom.compare.statistics import iqm_interval, performance_profile
 
 Pairs = dict[tuple[str, str], list[str]]

@@ -80,7 +80,7 @@ def make_math_verifier() -> Callable[[str, str], float]:
     try:
         from sb3_grpo.envs.verifiers.formulas import equal_formulas
     except ImportError as error:
-        raise ImportError('Comparing mathematics needs the package math-verify: pip install "sb3-grpo[text]"') from error
+        raise ImportError('Comparing mathematics needs latex2sympy2_extended: pip install "sb3-grpo[text]"') from error
 
     # Unpickling this function imports sympy, before the time limit of the first answer begins
     def verify_math(answer: str, reference: str) -> float:

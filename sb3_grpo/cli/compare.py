@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo compare``: algorithms side by side, on several environments and seeds."""
+"""``sb3-grpo compare``: algorithms side by side, on several environments and seeds."""
 
 import argparse
 import importlib.util

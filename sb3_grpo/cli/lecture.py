@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo lecture``: the lecture as one HTML file."""
+"""``sb3-grpo lecture``: the lecture as one HTML file."""
 
 import argparse
 import webbrowser

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo notebooks``: exercises for JupyterLab."""
+"""``sb3-grpo notebooks``: exercises for JupyterLab."""
 
 import argparse
 import importlib.util

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo text``: train a small transformer to add, with rewards from a verifier."""
+"""``sb3-grpo text``: train a small transformer to add, with rewards from a verifier."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo train``: train on any Gymnasium environment."""
+"""``sb3-grpo train``: train on any Gymnasium environment."""
 
 import argparse
 import functools
@@ -22,6 +22,7 @@ from sb3_grpo.cli.settings import describe_settings, parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace
+from sb3_grpo.utils.spaces import parts_of
 
 
 class EpisodeReturns(Curve):
@@ -99,8 +100,7 @@ def _choose_policy(space: spaces.Space) -> str:
 
 
 def _limit_threads(space: spaces.Space, device: str) -> None:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    if get_device(device).type == "cpu" and not any(is_image_space(part) for part in parts):
+    if get_device(device).type == "cpu" and not any(map(is_image_space, parts_of(space).values())):
         th.set_num_threads(1)
 
 

@@ -1,9 +1,10 @@
 """Checks of the arguments of GRPO and DAPO, each one by a table, and together by :func:`check_together`."""
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec
 
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.policies import BasePolicy
@@ -19,6 +20,16 @@ from sb3_grpo.starts.start_queue import MAX_SEED, refuse_frame_stack
 from sb3_grpo.utils.parameters import Choice, Flag, Instance, Kind, Number, Whole, short_repr
 from sb3_grpo.utils.plugins import name_of
 
+P = ParamSpec("P")
+
+# Arguments that only PPO has, and what to do with them here
+PPO_ARGUMENTS = {
+    "vf_coef": "leave it out, as there is no critic network",
+    "clip_range_vf": "leave it out, as there is no critic network",
+    "rollout_buffer_class": "leave it out",
+    "rollout_buffer_kwargs": "leave it out",
+    "normalize_advantage": 'write advantage_scale="batch", the default, or "none"',
+}
 # Default number of groups per update, if whole groups are needed
 GROUPS_PER_UPDATE = 4
 # Values of the arguments with which each step is judged on its own
@@ -111,6 +122,21 @@ def check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     :raises ValueError: if an argument is invalid
     """
     return {name: ARGUMENTS[name].check(name, value) for name, value in values.items()}
+
+
+def refuse_ppo_arguments(init: Callable[P, None]) -> Callable[P, None]:
+    """
+    :param init: ``__init__`` of an algorithm
+    :return: The same function, with an error that says what to do with an argument that only PPO has
+    """
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name in PPO_ARGUMENTS.keys() & kwargs:
+            raise TypeError(f"{init.__qualname__}() got an unexpected keyword argument {name!r}: {PPO_ARGUMENTS[name]}.")
+        init(*args, **kwargs)
+
+    return checked
 
 
 def check_policy(policy: Any, known: Mapping[str, type[BasePolicy]]) -> None:

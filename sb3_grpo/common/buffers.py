@@ -7,13 +7,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_grpo.common.frames import FrameStore, StackedImages
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.starts.starts import SnapshotStart
+from sb3_grpo.utils.spaces import parts_of
 
 _ROWS_AT_A_TIME = 1024
 
@@ -136,16 +137,12 @@ class GroupRolloutBuffer:
     :param action_space: Action space
     :param device: PyTorch device that the batches live on
     :param n_envs: Number of environment copies
-    :raises NotImplementedError: if SB3 does not support the observation space (``Tuple``, ``Text``)
     """
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, device: th.device, n_envs: int = 1):
-        get_obs_shape(observation_space)
         self.device = device
         self.n_envs = n_envs
-        self._obs_spaces: dict[str, spaces.Space] = (
-            observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        )
+        self._obs_spaces = parts_of(observation_space)
         self._dict_obs = isinstance(observation_space, spaces.Dict)
         self._stacks = {key for key, space in self._obs_spaces.items() if FrameStore.is_for(space)}
         # Bernoulli log probabilities need floats

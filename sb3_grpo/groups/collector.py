@@ -16,7 +16,8 @@ from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import StartNotSupportedError
-from sb3_grpo.utils.vec_envs import ask_all, innermost, observation_of, offers, own_observations
+from sb3_grpo.utils.spaces import parts_of
+from sb3_grpo.utils.vec_envs import ask_all, copied, innermost, offers, own_observations
 
 # A longer episode is unlikely to end by itself (an Atari game is cut after 27,000 steps)
 MAX_EPISODE_LENGTH = 100_000
@@ -50,7 +51,12 @@ class GroupCollector:
         self.time = np.zeros(env.num_envs, dtype=np.int64)
         self.outcome = np.zeros(env.num_envs)
         self._n_update_steps = settings.n_steps or 0  # of each copy
-        self._float_keys = _float_keys(env.observation_space)
+        # Observations that may be non-finite
+        self._float_keys = [
+            key
+            for key, part in parts_of(env.observation_space).items()
+            if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating)
+        ]
         self._staggers = settings.n_steps is not None and self._can_stagger()
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
@@ -223,7 +229,7 @@ class GroupCollector:
             self.queue.end_episode(episode, infos[idx])
             last = episode.next_observation
             if last is not None:
-                by_key = last if isinstance(last, dict) else {None: last}
+                by_key = last if isinstance(last, dict) else {"": last}
                 self._check_finite({key: np.asarray(values)[None] for key, values in by_key.items()}, [idx])
         return [episode for _, episode in ended]
 
@@ -254,7 +260,7 @@ class GroupCollector:
             self._note_progress()
             for idx, episode in enumerate(self.episodes):
                 if episode is not None:
-                    episode.next_observation = observation_of(observations, idx)
+                    episode.next_observation = copied(observations, idx)
         return self.queue.take()
 
     def clear(self) -> None:
@@ -270,12 +276,12 @@ class GroupCollector:
         """
         if self._float_keys:
             observations = own_observations(self.env, observations)
-            by_key = observations if isinstance(observations, dict) else {None: observations}
+            by_key = observations if isinstance(observations, dict) else {"": observations}
             self._check_finite(by_key, range(self.env.num_envs))
 
     def _check_finite(self, observations: dict[Any, Any], indices: Sequence[int]) -> None:
         """
-        :param observations: (n, \\*obs_shape) by key, which is ``None`` if the observation is not a dict
+        :param observations: (n, \\*obs_shape) by key, which is ``""`` if the observation is not a dict
         :param indices: The environment copies that they belong to
         :raises ValueError: if an observation is not finite
         """
@@ -284,7 +290,7 @@ class GroupCollector:
             row = _not_finite(values)
             if row is not None:
                 where = self.guarded.where(indices[row], self.time[indices[row]])
-                name = "the observation" if key is None else f"observation[{key!r}]"
+                name = f"observation[{key!r}]" if key else "the observation"
                 raise ValueError(f"{where}: {name} is not finite: {values[row]}. Correct the environment.")
 
     def _check_rewards(self, rewards: np.ndarray) -> None:
@@ -333,12 +339,3 @@ def _not_finite(values: Any) -> int | None:
     """
     finite = np.isfinite(values)
     return None if finite.all() else int(np.argwhere(~finite)[0, 0])
-
-
-def _float_keys(space: spaces.Space) -> list[str | None]:
-    """
-    :param space: Observation space
-    :return: The keys of floating point observations, which may be non-finite; ``None`` for an observation that is not a dict
-    """
-    parts = space.spaces.items() if isinstance(space, spaces.Dict) else [(None, space)]
-    return [key for key, part in parts if isinstance(part, spaces.Box) and part.dtype is not None and part.dtype.kind == "f"]

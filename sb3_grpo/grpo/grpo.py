@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import FloatSchedule
 
 from sb3_grpo.checkpoint.training import Stateful
 from sb3_grpo.common.advantages import AdvantageFunction, group_advantages
-from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes
+from sb3_grpo.common.arguments import GROUPS_PER_UPDATE, judges_whole_episodes, refuse_ppo_arguments
 from sb3_grpo.common.buffers import GroupBatch, Minibatch, minibatches
 from sb3_grpo.common.diagnostics import MAX_REFUSED_STEPS, dead_groups_message, refused_step_message
 from sb3_grpo.common.kl import kl_estimate, kl_loss
@@ -134,11 +134,12 @@ class GRPO(OnGroupAlgorithm):
 
     :param kl_coef: Coefficient of the KL divergence from the reference policy, which is the initial policy.
         0: no reference policy.
-    :param kl_estimator: ``"exact"`` (``"k3"`` for distributions without a closed form), ``"k1"``, ``"k2"`` or ``"k3"``,
-        all with the gradient of the KL divergence, see :func:`kl_loss`. ``"k3_plain"``: k3 as written in the paper, with
-        its own gradient. ``"k1_in_reward"``: subtracted from the reward of each step instead of added to the loss (PPO for
-        language models, RLOO), see :func:`kl_penalised_rewards`.
-        Or a function of the (M,) log probabilities under the policy and under the reference
+    :param kl_estimator: How that divergence is estimated: ``"exact"``, ``"k1"``, ``"k2"``, ``"k3"``, ``"k3_plain"``,
+        ``"k1_in_reward"``, or a function of the (M,) log probabilities under the policy and under the reference.
+        The first four have the gradient of the KL divergence, see :func:`kl_loss`; ``"exact"`` is ``"k3"`` for
+        distributions without a closed form. ``"k3_plain"``: k3 as written in the paper, with its own gradient.
+        ``"k1_in_reward"``: subtracted from the reward of each step instead of added to the loss (PPO for language models,
+        RLOO), see :func:`kl_penalised_rewards`
     :param ref_update_interval: Replace the reference by the current policy every this many updates (ProRL, but without
         resetting the optimizer). ``None``: never
 
@@ -185,6 +186,7 @@ class GRPO(OnGroupAlgorithm):
     }
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
+    @refuse_ppo_arguments
     def __init__(
         self,
         policy: str | type[ActorPolicy],

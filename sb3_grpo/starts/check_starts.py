@@ -6,7 +6,7 @@ import pickle
 import shutil
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,8 +53,8 @@ class StartCheck(NamedTuple):
     starts: str
     what: str
     exact: bool
-    note: str = ""
-    needed: bool = True
+    note: str
+    needed: bool
 
 
 @dataclass
@@ -69,7 +69,7 @@ class StartReport:
 
     env: str
     generators: list[str]
-    checks: list[StartCheck] = field(default_factory=list)
+    checks: list[StartCheck]
 
     def is_exact(self, *starts: str) -> bool:
         """
@@ -86,8 +86,8 @@ class StartReport:
         """The table."""
         table = Table("Starts", "What was compared", "Exact", "How it differs", title=self.env, title_justify="left")
         for check in self.checks:
-            word = "yes" if check.exact else "no" if check.needed else "no, not needed"
-            table.add_row(check.starts, check.what, word, check.note)
+            what = check.what + " (not needed)" * (not check.needed)
+            table.add_row(check.starts, what, "yes" if check.exact else "no", check.note)
         table.caption = f"Random generators that are reseeded: {', '.join(self.generators) or 'none'}"
         if not self.is_exact():
             table.caption += f"\n{HOW_TO_DRAW} Everything else that later steps depend on belongs to get_state()."

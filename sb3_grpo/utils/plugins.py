@@ -20,13 +20,16 @@ def import_plugin(value: Any) -> Any:
     :param value: Value of a parameter; in a configuration file, a function can be written as ``"module.function"``
     :return: The function, or the unchanged value if it does not name one
     """
-    if isinstance(value, str) and "." in value:
-        module, _, name = value.rpartition(".")
-        try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError):
-            return value
-    return value
+    if not isinstance(value, str) or "." not in value or not all(map(str.isidentifier, value.split("."))):
+        return value
+    module, _, name = value.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name, value)
+    except ModuleNotFoundError as error:
+        # What is missing may also be something that the module itself imports
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        return value
 
 
 def check_tensor(returns: str, values: Any, shape: th.Size, wanted: str, mask: th.Tensor | None = None) -> th.Tensor:

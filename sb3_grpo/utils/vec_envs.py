@@ -79,20 +79,10 @@ def own_observations(env: VecEnv, observations: Any) -> Any:
     return observations if extracted is None or not isinstance(observations, dict) else observations[extracted]
 
 
-def copied(observations: Any) -> Any:
+def copied(observations: Any, idx: Any = slice(None)) -> Any:
     """
     :param observations: (n_envs, \\*obs_shape) or a dict of such arrays
-    :return: A copy, which later steps do not overwrite
-    """
-    if isinstance(observations, dict):
-        return {key: values.copy() for key, values in observations.items()}
-    return observations.copy()
-
-
-def observation_of(observations: Any, idx: int) -> Any:
-    """
-    :param observations: (n_envs, \\*obs_shape) or a dict of such arrays
-    :param idx: Index of an environment copy
+    :param idx: Index of an environment copy, all of them by default
     :return: A copy of its observation, which later steps do not overwrite
     """
     if isinstance(observations, dict):

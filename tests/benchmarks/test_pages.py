@@ -4,18 +4,18 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("rliable")
 pytest.importorskip("matplotlib")
 
+from compare_data import curve_to, turn_round_sampled, write_experiment
 from matplotlib.figure import Figure
 
 from benchmarks import arguments, blocks, tables
 from benchmarks.common import PAGES, ROOT
 from benchmarks.pages import WRITERS
-from sb3_grpo.classroom.compare.results import Results
+from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.common.arguments import ARGUMENTS
 
 INTERVAL = re.compile(r"[\d.]+ \([\d.]+ to [\d.]+\)")
@@ -63,35 +63,13 @@ def test_only_the_blocks_are_written_again() -> None:
     assert blocks.refresh(written, {}) == blocks.refresh(written, {"sum": print}, first="2") == written
 
 
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    """DAPO above PPO on one task, and the other way round on the other; the last run of PPO has failed."""
-    experiment = {"envs": ["A-v0", "B-v0"], "variants": [{"name": "ppo"}, {"name": "dapo"}], "seeds": [0, 1, 2, 3]}
-    experiment |= {"timesteps": {"A-v0": 1000, "B-v0": 2_000_000}, "main_modes": {"B-v0": "stochastic"}, "n_final_episodes": 5}
-    runs, evaluations = [], []
-    for env in experiment["envs"]:
-        for variant in ("ppo", "dapo"):
-            for seed in range(4):
-                status = "failed" if (variant, seed) == ("ppo", 3) else "done"
-                key = {"env": env, "variant": variant, "seed": seed}
-                runs.append(key | {"status": status, "seconds": 10.0 + seed})
-                best = 100.0 if (variant == "dapo") == (env == "A-v0") else 50.0
-                for mode, factor in (("deterministic", 1.0), ("stochastic", 0.5)):
-                    for steps, share, final in ((0, 0.0, 0), (1000, 0.5, 0), (1000, 1.0, 1)):
-                        score = {
-                            "target_steps": steps,
-                            "mode": mode,
-                            "return_mean": factor * share * best + seed,
-                            "final": final,
-                        }
-                        evaluations.append(key | score)
-    found = Results(tmp_path, experiment, {}, pd.DataFrame(runs), pd.DataFrame(evaluations), pd.DataFrame())
-    monkeypatch.setattr(tables, "comparison", lambda name: found)
-    return found
-
-
-@pytest.mark.usefixtures("small")
-def test_finished_runs_count_with_the_evaluations_that_were_agreed_on() -> None:
-    header, _, ppo, *_ = tables.finals("small").splitlines()
-    assert header == "|  | A-v0, 1k | B-v0, 2M |" and ppo.startswith("| PPO | 51.0 (50.0 to 52.0) | 51.0 (")
-    assert "deterministic (on B-v0: stochastic) episodes" in tables.finals("small") and "DAPO 12, 12" in tables.finals("small")
+def test_finished_runs_count_with_the_evaluations_that_were_agreed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_experiment(tmp_path, lambda env, variant, seed: curve_to(50.0 + seed), ["A-v0", "B-v0"], seeds=4)
+    turn_round_sampled(tmp_path, "B-v0")
+    for failed in tmp_path.glob("runs/*/ppo/3/result.json"):
+        failed.unlink()
+    monkeypatch.setattr(tables, "comparison", lambda name: collect(tmp_path))
+    said = tables.finals("made up")
+    header, _, ppo, *_ = said.splitlines()
+    assert header == "|  | A-v0, 10k | B-v0, 10k |" and ppo.startswith("| PPO | 51.0 (50.0 to 52.0) | -50.0 (-51.0 to -49.0)")
+    assert "deterministic (on B-v0: stochastic) episodes" in said and "PPO 10, 10; DAPO 6, 6" in said

@@ -29,7 +29,11 @@ def test_others():
 """
 
 
-@pytest.mark.parametrize("options", [{}, {"WHOLE_GROUPS": "1", "ACCEPT_AIDS": "1"}], ids=["steps", "groups"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"WHOLE_GROUPS": "1", "ACCEPT_AIDS": "1"}, marks=pytest.mark.slow)],
+    ids=["steps", "groups"],
+)
 def test_grpo_takes_what_is_meant_for_ppo(options: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_like_sb3.py").write_text(LIKE_SB3)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "stress.sb3_contract", "test_like_sb3.py"]

@@ -1,9 +1,8 @@
-"""What DAPO's changes are worth: the effects and the noise of groups on numbers that are known, and a run."""
+"""What DAPO's changes are worth: the effects on numbers that are known, and a run."""
 
 import json
 
 import pytest
-import torch as th
 
 pytest.importorskip("rliable")
 pytest.importorskip("scipy")
@@ -11,7 +10,6 @@ pytest.importorskip("scipy")
 from benchmarks.common import rows
 from benchmarks.switches import run
 from benchmarks.switches.effects import effects, measured
-from benchmarks.switches.group_noise import Episodes, measure
 from benchmarks.switches.report import DATA, Rung, rungs_of, widget_data
 from benchmarks.switches.run import RESULTS
 from benchmarks.switches.tasks import N_POINTS, TASKS, five, ordered
@@ -101,18 +99,6 @@ def test_the_lecture_gets_the_combinations_that_were_measured():
     assert data["text"]["arms"]["00000"]["worth"][4] == pytest.approx([0.1] * 3)
     assert data["text"]["arms"]["10000"]["worth"] == [None] * 5
     assert [len(part) for part in data["text"]["arms"]["00000"]["curve"]] == [N_POINTS + 1] * 3
-
-
-def test_noise_of_groups_whose_members_are_independent():
-    generator = th.Generator().manual_seed(0)
-    chosen = th.randint(0, 2, (24, 128), generator=generator).double()
-    # The gradient of the log probability of a coin, and rewards of the side that fell
-    scores = th.stack([chosen - 0.5, th.randn(24, 128, generator=generator, dtype=th.float64)], dim=-1).float()
-    figures = measure(Episodes(chosen[..., None], th.ones(24, 128, 1, dtype=th.bool), scores), scale="none")
-    slope, low, high = figures["slope_of_others"]
-    assert low < slope < high and slope == pytest.approx(-0.5, abs=0.08)
-    noises = [row[0] for row in figures["noise"]]
-    assert noises == sorted(noises, reverse=True)
 
 
 @pytest.mark.parametrize("name", ["control", "text"])

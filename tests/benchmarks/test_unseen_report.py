@@ -162,22 +162,6 @@ def test_what_is_missing_is_said_and_left_out():
         assert "Nothing is compared yet" in report.finding(scores.select(some, "test", "A"), {})
 
 
-def test_less_than_half_of_what_ppo_gains_is_marked():
-    found = [
-        *rows_of("ppo", PLAIN, [80] * 3),
-        *rows_of("grpo", PLAIN, [39] * 3),
-        *rows_of("dapo", PLAIN, [40] * 3),
-        *rows_of("a2c", PLAIN, [0] * 3),  # a peer
-        # PPO gains 0.04 of the scale: nothing to be behind of
-        *rows_of("ppo", CONTINUOUS, [-9.2] * 3),
-        *rows_of("grpo", CONTINUOUS, [-10] * 3),
-    ]
-    table = report.by_task(scores.select(found, "test", "A"))
-    row = cells_of(table, "Plain-v0")
-    assert (row["GRPO"], row["DAPO"], row["A2C"]) == ("39†", "40", "0")
-    assert "†" not in cells_of(table, "Continuous-v0")["GRPO"]
-
-
 def test_the_section_of_a_list_and_all_designs_that_it_was_looked_at_with(monkeypatch, tmp_path):
     found = [
         *rows_of("ppo", PLAIN, [10, 20, 30]),
@@ -194,42 +178,3 @@ def test_the_section_of_a_list_and_all_designs_that_it_was_looked_at_with(monkey
     assert cells_of(text[text.index("|  |") : text.index("\n\n:::")], "GRPO-paper")["IQM"]
     with pytest.raises(SystemExit, match=r"No runs of C on the list test\. Designs: A, B"):
         report.section("test", "C")
-
-
-def test_the_defaults_against_what_is_left_without_a_part(monkeypatch):
-    found = [
-        row
-        for part, finals in (("unrelated", [70, 80, 90]), ("whole_groups", [60, 61, 62]))
-        for row in rows_of("grpo", PLAIN, finals, design=part, changes=report.PARTS[part][1])
-    ]
-    found += [*rows_of("grpo", PLAIN, [70, 80, 90]), *rows_of("grpo-paper", PLAIN, [10, 11, 12])]
-    found += [row | {"task": CONTINUOUS.env_id, "returns": [0, row["returns"][-1] / 5 - 10]} for row in found]
-    monkeypatch.setattr(report, "rows", lambda: found)
-    table = report.ablation("test", "A")
-    defaults, unrelated, groups = (cells_of(table, row) for row in ("defaults", "unrelated starts", "whole groups"))
-    difference, above = "defaults: difference of the IQMs", "defaults: probability of ending above"
-    assert defaults["IQM"].startswith("0.80 (") and (defaults[above], defaults["changes"]) == ("", "")
-    assert unrelated[above].startswith("0.50 (") and unrelated["changes"] == '`{"unrelated_starts": true}`'
-    assert groups[difference].startswith("0.19 (") and groups[above] == "1.00 (1.00 to 1.00), above"
-    monkeypatch.setitem(report.PARTS, "whole_groups", ("whole groups", {"n_groups": 8}))
-    with pytest.raises(SystemExit, match="The runs of the design whole_groups are not those of"):
-        report.ablation("test", "A")
-
-
-def test_the_page_shows_another_design_from_now_on(monkeypatch, tmp_path):
-    found = [row for algo in ("ppo", "grpo") for task in (PLAIN, CONTINUOUS) for row in rows_of(algo, task, [1, 2, 3])]
-    found += rows_of("grpo", PLAIN, [4, 5, 6], design="B") + rows_of("grpo", CONTINUOUS, [4, 5, 6], design="B")
-    page, index = tmp_path / "unseen.md", tmp_path / "index.md"
-    page.write_text("# Lists\n\n<!-- write: unseen test A -->\n<!-- end -->\n")
-    index.write_text("<!-- write: overview -->\n<!-- end -->\n")
-    for name, value in {
-        "PAGE": page,
-        "INDEX": index,
-        "rows": lambda: found,
-        "OVERVIEW": {"test": ("a list", ("ppo",))},
-    }.items():
-        monkeypatch.setattr(report, name, value)
-    monkeypatch.setattr("sys.argv", ["report", "test", "--design", "B"])
-    report.main()
-    assert "<!-- write: unseen test B -->" in page.read_text()
-    assert cells_of(index.read_text().split("\n\n")[1], "a list")["GRPO, equal steps"].startswith("1.00 (1.00 to 1.00), above")

@@ -14,6 +14,7 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.classroom.clips import Frame, NoClipError, leave_clip, record, side_by_side, untrained
@@ -78,44 +79,34 @@ def test_both_play_from_the_same_start(cartpole: DAPO) -> None:
     assert played[0][-1].step != last.step
 
 
-class Film(gym.Env):
-    """Pictures that are shown as they are seen."""
+class Film(ToyEnv):
+    """Its pictures show the time."""
 
-    length = 5
-    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
-    action_space = gym.spaces.Discrete(2)
+    n_steps = 5
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(length=self.n_steps, reward=0.5)
         self.render_mode = render_mode
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.time = 0
-        return self.render(), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self.render(), 0.5, self.time == self.length, False, {}
-
-    def render(self) -> np.ndarray:
-        return np.full((36, 36, 3), 3 * self.time % 256, np.uint8)
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        return np.full((36, 36, 3), 3 * self.t % 256, np.uint8)
 
 
 def test_images_and_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(render_mode: str | None) -> VecEnv:
         return make_group_env(Film, 1, env_kwargs={"render_mode": render_mode})
 
-    model = GRPO("CnnPolicy", make_group_env(Film, 2), n_steps=8, seed=0)
+    model = GRPO("MlpPolicy", make_group_env(Film, 2), n_steps=8, seed=0)
     for frames in record(model, make, 0):
         assert [frame.step for frame in frames] == [*range(6)] and frames[-1].total == 2.5
         assert [int(np.asarray(frame.picture).mean()) for frame in frames] == [0, 3, 6, 9, 12, 15]
     # Of a longer one, not every step, and always the last
-    monkeypatch.setattr(Film, "length", 201)
+    monkeypatch.setattr(Film, "n_steps", 201)
     frames = record(model, make, 0)[1]
     assert [frame.step for frame in frames] == [*range(16), *range(16, 201, 4), 201]
     assert all(int(np.asarray(frame.picture).mean()) == 3 * frame.step % 256 for frame in frames)
-    monkeypatch.setattr(Film, "length", 2000)
+    monkeypatch.setattr(Film, "n_steps", 2000)
     frames = record(model, make, 0)[1]
     assert frames[-1].step == 1000 and not frames[-1].is_over
 
@@ -133,22 +124,13 @@ def test_normalised_observations() -> None:
     assert [each.obs_rms.count > 1 for each in seen] == [False, True]
 
 
-class Blind(gym.Env):
+class Blind(ToyEnv):
     """Draws nothing."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 1.0, True, False, {}
 
     def render(self) -> str:
         return "a text"

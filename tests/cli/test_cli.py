@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch as th
 from PIL import Image
+from toy_envs import SpacesEnv
 
 from sb3_grpo import DAPO
 from sb3_grpo.cli.main import main
 from sb3_grpo.cli.runs import make_output
 from sb3_grpo.cli.train import EpisodeReturns
 
-SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3"]
+SHORT = ["--timesteps", "1500", "--n-envs", "4", "--eval-episodes", "3", "--no-clip"]
 
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -33,26 +34,8 @@ def train_and_read(*arguments: str, env: str = "CartPole-v1", algo: str = "dapo"
     return json.loads(Path("out/config.json").read_text())
 
 
-class MovingImage(gym.Env):
-    """Three steps of noise, in pictures."""
-
-    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.time = 0
-        return self._observe(), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self._observe(), float(action), self.time == 3, False, {}
-
-    def _observe(self) -> np.ndarray:
-        return self.np_random.integers(0, 256, (36, 36, 1), np.uint8)
+def moving_image(render_mode: str | None = None) -> gym.Env:
+    return SpacesEnv(gym.spaces.Box(0, 255, (36, 36, 1), np.uint8), gym.spaces.Discrete(2), length=3)
 
 
 def in_a_dictionary(render_mode: str | None = None) -> gym.Env:
@@ -67,7 +50,7 @@ def nan_rewards(render_mode: str | None = None) -> gym.Env:
 
 @pytest.fixture
 def own_envs() -> Iterator[None]:
-    gym.register("MovingImage-v0", f"{__name__}:MovingImage")
+    gym.register("MovingImage-v0", f"{__name__}:moving_image")
     gym.register("Dictionary-v0", f"{__name__}:in_a_dictionary")
     gym.register("NanRewards-v0", f"{__name__}:nan_rewards")
     yield
@@ -97,7 +80,7 @@ def test_train_leaves_model_curve_and_config(capsys: pytest.CaptureFixture[str])
 
 
 def test_train_leaves_a_moving_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    train_and_read()
+    assert train(*SHORT[:-1], "--output", "out") == 0
     picture = Image.open("out/clip.webp")
     assert picture.format == "WEBP" and picture.n_frames > 5 and Path("out/clip.webp").stat().st_size <= 300_000
     printed = " ".join(capsys.readouterr().out.split())
@@ -106,12 +89,12 @@ def test_train_leaves_a_moving_picture(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_without_a_clip(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    train_and_read("--no-clip")
+    train_and_read()
     assert "lip" not in capsys.readouterr().out
     assert sorted(os.listdir("out")) == ["config.json", "curve.png", "model.zip"]
     # As if it were not installed: training is not affected
     monkeypatch.setitem(sys.modules, "pygame", None)
-    assert train(*SHORT, "--output", "other") == 0
+    assert train(*SHORT[:-1], "--output", "other") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "Clip none, " in printed and "pygame is not installed, run `pip install" in printed
     assert sorted(os.listdir("other")) == ["config.json", "curve.png", "model.zip"]
@@ -124,7 +107,7 @@ def test_presets_and_what_is_set_beside_them(capsys: pytest.CaptureFixture[str])
     assert used["advantage"] == "outcome" and used["dynamic_sampling"] is False and used["n_epochs"] == 1
     assert config["arguments"]["preset"] == "grpo-paper"
     assert "DAPO (grpo-paper) on CartPole-v1" in capsys.readouterr().out
-    assert train(*SHORT) == 0
+    assert train(*SHORT, "--timesteps", "1") == 0
     assert "DAPO on CartPole-v1" in capsys.readouterr().out
     with pytest.raises(SystemExit) as error:
         train("--preset", "grpo")
@@ -140,7 +123,7 @@ def test_presets_and_what_is_set_beside_them(capsys: pytest.CaptureFixture[str])
 def test_policy_suits_the_observations(env: str, policy: str, own_envs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(th, "set_num_threads", threads.append)
-    config = train_and_read("--timesteps", "40", "--device", "cpu", env=env, algo="grpo")
+    config = train_and_read("--timesteps", "40", "--device", "cpu", "--set", "n_steps=16", env=env, algo="grpo")
     assert config["policy"] == policy
     # Convolutions are worth several threads
     assert threads == ([] if "Image" in env else [1])
@@ -199,26 +182,13 @@ def test_a_model_is_never_overwritten(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("env", "hint"),
-    [
-        ("cartpole-v1", "Similar names: CartPole-v1"),
-        ("LunarLander-v2", "Please use `LunarLander-v3`"),
-        ("PongNoFrameSkip-v4", "PongNoFrameskip-v4"),
-        ("json:qqqqqqq", "json was imported, and does not register it"),
-        ("no_such_module:CartPole-v1", "cannot import no_such_module"),
-    ],
-)
-def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ale_py")
-    assert train(*SHORT, env=env) == 2
-    said = capsys.readouterr().err
-    assert hint in said and len(said) < 300
-    assert not os.listdir(".")
-
-
-@pytest.mark.parametrize(
     ("env", "options", "hint"),
     [
+        ("cartpole-v1", (), "Similar names: CartPole-v1"),
+        ("LunarLander-v2", (), "Please use `LunarLander-v3`"),
+        ("PongNoFrameSkip-v4", (), "PongNoFrameskip-v4"),
+        ("json:qqqqqqq", (), "json was imported, and does not register it"),
+        ("no_such_module:CartPole-v1", (), "cannot import no_such_module"),
         ("sb3_grpo:sb3_grpo/VerifierText-v0", (), "sb3-grpo text"),
         ("Blackjack-v1", (), "FlattenObservation(env) makes a vector of them"),
         ("CartPole-v1", ("--n-envs", "65537"), "n_envs must be between 1 and 65536"),
@@ -229,28 +199,19 @@ def test_unknown_environment(env: str, hint: str, capsys: pytest.CaptureFixture[
             "finds no GPU",
             marks=pytest.mark.skipif(th.cuda.is_available(), reason="there is a GPU"),
         ),
+        ("CartPole-v1", ("--set", "group_size"), "expected KEY=VALUE"),
+        ("CartPole-v1", ("--set", "groupsize=8"), "Did you mean group_size or"),
+        ("CartPole-v1", ("--set", "dynamic_sampling=false"), "write dynamic_sampling=False"),
+        ("CartPole-v1", ("--set", "group_size=4.0"), "must be a whole number, got 4.0 (float): write group_size=4"),
+        ("CartPole-v1", ("--set", "gamma='x'"), "gamma must be a finite number, got 'x' (str)"),
+        ("CartPole-v1", ("--set", "policy_kwargs=dict([('layers', 3)])"), "is not a literal: only numbers, strings"),
     ],
 )
 def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py")
     assert train(*SHORT, *options, env=env) == 2
-    assert hint in capsys.readouterr().err
-    assert not os.listdir(".")
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("group_size", "expected KEY=VALUE"),
-        ("groupsize=8", "Did you mean group_size or"),
-        ("dynamic_sampling=false", "write dynamic_sampling=False"),
-        ("group_size=4.0", "group_size must be a whole number, got 4.0 (float): write group_size=4"),
-        ("gamma='x'", "gamma must be a finite number, got 'x' (str)"),
-        ("policy_kwargs=dict([('layers', 3)])", "is not a literal: only numbers, strings"),
-    ],
-)
-def test_set_errors(assignment: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(*SHORT, "--set", assignment) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert hint in said and len(said) < 700
     assert not os.listdir(".")
 
 

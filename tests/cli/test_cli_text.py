@@ -11,9 +11,7 @@ from sb3_grpo.cli.main import main
 SHOWN = re.compile(r"^ +(\d+)\+(\d+)=(\S*) +(right|wrong)$", re.MULTILINE)
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def read_config(folder: str) -> dict[str, Any]:

@@ -59,12 +59,6 @@ def test_golden_population_standard_deviation():
     assert advantages_of(2, 10, 3) == pytest.approx([-3 / 19**0.5, 5 / 19**0.5, -2 / 19**0.5], abs=1e-5)
 
 
-def test_success_as_plus_minus_one_or_zero_one_is_the_same():
-    signed = advantages_of(1, -1, -1, 1, -1)
-    assert advantages_of(1, 0, 0, 1, 0) == pytest.approx(signed, abs=1e-6)
-    assert signed[0] == pytest.approx(0.6 / math.sqrt(0.3), abs=1e-5)
-
-
 # --- Dead groups --------------------------------------------------------------------------------------------------------
 
 

@@ -11,13 +11,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv
 
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli.settings import known_settings
-from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.common.arguments import ARGUMENTS, PPO_ARGUMENTS
 from stress.fuzz_arguments import Case, try_case
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -125,6 +126,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         ({"group_size": 1}, "group of one"),
         ({"gamma": 1.5}, "gamma must be"),
         ({"target_kl": -1.0}, "target_kl must be positive, or None"),
+        ({"policy_loss": "no_such.function"}, r"Unknown policy_loss='no_such.function', must be one of .*, or a function"),
         ({"loss_average": "token"}, "auto, episode, step, or a number, or a function"),
         ({"ratio_level": "sequence"}, "step, episode"),
         ({"kl_estimator": "k4", "kl_coef": 0.1}, "Unknown kl_estimator='k4'"),
@@ -147,6 +149,15 @@ def test_whole_numbers_of_numpy_are_saved_as_whole_numbers(name: str, tmp_path: 
     GRPO("MlpPolicy", ToyEnv(), **settings).learn(20).save(tmp_path / "model")
     value = getattr(GRPO.load(tmp_path / "model", device="cpu"), name)
     assert value == 3 and type(value) is int
+
+
+def test_arguments_that_only_ppo_has() -> None:
+    assert {*PPO_ARGUMENTS} == inspect.signature(PPO).parameters.keys() - inspect.signature(GRPO).parameters.keys()
+    for algorithm in (GRPO, DAPO):
+        for name, advice in PPO_ARGUMENTS.items():
+            message = rf"{algorithm.__name__}.__init__\(\) got an unexpected keyword argument '{name}': {advice}\."
+            with pytest.raises(TypeError, match=message):
+                algorithm("MlpPolicy", "Pendulum-v1", **{name: 0.5})
 
 
 def test_a_parameter_of_a_subclass_is_its_own_business() -> None:

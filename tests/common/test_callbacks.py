@@ -6,10 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    ProgressBarCallback,
-)
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import TINY, ToyEnv, parameters_of
 
@@ -201,16 +198,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     events.Reload()
     tags = set(events.Tags()["scalars"])
     # Those of PPO, and some more
-    train = (
-        "approx_kl",
-        "clip_fraction",
-        "clip_range",
-        "entropy_loss",
-        "learning_rate",
-        "loss",
-        "policy_gradient_loss",
-        "kl_ref",
-    )
+    train = "approx_kl clip_fraction clip_range entropy_loss learning_rate loss policy_gradient_loss kl_ref".split()
     others = ("rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps", "group/dead_fraction", "group/return_std")
     assert tags >= {*(f"train/{name}" for name in train), *others}
     assert not any("value" in tag for tag in tags)

@@ -8,36 +8,28 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+from toy_envs import ToyEnv, observations_of
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.frames import FrameStore
-from tests.toy_envs import observations_of
 
 SIDE = 36
 
 
-class Flicker(gym.Env):
+class Flicker(ToyEnv):
     """Images that are never the same. The reward is for the action that the newest of them shows in its corner."""
 
-    action_space = spaces.Discrete(2)
-
     def __init__(self, channels: int = 1):
+        super().__init__(length=None)
         self.observation_space = spaces.Box(0, 255, (SIDE, SIDE, channels), np.uint8)
 
-    def _draw(self) -> np.ndarray:
+    def observe(self) -> np.ndarray:
         image = self.np_random.integers(0, 255, self.observation_space.shape, dtype=np.uint8)  # type: ignore[arg-type]
-        self._wanted = int(image[0, 0, 0] > 127)
+        self.wanted = int(image[0, 0, 0] > 127)
         return image
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._time, self._length = 0, int(self.np_random.integers(3, 9))
-        return self._draw(), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        reward = float(action == self._wanted)
-        self._time += 1
-        return self._draw(), reward, self._time == self._length, False, {}
+    def step(self, action: Any) -> Any:
+        return super().step(int(action == self.wanted))
 
 
 class InDict(gym.ObservationWrapper):

@@ -135,11 +135,6 @@ def test_exact_kl_of_state_dependent_noise(squash):
     assert exact_kl(dist, ref).tolist() == pytest.approx([2 * per_dimension + 1 / 40], abs=1e-5)
 
 
-def test_exact_kl_of_a_policy_from_itself_is_zero():
-    dist = gaussian(th.randn(5, 3), th.randn(3))
-    assert exact_kl(dist, dist).abs().max() < 1e-6
-
-
 def test_unknown_distributions_are_refused():
     class Heavy(DiagGaussianDistribution):
         pass

@@ -97,14 +97,6 @@ def test_what_a_function_returns_is_checked(settings: dict[str, Any], message: s
         make_model(**settings).learn(100)
 
 
-@pytest.mark.parametrize("parameter", ["advantage", "policy_loss", "loss_average", "kl_estimator"])
-def test_errors_of_names(parameter: str) -> None:
-    with pytest.raises(ValueError, match=rf"Unknown {parameter}='returns', must be one of .*, or a function\."):
-        make_model(**{parameter: "returns"})
-    with pytest.raises(ValueError, match=rf"Unknown {parameter}='no_such.function', must be"):
-        make_model(**{parameter: "no_such.function"})
-
-
 MODULE = """
 from sb3_grpo import SeedStart
 
@@ -149,3 +141,15 @@ def test_a_number_for_a_schedule_of_a_model() -> None:
     model.clip_range = 0.3
     model.learn(300)
     assert model.logger.name_to_value["train/clip_range"] == 0.3
+
+
+def test_names_of_functions_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_such.function", "sb3_grpo.no_such.function", "sb3_grpo.no_such", ".5", "a..b"):
+        with pytest.raises(ValueError, match=f"Unknown policy_loss='{name}', must be one of clip, or a function"):
+            make_model(policy_loss=name)
+    # An error in the module is another matter
+    monkeypatch.syspath_prepend(tmp_path)
+    for place, line in enumerate(["import no_such_package", "from math import no_such", "import math; math.no_such"]):
+        (tmp_path / f"wrong_{place}.py").write_text(line)
+        with pytest.raises((ImportError, AttributeError), match="no_such"):
+            make_model(policy_loss=f"wrong_{place}.own_loss")

@@ -16,14 +16,7 @@ from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
-SMALL: dict[str, Any] = {
-    "group_size": 4,
-    "n_groups": 3,
-    "n_epochs": 1,
-    "policy_kwargs": TINY,
-    "device": "cpu",
-    "seed": 0,
-}
+SMALL: dict[str, Any] = {"group_size": 4, "n_groups": 3, "n_epochs": 1, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
 
 
 def test_kl_in_the_reward_by_hand():

@@ -265,12 +265,7 @@ BORDERS: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
     "a dict": ("MultiInputPolicy", lambda: SpacesEnv(BOXES, BOX, length=5, time_limit=True), None, {"n_steps": 16}),
     "images": ("CnnPolicy", lambda: SpacesEnv(IMAGE, spaces.Discrete(2)), None, {"n_steps": 8, "policy_kwargs": {}}),
     "visited states": ("MlpPolicy", "CartPole-v1", None, {"n_steps": 64, "start_sampler": lambda: VisitedStates(0.5)}),
-    "texts": (
-        "TokenPolicy",
-        None,
-        None,
-        {"n_groups": 4, "policy_kwargs": TINY_TEXT, "start_sampler": lambda: HardPrompts(2)},
-    ),
+    "texts": ("TokenPolicy", None, None, {"n_groups": 4, "policy_kwargs": TINY_TEXT, "start_sampler": lambda: HardPrompts(2)}),
 }
 
 

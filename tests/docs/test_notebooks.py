@@ -41,14 +41,6 @@ def cells(path: Path, tag: str) -> list[dict]:
     return [cell for cell in json.loads(path.read_text())["cells"] if tag in cell["metadata"].get("tags", [])]
 
 
-def test_there_are_three() -> None:
-    assert [path.stem for path in NOTEBOOKS] == [
-        "from_reinforce_to_dapo",
-        "reading_a_comparison",
-        "your_environment_and_verifier",
-    ]
-
-
 @each_notebook
 def test_every_exercise_has_a_check_and_a_solution(path: Path) -> None:
     tagged = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("math_verify")
+pytest.importorskip("latex2sympy2_extended")
 
 from sb3_grpo.envs.verifiers.math_answers import make_math_verifier
 from sb3_grpo.envs.verifiers.runner import Check, VerifierRunner

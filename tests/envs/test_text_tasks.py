@@ -137,7 +137,7 @@ def test_equivalence(answer: str, reference: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("reference", ["", "$$", "####"])
 def test_references_without_mathematics_are_named(reference: str) -> None:
-    pytest.importorskip("math_verify")
+    pytest.importorskip("latex2sympy2_extended")
     with pytest.raises(ValueError, match=f"finds nothing in the reference {re.escape(repr(reference))}.*'exact'"):
         math_equivalent(reference, reference)
 

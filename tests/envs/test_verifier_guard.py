@@ -42,26 +42,17 @@ def score() -> Callable[[str, str], float]:
     return lambda name, answer: scores[name](answer, ENTRIES[name])
 
 
-@pytest.mark.parametrize("name", ["n_queens", "countdown"])
-def test_answers_are_not_run_in_an_environment(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "touched"
-    env = VerifierTextEnv(f"reasoning_gym:{name}", task_kwargs={"size": 2})
-    check = Check("", env.rules.task.scorer().payload(env.rules.task.item(0)), "")
-    answers = [attack.format(path=str(path)) for attack in ATTACKS]
-    verdicts = env.rules.runner.score([check._replace(answer=answer) for answer in answers])
-    assert [verdict.value for verdict in verdicts] == [0.0] * len(answers) and not path.exists()
-    assert env.rules.runner.score([check._replace(answer=env.rules.task.item(0).answer)])[0].value == 1
-    env.close()
-
-
 @pytest.mark.parametrize("name", EVALUATED)
-def test_answers_are_not_run_in_this_process(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "touched"
-    task = make_task(f"reasoning_gym:{name}", size=1)
-    for attack in ATTACKS:
-        assert task.score(attack.format(path=str(path)), task.item(0)) == 0
+def test_answers_are_not_run_in_an_environment_nor_in_this_process(name: str, tmp_path: Path) -> None:
+    env = VerifierTextEnv(f"reasoning_gym:{name}", task_kwargs={"size": 1})
+    task, path = env.rules.task, tmp_path / "touched"
+    item = task.item(0)
+    answers = [*(attack.format(path=str(path)) for attack in ATTACKS), item.answer]
+    verdicts = env.rules.runner.score([Check(answer, task.scorer().payload(item), "") for answer in answers])
+    for scores in ([verdict.value for verdict in verdicts], [task.score(answer, item) for answer in answers]):
+        assert scores == [0.0] * len(ATTACKS) + [1.0]
     assert not path.exists()
-    assert task.score(task.item(0).answer, task.item(0)) == 1
+    env.close()
 
 
 @pytest.mark.parametrize(
@@ -70,11 +61,7 @@ def test_answers_are_not_run_in_this_process(name: str, tmp_path: Path) -> None:
         ("countdown", "(1 + 7*6)", ["6*7 + True", "(6*7) .real + 1", "6*7 + 1 # x", "Integer(43) + 0*6*7*1"]),
         ("countdown", "6*7 + 1", ["9**9**9**9", "+".join(["1"] * 1000), "(", "(" * 400 + "1" + ")" * 400]),
         ("puzzle24", "9+5*3/1", ["8*3*1*1", "1*3*5 + 9 + 0", "3 + 3*5*1 + 6"]),
-        (
-            "polynomial_multiplication",
-            "-y + x*x*x**3*3",
-            ["3*x**5 - y + 0*9**9**9", "(((9**99)**99)**99)**99"],
-        ),
+        ("polynomial_multiplication", "-y + x*x*x**3*3", ["3*x**5 - y + 0*9**9**9", "(((9**99)**99)**99)**99"]),
         ("simple_integration", " x**(6/2) / 3 - C", ["Integral(x**2, x)", "sin(x, x)", "[x**3/3][0]", "x if x else x"]),
         ("simple_integration", "0.5*x**3 - x**3/6", []),
         ("intermediate_integration", "cos(x - pi/2)", ["sin(x, x)"]),

@@ -2,35 +2,33 @@
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from toy_envs import ToyEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
 
 OUTCOME: dict[str, Any] = {"advantage": "outcome", "advantage_scale": "group", "n_groups": 2, "group_size": 4, "n_epochs": 1}
 
 
-class Bandit(gym.Env):
+class Bandit(ToyEnv):
     """
     Episodes of one step, whose reward is that of the action.
 
-    :param rewards: Of the actions
+    :param rewards: Of the two actions
     """
 
-    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
-
     def __init__(self, rewards: list[Any]):
+        super().__init__(length=1)
         self.rewards = rewards
-        self.action_space = gym.spaces.Discrete(len(rewards))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
+    def observe(self) -> Any:
+        return np.zeros(2)
 
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), self.rewards[int(action)], True, False, {}
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, self.rewards[int(action)], *rest
 
 
 def learn(rewards: list[Any], algo: type[GRPO] = GRPO, timesteps: int = 600, **kwargs: Any) -> GRPO:
@@ -39,7 +37,7 @@ def learn(rewards: list[Any], algo: type[GRPO] = GRPO, timesteps: int = 600, **k
 
 
 def share_of_the_last_action(model: GRPO) -> float:
-    distribution = model.policy.get_distribution(th.zeros(1, 1)).distribution
+    distribution = model.policy.get_distribution(th.zeros(1, 2)).distribution
     return distribution.probs[0, -1].item()
 
 

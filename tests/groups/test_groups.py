@@ -239,10 +239,7 @@ class CheckLogProbs(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         batch = self.model.batch  # type: ignore[attr-defined]
-        observations, actions = (
-            observations_of(batch).tolist(),
-            batch.actions[batch.rows].tolist(),
-        )
+        observations, actions = observations_of(batch).tolist(), batch.actions[batch.rows].tolist()
         for observation, action, log_prob in zip(observations, actions, batch.old_log_prob[batch.rows].tolist(), strict=True):
             assert np.isclose(log_prob, self.known[(*observation, action)], atol=1e-5).any()
 

@@ -6,32 +6,23 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import VecExtractDictObs, VecNormalize, VecTransposeImage
+from toy_envs import ToyEnv
 
 from sb3_grpo import make_group_env
 from sb3_grpo.utils.vec_envs import own_observations
 
 
-class WithImage(gym.Env[Any, Any]):
+class WithImage(ToyEnv):
     """Counts its steps, in an image and in numbers."""
 
     observation_space = gym.spaces.Dict(
         {"a": gym.spaces.Box(0, 255, (5, 7, 3), np.uint8), "b": gym.spaces.Box(0, 35, (2, 3), np.int64)}
     )
-    action_space = gym.spaces.Discrete(2)
 
-    def observation(self) -> Any:
+    def observe(self) -> Any:
         image = np.zeros((5, 7, 3), dtype=np.uint8)
-        image[self.place // 7, self.place % 7, 1] = 1
-        return {"a": image, "b": self.place + np.arange(6).reshape(2, 3)}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place = 0
-        return self.observation(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.place += 1
-        return self.observation(), 0.0, False, False, {}
+        image[self.t // 7, self.t % 7, 1] = 1
+        return {"a": image, "b": self.t + np.arange(6).reshape(2, 3)}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from toy_envs import TINY, RecordingEnv, ToyEnv, observations_of, parameters_of
 
@@ -183,26 +181,22 @@ def test_what_is_known_of_each_return(monkeypatch: pytest.MonkeyPatch) -> None:
     assert returns.tolist() == pytest.approx(expected)
 
 
-class Endless(gym.Env):
-    """Every step pays 1 for ever; the right action pays more."""
+class Endless(ToyEnv):
+    """The right action pays 1 for ever."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (1,))
-    action_space = spaces.Discrete(2)
+    def __init__(self) -> None:
+        super().__init__(length=10**9)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(1, np.float32), 1.0 + float(action == 1), False, False, {}
+    def observe(self) -> Any:
+        return np.zeros(2)
 
 
 def test_episodes_need_not_end() -> None:
     model = make_model(Endless, n_steps=128, learning_rate=0.03, gamma=0.9).learn(5_000)
-    assert all(model.predict(np.zeros(1, np.float32))[0] == 1 for _ in range(5))
-    # The value of going on is in it: 2 / (1 - 0.9), though no update has seen more than 128 steps
-    states = model.policy.state_features(th.zeros(1, 1))
-    assert model.value_regression.predict(states).item() == pytest.approx(20.0, rel=0.1)
+    assert all(model.predict(np.zeros(2))[0] == 1 for _ in range(5))
+    # The value of going on is in it: 1 / (1 - 0.9), though no update has seen more than 128 steps
+    states = model.policy.state_features(th.zeros(1, 2))
+    assert model.value_regression.predict(states).item() == pytest.approx(10.0, rel=0.1)
 
 
 def test_only_whole_groups_need_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,21 +295,8 @@ def test_a_rollout_that_a_callback_stops_is_dropped(n_stop: int) -> None:
     """As in PPO. The episodes go on."""
     model = make_model(env_kwargs={"length": 40}, n_steps=16)
     seen = Batches()
-    model.learn(128, callback=[StopAt(n_stop), seen])
+    model.learn(128, callback=[ConvertCallback(lambda *_: model.num_timesteps < n_stop), seen])
     assert model.num_timesteps == n_stop
     model.learn(128, callback=seen, reset_num_timesteps=False)
     assert [len(batch.rows) for batch in seen.batches] == [64, 64]
     assert seen.batches[0].elapsed.unique().tolist() == [n_stop // 4]
-
-
-class StopAt(BaseCallback):
-    """
-    :param n_steps: After how many to stop
-    """
-
-    def __init__(self, n_steps: int):
-        super().__init__()
-        self.n_steps = n_steps
-
-    def _on_step(self) -> bool:
-        return self.num_timesteps < self.n_steps

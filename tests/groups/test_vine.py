@@ -150,10 +150,6 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(ValueError, match="leave unrelated_starts=False"):
         GRPO("MlpPolicy", "CartPole-v1", start_sampler=VisitedStates(0.5), unrelated_starts=True)
     with pytest.raises(StartNotSupportedError, match=r"get_state\(self\)"):
-        learn(make_group_env(NoState, 4, seed=0))
+        learn(make_group_env(ToyEnv, 4, seed=0))
     with pytest.raises(StartNotSupportedError, match="VecFrameStack keeps the past frames outside"):
         learn(VecFrameStack(make_group_env(ToyEnv, 4, seed=0), 2))
-
-
-class NoState(ToyEnv):
-    """Nobody knows how to capture it."""

@@ -128,7 +128,7 @@ def test_environments_that_cannot_be_made_again() -> None:
 
 def test_what_can_be_asked_for() -> None:
     report = check_starts("CartPole-v1", n_starts=1, n_steps=5, verbose=0)
-    assert report.is_exact("seeds") and report.is_exact()
+    assert report.is_exact("seeds") and report.is_exact() and "needed)" in str(report)
     with pytest.raises(ValueError, match="Unknown starts 'snapshot', must be among seeds, snapshots"):
         report.is_exact("snapshot")
     report.checks.clear()

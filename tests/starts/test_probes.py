@@ -19,7 +19,7 @@ from broken_envs import (
 )
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
-from toy_envs import TINY
+from toy_envs import TINY, parameters_of
 
 from sb3_grpo.groups import queue as group_queue
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
@@ -94,20 +94,9 @@ def trained(make_env: Any) -> tuple[Any, ...]:
     env = make_env()
     seen = Recorder()
     model = GRPO("MlpPolicy", env, **SETTINGS).learn(1500, callback=seen)
-    inner = env.envs if isinstance(env, DummyVecEnv) else []
-    statistics = [copy.get_episode_rewards() for copy in map(monitor_of, inner)]
-    parameters = th.cat([each.flatten() for each in model.policy.parameters()]).tolist()
-    return seen.n_probes, (
-        parameters,
-        seen.seen,
-        statistics,
-        process_state(),
-        [each["r"] for each in model.ep_info_buffer or []],
-    )
-
-
-def monitor_of(env: Any) -> Any:
-    return env.env
+    statistics = [copy.env.get_episode_rewards() for copy in env.envs] if isinstance(env, DummyVecEnv) else []
+    reported = [each["r"] for each in model.ep_info_buffer or []]
+    return seen.n_probes, (parameters_of(model).tolist(), seen.seen, statistics, process_state(), reported)
 
 
 @pytest.mark.parametrize("name", ["Drawing", "NestedGenerator", "FrozenLake-v1", "LunarLander-v3", "subproc"])

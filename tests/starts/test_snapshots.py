@@ -6,9 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
-from toy_envs import same
+from toy_envs import NoisyEnv, actions_for, roll, same
 from whole_envs import BREAKOUT_LIFE, STICKY_PONG, make, newest
 
 from sb3_grpo.starts.snapshots import begin, capture, restore
@@ -21,23 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def begin_from(env: StartQueue, start: Any, noise_seed: int | None = None) -> Any:
     env.queue_start(0, start, noise_seed)
     return env.reset()[0]
-
-
-def actions_for(env: gym.Env, n: int, seed: int = 0) -> list[Any]:
-    env.action_space.seed(seed)
-    return [env.action_space.sample() for _ in range(n)]
-
-
-def roll(env: gym.Env, actions: list[Any]) -> list[Any]:
-    """Everything that an episode shows, up to its end, without the clock."""
-    seen = []
-    for action in actions:
-        observation, reward, terminated, truncated, info = env.step(action)
-        statistics = [info[key][name] for key in ("episode", "statistics") if key in info for name in "rl"]
-        seen.append((np.array(observation), float(reward), terminated, truncated, statistics))
-        if terminated or truncated:
-            break
-    return seen
 
 
 def walk(env: StartQueue, steps: int, seed: int = 1) -> None:
@@ -107,38 +89,27 @@ def test_common_and_independent_noise(name: str, kind: str) -> None:
         assert np.all((episodes[2][0][0] != episodes[3][0][0])[:3])
 
 
-class Walk(gym.Env):
-    """A random walk without any way to capture it."""
+class NoisyPath(NoisyEnv):
+    """Its reward depends on all that it has shown."""
 
-    observation_space = spaces.Box(-np.inf, np.inf, (1,))
-    action_space = spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.x = 0.0
+    def reset(self, **kwargs: Any) -> Any:  # type: ignore[override]
         self.path: list[float] = []
+        return super().reset(**kwargs)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        self.x = float((options or {}).get("x", 0.0))
-        self.path = []
-        return np.array([self.x]), {}
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        self.path.append(observation[1])
+        return observation, sum(self.path), *rest
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        self.x += action + self.np_random.normal()
-        self.path.append(self.x)
-        return np.array([self.x]), sum(self.path), False, False, {}
-
-
-class WalkWithState(Walk):
     def get_state(self) -> Any:
-        return self.x, self.path  # a live reference
+        return self.start, self.end, self.t, self.path  # a live reference
 
     def set_state(self, state: Any) -> None:
-        self.x, self.path = state
+        self.start, self.end, self.t, self.path = state
 
 
 def test_environment_with_get_state_and_set_state() -> None:
-    env, other = WalkWithState(), WalkWithState()
+    env, other = NoisyPath(length=30), NoisyPath(length=30)
     observation, _ = env.reset(seed=1)
     observation = roll(env, [1] * 5)[-1][0]
     snapshot = capture(env, observation)
@@ -151,13 +122,13 @@ def test_environment_with_get_state_and_set_state() -> None:
 
 
 def test_environment_without_get_state_is_refused() -> None:
-    env = Walk()
-    env.reset(seed=1)
-    with pytest.raises(StartNotSupportedError, match=r"Walk cannot be captured.*get_state\(self\).*SeedStart"):
-        capture(env, np.array([0.0]))
+    env = NoisyEnv()
+    first, _ = env.reset(seed=1)
+    with pytest.raises(StartNotSupportedError, match=r"NoisyEnv cannot be captured.*get_state\(self\).*SeedStart"):
+        capture(env, first)
     first, _ = begin(env, SeedStart(4, {"x": 3.0}))
     episode = roll(env, [1] * 3)
-    assert first[0] == 3.0 and same(begin(env, SeedStart(4, {"x": 3.0}))[0], first)
+    assert env.options == {"x": 3.0} and same(begin(env, SeedStart(4, {"x": 3.0}))[0], first)
     assert same(roll(env, [1] * 3), episode)
 
 
@@ -305,8 +276,8 @@ def test_wrong_environment_is_refused() -> None:
         gym.make("CartPole-v1", max_episode_steps=7),
         gym.make("CartPole-v1").unwrapped,
         Monitor(gym.make("CartPole-v1")),
-        WalkWithState(),
-        Walk(),
+        NoisyPath(),
+        NoisyEnv(),
     ):
         with pytest.raises(StartMismatchError, match=r"CartPoleEnv\[CartPole-v1\]"):
             begin(wrong, snapshot)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor, VecNormalize
-from toy_envs import same
+from toy_envs import actions_for, roll, same
 
 from sb3_grpo.starts.start_queue import StartQueue, capture_starts, ensure_start_queues, make_group_env
 from sb3_grpo.starts.starts import SeedStart, SnapshotStart, StartMismatchError
@@ -17,21 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def first_of(seed: int, env_id: str = "CartPole-v1") -> np.ndarray:
     return gym.make(env_id).reset(seed=seed)[0]
-
-
-def roll(env: gym.Env, actions: list[Any]) -> list[Any]:
-    seen = []
-    for action in actions:
-        observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append((observation, float(reward), terminated, truncated))
-        if terminated or truncated:
-            break
-    return seen
-
-
-def actions_for(env: gym.Env, n: int, seed: int = 0) -> list[Any]:
-    env.action_space.seed(seed)
-    return [env.action_space.sample() for _ in range(n)]
 
 
 def tickets_of(vec: VecEnv) -> list[Any]:

@@ -156,7 +156,7 @@ def test_wrong_arguments_are_named(policy_class: Any, kwargs: dict[str, Any], me
     space, actions = TokenSpace(LENGTH, Digits()), spaces.Discrete(Digits.vocab_size)
     with pytest.raises(ValueError, match=message):
         policy_class(space, actions, lambda _: 1e-3, **kwargs)
-    with pytest.raises(ValueError, match=r"reads token ids.*TokenSpace"):
+    with pytest.raises(ValueError, match=r'reads token ids.*TokenSpace.*For numbers take "MlpPolicy"'):
         policy_class(spaces.Box(-1, 12, (LENGTH,), np.int64), actions, lambda _: 1e-3)
     with pytest.raises(ValueError, match=r"must be Discrete\(13\)"):
         policy_class(space, spaces.Discrete(5), lambda _: 1e-3)
@@ -165,19 +165,10 @@ def test_wrong_arguments_are_named(policy_class: Any, kwargs: dict[str, Any], me
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda policy: policy.generate(["1", "1" * 12]),
-            r"from 1 to 11 tokens.*'1+' has 12",
-        ),
-        (
-            lambda policy: policy.generate(["1"], max_new_tokens=-1),
-            "max_new_tokens must be at least 1, .*got -1",
-        ),
+        (lambda policy: policy.generate(["1", "1" * 12]), r"from 1 to 11 tokens.*'1+' has 12"),
+        (lambda policy: policy.generate(["1"], max_new_tokens=-1), "max_new_tokens must be at least 1, .*got -1"),
         (lambda policy: policy.generate(["1"], batch_size=0), "batch_size must be at least 1, got 0"),
-        (
-            lambda policy: policy.generate("1+1="),
-            r"needs a list of prompts.*: write generate\(\['1\+1='\]",
-        ),
+        (lambda policy: policy.generate("1+1="), r"needs a list of prompts.*: write generate\(\['1\+1='\]"),
         (lambda policy: policy.pretrain(["1"], n_epochs=0), "n_epochs must be at least 1, got 0"),
         (lambda policy: policy.pretrain([]), r"at least one text or pair \(prompt, answer\), got \[\]"),
         (lambda policy: policy.pretrain(("1+1=", "2")), r"got \('1\+1=', '2'\). For a single one write pretrain\(\[...\]\)"),

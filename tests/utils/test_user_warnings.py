@@ -21,13 +21,7 @@ from sb3_grpo.grpo import GRPO
 from sb3_grpo.starts.start_queue import make_group_env
 
 SMALL: dict[str, Any] = {"group_size": 2, "n_groups": 2, "policy_kwargs": TINY, "device": "cpu", "seed": 0}
-TEXT: dict[str, Any] = {
-    "group_size": 2,
-    "n_groups": 2,
-    "max_sampling_rounds": 1,
-    "policy_kwargs": TINY_TEXT,
-    "device": "cpu",
-}
+TEXT: dict[str, Any] = {"group_size": 2, "n_groups": 2, "max_sampling_rounds": 1, "policy_kwargs": TINY_TEXT, "device": "cpu"}
 
 
 def dead_env() -> Any:
@@ -94,11 +88,6 @@ def test_texts_are_not_for_policies_of_numbers(algo: type[GRPO]) -> None:
         algo("MlpPolicy", text_env())
     with pytest.raises(ValueError, match="The observations are texts"):
         algo("MlpPolicy", gym.make("sb3_grpo:sb3_grpo/VerifierText-v0"))
-
-
-def test_numbers_are_not_for_policies_of_texts() -> None:
-    with pytest.raises(ValueError, match=r'TokenPolicy reads token ids.*got Box.*For numbers take "MlpPolicy"'):
-        DAPO("TokenPolicy", "CartPole-v1")
 
 
 @pytest.mark.parametrize("texts", [False, True])

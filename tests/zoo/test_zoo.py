@@ -14,7 +14,6 @@ import yaml
 from optuna.trial import TrialState
 from rl_zoo3 import ALGOS
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER
-from stable_baselines3 import PPO
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.console import USAGE_ERROR
@@ -23,6 +22,7 @@ from sb3_grpo.zoo.cli import _COMMANDS, main
 ROOT = Path(__file__).resolve().parents[2]
 CARTPOLE = ("--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu")
 SMALL = ("n_envs:4", "group_size:2", "n_groups:2")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 TRIALS = ("--optimize", "--n-startup-trials", "1", "--n-evaluations", "1", "--eval-episodes", "1", "--no-optim-plots")
 
 
@@ -31,15 +31,8 @@ def train(*arguments: str, algo: str = "dapo") -> int:
 
 
 def load(storage: str) -> optuna.Study:
-    if "://" in storage:
-        return optuna.load_study(study_name="study", storage=storage)
     backend = optuna.storages.journal.JournalFileBackend(storage)
     return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
-
-
-@pytest.fixture(autouse=True)
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +46,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert train(*options, *evaluation, "--vec-env", vec_env, "-P", "-tb", str(logs / "tb"), "-params", *hyperparams) == 0
     (logs / "dapo" / "CartPole-v1_3").mkdir()
     return logs
-
-
-def test_import_registers_the_algorithms() -> None:
-    assert ALGOS["grpo"] is GRPO and ALGOS["dapo"] is DAPO and ALGOS["ppo"] is PPO and "trpo" in ALGOS
-    assert {"grpo", "dapo"} <= set(HYPERPARAMS_SAMPLER) & set(HYPERPARAMS_CONVERTER)
 
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,15 @@ def experiment(algo: str, env_id: str, folder: Path, **hyperparams: Any) -> Grou
     )
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
-@pytest.mark.parametrize("name", ENTRIES["ppo"])
+def each_entry() -> Iterator[Any]:
+    """Of those with images, which take seconds, only DAPO's in the fast tests."""
+    for algo in ALGORITHMS:
+        for name in ENTRIES[algo]:
+            is_slow = name in ("atari", "CarRacing-v3") and algo != "dapo"
+            yield pytest.param(algo, name, marks=[pytest.mark.slow] if is_slow else [])
+
+
+@pytest.mark.parametrize(("algo", "name"), each_entry())
 def test_entry_takes_a_few_updates(algo: str, name: str, tmp_path: Path) -> None:
     env_id = EXAMPLES.get(name, name)
     entry = ENTRIES[algo][name]

@@ -16,7 +16,7 @@ from sb3_grpo.zoo.cli import main
 
 COMMAND = ["train", "--algo", "dapo", "--env", "CartPole-v1", "--num-threads", "1", "--device", "cpu"]
 COMMAND += ["--eval-freq", "200", "--eval-episodes", "2", "--save-freq", "100"]
-BEGIN = ["-n", "1500", "--seed", "3", "-params", "n_envs:4", "group_size:2", "n_groups:2", "normalize:True", "frame_stack:2"]
+BEGIN = ["-n", "900", "--seed", "3", "-params", "n_envs:4", "group_size:2", "n_groups:2", "normalize:True", "frame_stack:2"]
 RUN = Path("logs", "dapo", "CartPole-v1_1")
 CHECKPOINTS = RUN / "checkpoints"
 
@@ -40,7 +40,7 @@ def end_at(monkeypatch: pytest.MonkeyPatch, steps: int, error: type[BaseExceptio
     monkeypatch.setattr(TrainingCheckpoint, "_on_step", on_step)
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, *arguments: str, at: int = 900) -> None:
+def killed(monkeypatch: pytest.MonkeyPatch, *arguments: str, at: int = 500) -> None:
     end_at(monkeypatch, at, Killed)
     with pytest.raises(Killed):
         main([*COMMAND, *arguments])
@@ -62,7 +62,7 @@ def test_a_training_goes_on_to_the_last_bit(vec_env: str, monkeypatch: pytest.Mo
     killed(monkeypatch, *BEGIN, *copies)
     assert not (RUN / "CartPole-v1.zip").exists()
     # Neither the seed nor the hyperparameters need to be given again. The newest one, by its name, in the next run
-    killed(monkeypatch, *copies, "-i", str(CHECKPOINTS), at=1200)
+    killed(monkeypatch, *copies, "-i", str(CHECKPOINTS), at=700)
     newest = checkpoints_in(RUN.with_name("CartPole-v1_2") / "checkpoints")[-1]
     assert main([*COMMAND, *copies, "-P", "-i", str(newest)]) == 0
     assert_same(Path("whole", *RUN.parts[1:]), RUN.with_name("CartPole-v1_3"))
@@ -80,17 +80,17 @@ def test_the_best_model_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    end_at(monkeypatch, 700, KeyboardInterrupt)
+    end_at(monkeypatch, 500, KeyboardInterrupt)
     assert main([*COMMAND, *BEGIN]) == 0
     printed = capsys.readouterr().out.replace("\n", "")
     assert f"To resume: run the same command with -i {CHECKPOINTS}" in printed and (RUN / "CartPole-v1.zip").exists()
     # To a larger budget, and from within the folder
     logs = Path("logs").absolute()
     monkeypatch.chdir(CHECKPOINTS)
-    assert main([*COMMAND, "-n", "2000", "-f", str(logs), "-i", "."]) == 0
+    assert main([*COMMAND, "-n", "1200", "-f", str(logs), "-i", "."]) == 0
     monkeypatch.chdir(logs.parent)
     assert "Resuming after" in capsys.readouterr().out
-    assert 2000 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 2500
+    assert 1200 <= DAPO.load(RUN.with_name("CartPole-v1_2") / "CartPole-v1.zip").num_timesteps < 1700
 
 
 def test_what_does_not_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

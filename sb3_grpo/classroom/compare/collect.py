@@ -54,7 +54,7 @@ _NUMBER = Number(none="what was not measured")
 # Runs that exceed their budget by more than this share are reported to the reader
 _OVERSHOOT = 0.05
 # If a run is in several folders, the one that got furthest counts
-_PROGRESS = {UNPLANNED: 0, "missing": 1, "failed": 2, "done": 3}
+_PROGRESS = {"missing": 1, "failed": 2, "done": 3}
 
 
 def collect(folder: Path) -> Results:

@@ -27,31 +27,26 @@ class Style(NamedTuple):
     How a variant is drawn.
 
     :param colour: colour on white, for matplotlib and CSS
-    :param linestyle: line style for matplotlib
+    :param dashes: dashes and gaps in units of the line width, empty for a solid line
     :param marker: marker for matplotlib
     :param dark: colour on black
     """
 
     colour: str
-    linestyle: str | tuple[int, tuple[float, ...]]
+    dashes: tuple[float, ...]
     marker: str
     dark: str
 
-    @property
-    def dashes(self) -> tuple[float, ...]:
-        """Dashes and gaps in units of the line width, empty for a solid line."""
-        return self.linestyle[1] if isinstance(self.linestyle, tuple) else ()
-
 
 _STYLES = [
-    Style("#0072B2", "-", "o", "#4BA9EC"),
-    Style("#D55E00", (0, (5, 1.5)), "s", "#FF8A4A"),
-    Style("#009E73", (0, (6, 1.5, 1.5, 1.5)), "^", "#35CFA0"),
-    Style("#CC79A7", (0, (1.5, 1)), "D", "#EDA3CC"),
-    Style("#56B4E9", (0, (8, 3)), "v", "#A5DBFF"),
-    Style("#E69F00", (0, (3, 1, 1, 1, 1, 1)), "P", "#F7C948"),
-    Style("#000000", (0, (4, 3)), "X", "#F4F4F4"),
-    Style("#7F7F7F", "-", "*", "#A6A6A6"),
+    Style("#0072B2", (), "o", "#4BA9EC"),
+    Style("#D55E00", (5, 1.5), "s", "#FF8A4A"),
+    Style("#009E73", (6, 1.5, 1.5, 1.5), "^", "#35CFA0"),
+    Style("#CC79A7", (1.5, 1), "D", "#EDA3CC"),
+    Style("#56B4E9", (8, 3), "v", "#A5DBFF"),
+    Style("#E69F00", (3, 1, 1, 1, 1, 1), "P", "#F7C948"),
+    Style("#000000", (4, 3), "X", "#F4F4F4"),
+    Style("#7F7F7F", (), "*", "#A6A6A6"),
 ]
 _KNOWN = {"ppo": 0, "grpo": 1, "dapo": 2, "trpo": 3, "a2c": 4}
 _MARKERS = "<>hdp8H1"
@@ -75,8 +70,8 @@ def styles(variants: Sequence[str]) -> dict[str, Style]:
         else:
             # More variants than colours: colours repeat with another line style and marker
             i = n_beyond % len(_STYLES)
-            linestyle, marker = _STYLES[(i + 3) % len(_STYLES)].linestyle, _MARKERS[i % len(_MARKERS)]
-            chosen[name] = _STYLES[i]._replace(linestyle=linestyle, marker=marker)
+            dashes, marker = _STYLES[(i + 3) % len(_STYLES)].dashes, _MARKERS[i % len(_MARKERS)]
+            chosen[name] = _STYLES[i]._replace(dashes=dashes, marker=marker)
             n_beyond += 1
     return chosen
 
@@ -101,7 +96,7 @@ def draw_lines(
     :return: the figure
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     if finals:
@@ -120,14 +115,17 @@ def draw_lines(
         every = max(1, len(x) // 8)
         # Shift markers, so that those of two overlapping curves do not coincide
         shown = (place * every // len(lines), every)
-        kind = {"linestyle": style.linestyle, "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
+        kind = {"linestyle": (0, style.dashes), "marker": style.marker, "markevery": shown, "markeredgecolor": "white"}
         axes.plot(x, band.value, label=name, color=style.colour, **kind)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.locator_params("x", nbins=6)
     if max(line.x[-1] for line in lines) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.02)
+    if not axes.dataLim.intervaly.any():
+        # Nothing but zeros, for which matplotlib would show hundredths
+        axes.set_ylim(-0.05, 1.05)
     return figure
 
 

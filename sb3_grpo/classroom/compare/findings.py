@@ -106,7 +106,9 @@ def number(value: float, like: Sequence[float] = ()) -> str:
     size = max(abs(x) for x in (value, *like))
     if size >= 1e12:
         return f"{value:.3g}"
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else _digits_of_small(size)
+    # Of small numbers two digits that count, but nothing beyond the eighth decimal: it is rounding error
+    small = 2 if size == 0 else min(1 - math.floor(math.log10(size)), 8)
+    digits = 0 if size >= 100 else 1 if size >= 10 else max(2, small)
     # With several numbers, nonzero ones must not look like zero: readers need to see whether an interval ends below or at it
     while digits < 4 and any(abs(x) > 1e-6 * size and not round(x, digits) for x in like):
         digits += 1
@@ -115,11 +117,6 @@ def number(value: float, like: Sequence[float] = ()) -> str:
         text = text.rstrip("0").rstrip(".")
     # No minus sign before zero
     return text if text.strip("-0.") else text.removeprefix("-")
-
-
-def _digits_of_small(size: float) -> int:
-    # Two significant digits. Anything beyond the eighth decimal is rounding error
-    return min(max(4, 1 - math.floor(math.log10(size))), 8)
 
 
 def interval_text(interval: Interval, least: float = 0.0) -> str:

@@ -1,4 +1,4 @@
-"""``python -m sb3_grpo compare report``: one page that needs no network, and its pictures as files."""
+"""``sb3-grpo compare report``: one page that needs no network, and its pictures as files."""
 
 import json
 import re

@@ -18,6 +18,19 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_resamples() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sb3_grpo.classroom.compare.statistics.RESAMPLES", 200)
+        yield
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than all the rest of a report."""
+    monkeypatch.setattr("sb3_grpo.classroom.compare.figures.save", lambda *arguments: "<svg></svg>")
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("rliable")
 
 from compare_data import write_experiment
+from matplotlib.figure import Figure
 
-from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.report import make_report
 from sb3_grpo.classroom.compare.runs import Name
-from tests.browser import Opened, serious_findings
+from tests.browser import serious_findings
 
 HOSTILE = "</style><script>window.hacked=1</script><img src=x onerror=window.hacked=1>$_{x"
 ENVS = ("CartPole-v1", f"{HOSTILE}-v1")  # which compare refuses: this page is the second line of defence
@@ -30,12 +30,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             return [-1000.0 - seed] * 6
         return np.linspace(10.0, {"ppo": 100.0, "dapo": 400.0}.get(variant, 300.0) + 2 * seed, 6).tolist()
 
-    folder = tmp_path_factory.mktemp("hostile")
+    folder, savefig = tmp_path_factory.mktemp("hostile"), Figure.savefig
     write_experiment(folder, curve, envs=ENVS, variants=VARIANTS)
     experiment = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps(experiment | {"name": HOSTILE}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "RESAMPLES", 200)
+        # The page has those in SVG in it
+        patch.setattr(Figure, "savefig", lambda figure, path, **how: path.suffix == ".svg" and savefig(figure, path, **how))
         patch.setattr(Name, "check", lambda self, name, value: value)
         return make_report(folder)
 
@@ -68,25 +69,24 @@ def test_curves_against_steps_or_time(opened: Any) -> None:
     assert "Training time (seconds)" in time.text_content()
 
 
-def test_pictures_are_dark_on_a_dark_page(browser: Any, report: Path) -> None:
-    colours = {}
+def test_pictures_are_dark_on_a_dark_page(opened: Any) -> None:
+    page, colours = opened.page, {}
     for scheme in ("light", "dark"):
-        page = Opened(browser, report, color_scheme=scheme).page
+        page.emulate_media(color_scheme=scheme)
         text = page.locator(".curves svg text").first
         colours[scheme] = [text.evaluate("each => getComputedStyle(each).fill")]
         colours[scheme] += [page.evaluate("getComputedStyle(document.body).backgroundColor")]
-        page.close()
     assert not {*colours["light"]} & {*colours["dark"]}
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_no_sideways_scrolling_and_the_claim_is_in_sight(browser: Any, report: Path, width: int) -> None:
-    page = Opened(browser, report, viewport={"width": width, "height": 800}).page
+def test_no_sideways_scrolling_and_the_claim_is_in_sight(opened: Any) -> None:
+    page = opened.page
     page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    claim = page.locator(".pairs .difference strong").first.bounding_box()
-    assert claim["x"] >= 0 and claim["x"] + claim["width"] <= width
-    page.close()
+    for width in (390, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        claim = page.locator(".pairs .difference strong").first.bounding_box()
+        assert claim["x"] >= 0 and claim["x"] + claim["width"] <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

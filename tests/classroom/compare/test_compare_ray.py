@@ -14,22 +14,14 @@ pytest.importorskip("rliable")
 
 import psutil
 import ray
+from compare_data import TINY
 
 from sb3_grpo.classroom.compare.definition import make_experiment
 from sb3_grpo.classroom.compare.running import run_jobs, run_on_ray
 from sb3_grpo.console import UsageError
 
 # Long enough to be killed in the middle
-CONTENT: dict[str, Any] = {
-    "name": "tiny",
-    "envs": ["CartPole-v1"],
-    "variants": [{"algo": "ppo", "hyperparams": {"n_envs": 4, "n_steps": 64}}],
-    "seeds": 2,
-    "timesteps": 3000,
-    "n_evaluations": 2,
-    "n_eval_episodes": 1,
-    "n_final_episodes": 1,
-}
+CONTENT = TINY | {"variants": [{"algo": "ppo", "hyperparams": {"n_envs": 4, "n_steps": 64}}], "timesteps": 20_000}
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def is_server(process: psutil.Process | None) -> bool:
 
 @pytest.mark.slow
 def test_killed_worker_is_replaced(cluster: None, tmp_path: Path) -> None:
-    experiment = make_experiment(CONTENT | {"timesteps": 20_000}, "test")
+    experiment = make_experiment(CONTENT, "test")
     killed: list[psutil.Process] = []
     orphans: list[psutil.Process] = []
 

@@ -8,24 +8,22 @@ import pytest
 
 pytest.importorskip("rliable")
 
+import numpy as np
 import pandas as pd
 from compare_data import BUDGET, curve_to, hyperparams, turn_round_sampled, write_experiment, write_run
 
-from sb3_grpo.classroom.compare import statistics
 from sb3_grpo.classroom.compare.collect import collect
+from sb3_grpo.classroom.compare.curves import Line
+from sb3_grpo.classroom.compare.figures import draw_lines, styles
 from sb3_grpo.classroom.compare.findings import number, scale
 from sb3_grpo.classroom.compare.report import make_report
 from sb3_grpo.classroom.compare.side_by_side import side_by_side
+from sb3_grpo.classroom.compare.statistics import Band
 from sb3_grpo.classroom.compare.tables import efficiency_table, final_table, network_statements
 from sb3_grpo.console import UsageError
 
 ENV = "CartPole-v1"
 MODE = "deterministic"
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
 def two_levels(low, high):
@@ -72,6 +70,13 @@ def test_steps_until_the_environment_counts_as_solved(tmp_path):
 def test_a_run_that_never_gets_there_is_infinitely_slow(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(500.0 if seed == 0 else 100.0), seeds=3)
     assert efficiency_table(collect(tmp_path), ENV).iloc[0].tolist()[-3:] == ["1 of 3", "never", "never"]
+
+
+def test_a_curve_of_zeros_has_an_axis_from_0_to_1():
+    zeros = Line("dapo", np.arange(0, 250_001, 50_000), Band(*np.zeros((3, 6))), np.zeros((1, 6)))
+    axes = draw_lines([zeros], styles(["dapo"]), "Environment steps").axes[0]
+    assert -0.1 < axes.get_ylim()[0] < 0 and 1 < axes.get_ylim()[1] < 1.1
+    assert {*range(0, 250_001, 50_000)} <= {*axes.get_xticks()}
 
 
 def test_returns_at_equal_time(tmp_path):
@@ -142,6 +147,7 @@ def test_page_has_everything_and_needs_nothing(tmp_path):
     assert {"key", "value"} < set(pd.read_csv(tmp_path / "diagnostics.csv").columns)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_failed_and_missing_runs_are_listed_and_not_counted(tmp_path):
     write_experiment(tmp_path, two_levels(50.0, 400.0), seeds=5)
     failed, missing = (tmp_path / "runs" / ENV / "ppo" / seed for seed in "14")
@@ -209,6 +215,7 @@ def test_what_a_reader_has_to_know_is_noted(tmp_path, name, changes, note):
     assert found.startswith(note)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_variant_one_environment_one_seed(tmp_path):
     write_experiment(tmp_path, lambda env, variant, seed: curve_to(100.0), variants={"dapo": "dapo"}, seeds=1)
     text = text_of(make_report(tmp_path))
@@ -237,15 +244,17 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
         make_report(tmp_path)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_pairs_whose_names_contain_and_have_a_row_each(tmp_path):
     variants = {"a": "ppo", "b and c": "ppo", "a and b": "ppo", "c": "ppo"}
     write_experiment(tmp_path, two_levels(1.0, 2.0), variants=variants, seeds=1)
     assert make_report(tmp_path).read_text().count('<tr><th scope="row">a and b and c</th>') == 2
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_scores_are_of_the_actions_that_the_experiment_names(tmp_path):
     other = "Pendulum-v1"
-    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other))
+    write_experiment(tmp_path, two_levels(50.0, 400.0), envs=(ENV, other), seeds=5)
     text = text_of(make_report(tmp_path))
     assert "Results are those of the most likely actions." in text and "The rule:" not in text
     assert "Over both environments together, dapo ended higher than ppo." in text

@@ -28,6 +28,7 @@ from sb3_grpo.classroom.compare.collect import collect
 from sb3_grpo.classroom.compare.definition import make_experiment
 from sb3_grpo.classroom.compare.experiment import Experiment
 from sb3_grpo.classroom.compare.running import run_here, run_jobs
+from sb3_grpo.classroom.compare.training import train
 from sb3_grpo.cli import compare as cli_compare
 from sb3_grpo.cli.main import main
 
@@ -164,18 +165,6 @@ def test_changed_experiment_is_refused(
     assert (finished / "out" / "experiment.json").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--ray", "auto"], "--save-freq and --ray exclude each other"), ([], "only dapo and grpo write checkpoints")],
-)
-def test_checkpoints_that_nothing_would_write(
-    arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert compare(tmp_path, "--save-freq", "100", *arguments, variants=["ppo"]) == 2
-    assert message in " ".join(capfd.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
-
-
 def test_two_comparisons_do_not_work_in_one_folder(finished: Path, no_report: None, capfd: pytest.CaptureFixture[str]) -> None:
     before = results(finished)
     with FileLock(finished / "out" / ".lock"):
@@ -259,25 +248,17 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     assert process.returncode == 130 and printed.split() == ["Interrupted"]
 
 
-def test_runs_do_not_depend_on_what_ran_before(tmp_path: Path) -> None:
-    """The second run of a worker is that of a new process, to the last bit."""
+def test_runs_do_not_depend_on_what_ran_before(finished: Path, tmp_path: Path) -> None:
+    """In this process, after other tests, a run is that of a new process, to the last bit."""
     experiment = make_experiment(TINY | {"seeds": 1}, "test")
-    jobs = experiment.jobs()
-    for _ in run_here({job.folder(tmp_path / "pool"): experiment.settings(job) for job in jobs}, 1):
-        pass
-    for job in jobs:
-        alone, pooled = job.folder(tmp_path / "alone"), job.folder(tmp_path / "pool")
-        alone.mkdir(parents=True)
-        code = (
-            "import json, sys; from pathlib import Path; import torch; torch.set_num_threads(1)\n"
-            "from sb3_grpo.classroom.compare.training import train\n"
-            "train(json.loads(sys.argv[1]), Path(sys.argv[2]), lambda n_steps: None)"
-        )
-        subprocess.run([sys.executable, "-c", code, json.dumps(experiment.settings(job)), str(alone)], check=True)
-        rows = [[{**row, "seconds": ""} for row in read(folder / "evaluations.csv")] for folder in (alone, pooled)]
+    for job in experiment.jobs():
+        here, new = job.folder(tmp_path), job.folder(finished / "out")
+        here.mkdir(parents=True)
+        train({**experiment.settings(job), "clips": False}, here, lambda n_steps: None)
+        rows = [[{**row, "seconds": ""} for row in read(folder / "evaluations.csv")] for folder in (here, new)]
         assert rows[0] == rows[1] and len(rows[0]) == 12
         cls = {"ppo": PPO, "dapo": DAPO}[job.variant.algo]
-        parameters = [cls.load(folder / "model.zip").policy.parameters() for folder in (alone, pooled)]
+        parameters = [cls.load(folder / "model.zip").policy.parameters() for folder in (here, new)]
         assert all(th.equal(one, other) for one, other in zip(*parameters, strict=True))
 
 

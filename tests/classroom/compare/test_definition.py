@@ -18,7 +18,9 @@ from sb3_grpo.console import UsageError
 
 TINY: dict[str, Any] = {"name": "tiny", "envs": ["CartPole-v1"], "variants": ["ppo"], "seeds": 2, "timesteps": 400}
 
-pytestmark = pytest.mark.usefixtures("keep_threads")
+PPO = ("--env", "CartPole-v1", "--algo", "ppo")
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_factors_make_variants() -> None:
@@ -146,7 +148,7 @@ def test_a_variant_stays_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("0-1", [0, 1]), ("7-9", [7, 8, 9]), ("5-5", [5])])
 def test_seeds_of_the_command_line(text: str, seeds: list[int]) -> None:
-    args = _make_parser().parse_args(["compare", "--env", "CartPole-v1", "--algo", "ppo", "--seeds", text])
+    args = _make_parser().parse_args(["compare", *PPO, "--seeds", text])
     assert cli_compare._experiment(args).seeds == seeds
 
 
@@ -163,7 +165,7 @@ def test_command_line_without_a_file() -> None:
 @pytest.mark.parametrize("text", ["9-7", "0,1", "0"])
 def test_seeds_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["compare", "--env", "CartPole-v1", "--algo", "ppo", "--seeds", text])
+        main(["compare", *PPO, "--seeds", text])
     assert f"must be a number of seeds, or a range such as 10-19 or 4-4, not '{text}'" in capsys.readouterr().err
 
 
@@ -205,8 +207,11 @@ def test_list_of_comparisons_that_are_ready(capfd: pytest.CaptureFixture[str]) -
         (["--config", "no.yml"], "Cannot read no.yml"),
         (["--preset", "homework", "--seeds", f"0-{10**30}"], "the number of seeds must be a whole number from 1 to 10,000"),
         (["report", "nowhere"], "nowhere"),
+        ([*PPO, "--save-freq", "5", "--ray", "auto"], "--save-freq and --ray exclude each other"),
+        ([*PPO, "--save-freq", "5"], "only dapo and grpo write checkpoints"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not [*Path().iterdir()]

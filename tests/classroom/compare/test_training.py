@@ -18,8 +18,20 @@ from sb3_grpo.classroom.compare import recorder, training
 from sb3_grpo.classroom.compare.build import build, count_parameters, describe_network
 from sb3_grpo.classroom.compare.definition import make_experiment
 from sb3_grpo.classroom.compare.evaluation import Evaluator
+from sb3_grpo.classroom.compare.experiment import Experiment
 
 pytestmark = pytest.mark.usefixtures("keep_threads")
+
+
+def train(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """
+    Make the first run of an experiment.
+
+    :return: Its settings
+    """
+    settings = {**experiment.settings(experiment.jobs()[0]), "clips": False}
+    training.train(settings, folder, lambda n_steps: None)
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -32,13 +44,9 @@ pytestmark = pytest.mark.usefixtures("keep_threads")
     ],
 )
 def test_evaluations_do_not_disturb_the_training(env: str, algo: str, hyperparams: dict[str, Any], tmp_path: Path) -> None:
-    experiment = make_experiment(
-        TINY
-        | {"envs": [env], "variants": [{"algo": algo, "hyperparams": hyperparams}], "n_eval_episodes": 1, "timesteps": 1000},
-        "test",
-    )
-    settings = experiment.settings(experiment.jobs()[0])
-    training.train(settings, tmp_path, lambda n_steps: None)
+    content = TINY | {"envs": [env], "variants": [{"algo": algo, "hyperparams": hyperparams}], "timesteps": 1000}
+    experiment = make_experiment(content | {"n_eval_episodes": 1, "n_final_episodes": 1}, "test")
+    settings = train(experiment, tmp_path)
     assert len(read(tmp_path / "evaluations.csv")) == 12
     with build(settings) as built:
         # No policy has learned from more steps than the budget: what is left of it is not enough for another rollout
@@ -58,7 +66,7 @@ def test_seconds_are_those_of_training(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     monkeypatch.setattr(recorder, "time", clock)
     experiment = make_experiment(TINY, "test")
-    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    train(experiment, tmp_path)
     assert 0 < json.loads((tmp_path / "result.json").read_text())["seconds"] < 1000
     assert 0 < float(read(tmp_path / "evaluations.csv")[-1]["seconds"]) < 1000
 
@@ -113,7 +121,7 @@ def test_dropped_steps_are_counted(tmp_path: Path) -> None:
     # Nobody falls within 5 steps: all returns are equal, and all groups dropped
     content = TINY | {"variants": [{"algo": "dapo", "hyperparams": SMALL_GROUPS | {"env_kwargs": {"max_episode_steps": 5}}}]}
     experiment = make_experiment(content, "test")
-    training.train(experiment.settings(experiment.jobs()[0]), tmp_path, lambda n_steps: None)
+    train(experiment, tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
     assert 0.9 < result["discarded_fraction"] <= 1.0 and result["steps"] >= 400
 

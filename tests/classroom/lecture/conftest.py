@@ -16,8 +16,13 @@ def lecture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(browser: Any, lecture: Path) -> Iterator[Any]:
+def lesson(browser: Any, lecture: Path) -> Iterator[Opened]:
     opened = Opened(browser, lecture)
-    yield opened.page
+    yield opened
     assert opened.complaints == []
     opened.page.close()
+
+
+@pytest.fixture
+def opened(lesson: Opened) -> Any:
+    return lesson.page

@@ -3,7 +3,6 @@
 import json
 import math
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,14 @@ def recorded(name: str) -> dict[str, Any]:
     return json.loads((files("sb3_grpo.classroom.lecture") / "data" / f"{name}.json").read_text("utf-8"))
 
 
-def state(browser: Any, lecture: Path, fragment: str) -> tuple[Any, str]:
+def state(lesson: Opened, fragment: str) -> tuple[Any, str]:
     """
-    :param browser: A browser
-    :param lecture: The page
+    :param lesson: The page
     :param fragment: Widget and state
     :return: The widget, and what it says
     """
-    page = Opened(browser, lecture, f"#{fragment}").page
-    widget = page.locator(f"#{fragment.split('?')[0]}")
+    lesson.go(f"#{fragment}")
+    widget = lesson.page.locator(f"#{fragment.split('?')[0]}")
     return widget, " ".join(widget.locator(".says, .note").all_inner_texts())
 
 
@@ -91,23 +89,23 @@ def test_recorded_numbers_follow_from_what_was_played(name: str) -> None:
     check_optimizer_steps(recorded(name))
 
 
-def test_first_states_tell_the_story(browser: Any, lecture: Path) -> None:
-    _, ppo = state(browser, lecture, "ppo-loop")
+def test_first_states_tell_the_story(lesson: Opened) -> None:
+    _, ppo = state(lesson, "ppo-loop")
     assert "51 of 64 actions turned out better than the critic expected, 13 worse" in ppo
     assert "the next moment the pole fell" in ppo
     # Before the guess it does not give the answer away
-    _, before = state(browser, lecture, "grpo-loop")
+    _, before = state(lesson, "grpo-loop")
     assert "10 of 24 are right" in before and "dead" not in before
-    _, grpo = state(browser, lecture, "grpo-loop?at=3")
+    _, grpo = state(lesson, "grpo-loop?at=3")
     assert "Group 2 is dead: all its answers got 0" in grpo
 
 
 @pytest.mark.parametrize("name, fragment", [("update_ppo", "ppo-loop?"), ("update_grpo", "grpo-loop?run=cartpole&")])
-def test_what_is_cut_off_is_marked(browser: Any, lecture: Path, name: str, fragment: str) -> None:
+def test_what_is_cut_off_is_marked(lesson: Opened, name: str, fragment: str) -> None:
     steps = recorded(name)["optimizer_steps"]
     assert any(each["below"] for each in steps) and any(each["above"] for each in steps)
     for k, each in enumerate(steps):
-        widget, says = state(browser, lecture, f"{fragment}at={4 + k}")
+        widget, says = state(lesson, f"{fragment}at={4 + k}")
         assert widget.locator(".cut").count() == len(each["below"]) + len(each["above"])
         if k == 0:
             assert "every ratio is 1" in says
@@ -115,14 +113,14 @@ def test_what_is_cut_off_is_marked(browser: Any, lecture: Path, name: str, fragm
             assert f"{len(each['above'])} above, {len(each['below'])} below" in says
 
 
-def test_ratio_of_a_step_is_the_recorded_one(browser: Any, lecture: Path) -> None:
+def test_ratio_of_a_step_is_the_recorded_one(lesson: Opened) -> None:
     record = recorded("update_sums")
     i = record["optimizer_steps"][3]["steps"][0]
     ratio = math.exp(record["optimizer_steps"][2]["log_prob"][i] - record["steps"]["log_prob"][i])
-    _, says = state(browser, lecture, f"grpo-loop?run=sums&at=7&step={i + 1}")
+    _, says = state(lesson, f"grpo-loop?run=sums&at=7&step={i + 1}")
     assert f"ratio {ratio:.3f}" in says
     new, old = (math.exp(each["log_prob"][i]) for each in (record["optimizer_steps"][-1], record["steps"]))
-    _, says = state(browser, lecture, f"grpo-loop?run=sums&at=8&step={i + 1}")
+    _, says = state(lesson, f"grpo-loop?run=sums&at=8&step={i + 1}")
     assert f"probability {old:.2f} before, {new:.2f} now" in says
 
 
@@ -156,8 +154,8 @@ def test_step_is_chosen_by_pointer_and_by_key(opened: Any) -> None:
     assert "step 2 of" in widget.locator(".note").inner_text()
 
 
-def test_other_run_keeps_to_its_own_steps(browser: Any, lecture: Path) -> None:
-    widget, says = state(browser, lecture, "grpo-loop?run=cartpole&at=3&step=169")
+def test_other_run_keeps_to_its_own_steps(lesson: Opened) -> None:
+    widget, says = state(lesson, "grpo-loop?run=cartpole&at=3&step=169")
     assert "Episode 8, step 42 of 42" in says
     widget.get_by_role("button", name="Sums").click()
     assert "Answer 24" in widget.locator(".note").inner_text()

@@ -20,24 +20,17 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert path.stat().st_size < MAX_BYTES
 
 
-def test_no_request_and_no_complaint(browser: Any, lecture: Path) -> None:
-    opened = Opened(browser, lecture)
-    opened.page.mouse.wheel(0, 20_000)
-    assert opened.requests == [lecture.as_uri()]
-    assert opened.complaints == []
+def test_no_request(lesson: Opened, lecture: Path) -> None:
+    lesson.page.mouse.wheel(0, 20_000)
+    assert lesson.requests == [lecture.as_uri()]
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_no_sideways_scrolling(browser: Any, lecture: Path, width: int) -> None:
-    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("width", [390, 1920])
-def test_no_formula_is_cut_off_at_its_foot(browser: Any, lecture: Path, width: int) -> None:
-    page = Opened(browser, lecture, viewport={"width": width, "height": 800}).page
+def test_no_sideways_scrolling_and_no_formula_is_cut_off_at_its_foot(opened: Any) -> None:
     cut_off = """[...document.querySelectorAll(".scroll")].filter((each) => each.scrollHeight > each.clientHeight + 1)"""
-    assert page.evaluate(f"{cut_off}.map((each) => each.textContent)") == []
+    for width in (390, 1280, 1920):
+        opened.set_viewport_size({"width": width, "height": 800})
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        assert opened.evaluate(f"{cut_off}.map((each) => each.textContent)") == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def test_spaces_of_formulas(latex: str, expected: str) -> None:
     assert expected in math(latex, display=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_everybody_can_use_it(browser: Any, lecture: Path, scheme: str) -> None:
     assert serious_findings(browser, lecture, color_scheme=scheme) == []
 
@@ -102,19 +95,16 @@ HOSTILE = """#clip?r=abc&A=1e999
 #grpo-loop?run=constructor&at=-5&step=1e9""".splitlines()
 
 
-def test_an_address_cannot_ask_for_what_the_controls_cannot(browser: Any, lecture: Path) -> None:
-    opened = Opened(browser, lecture)
+def test_an_address_cannot_ask_for_what_the_controls_cannot(lesson: Opened) -> None:
     for fragment in HOSTILE:
-        opened.page.evaluate("fragment => { location.hash = fragment; }", fragment)
-        opened.page.evaluate("follow()")
+        lesson.go(fragment)
         name = fragment[1:].split("?")[0]
         if name.replace("-", "").isalpha():
-            shown = opened.page.locator(f"#{name}").inner_text()
+            shown = lesson.page.locator(f"#{name}").inner_text()
             assert not any(word in shown for word in ("NaN", "Infinity", "undefined")), fragment
-        assert opened.complaints == [], fragment
-    opened.page.evaluate("fragment => { location.hash = fragment; }", "#clip?r=9&A=-1")
-    opened.page.evaluate("follow()")
-    assert "r = 2.00 and \u00c2 = \u22121.00" in opened.page.locator("#clip").inner_text()
+        assert lesson.complaints == [], fragment
+    lesson.go("#clip?r=9&A=-1")
+    assert "r = 2.00 and \u00c2 = \u22121.00" in lesson.page.locator("#clip").inner_text()
 
 
 def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
@@ -133,27 +123,27 @@ def test_presentation_shows_one_part_at_a_time(opened: Any) -> None:
     assert opened.locator(".part:visible").count() > 5
 
 
-@pytest.mark.parametrize(("size", "family"), [("23px", "system-ui"), ("27px", "sans-serif"), ("25px", "monospace")])
-def test_slides_fit_a_screen_whatever_its_fonts(browser: Any, lecture: Path, size: str, family: str) -> None:
-    opened = Opened(browser, lecture, viewport={"width": 1920, "height": 1080})
+def test_slides_fit_a_screen_whatever_its_fonts(lesson: Opened) -> None:
+    page = lesson.page
+    page.set_viewport_size({"width": 1920, "height": 1080})
     # The page's own size is 23 pixels
-    opened.add_style(f"html:has(.presenting) {{ font-size: {size} !important }} * {{ font-family: {family} !important }}")
-    page = opened.page
-    page.locator("#present").click()
-    heights = page.evaluate("""slides.map(([chapter, part]) => {
-        show(chapter, part);
-        return [document.documentElement.scrollHeight, (part || chapter).id];
-    })""")
-    assert [each for each in heights if each[0] > 1080] == []
-    # The page itself is as large as before
-    page.keyboard.press("Escape")
-    assert page.evaluate("document.querySelector('main').style.zoom") == "1"
+    for size, family in (("23px", "system-ui"), ("27px", "sans-serif"), ("25px", "monospace")):
+        lesson.add_style(f"html:has(.presenting) {{ font-size: {size} !important }} * {{ font-family: {family} !important }}")
+        page.locator("#present").click()
+        heights = page.evaluate("""slides.map(([chapter, part]) => {
+            show(chapter, part);
+            return [document.documentElement.scrollHeight, (part || chapter).id];
+        })""")
+        assert [each for each in heights if each[0] > 1080] == [], family
+        # The page itself is as large as before
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.querySelector('main').style.zoom") == "1"
 
 
-def test_a_part_has_an_address(opened: Any) -> None:
-    opened.locator("#present").click()
-    opened.evaluate("() => { location.hash = '#trpo-the-average-kl'; follow(); }")
-    assert opened.locator(".part:visible h2").inner_text() == "The average KL"
+def test_a_part_has_an_address(lesson: Opened) -> None:
+    lesson.page.locator("#present").click()
+    lesson.go("#trpo-the-average-kl")
+    assert lesson.page.locator(".part:visible h2").inner_text() == "The average KL"
 
 
 def test_it_prints(browser: Any, lecture: Path) -> None:
@@ -167,22 +157,14 @@ def test_it_prints(browser: Any, lecture: Path) -> None:
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_exercise_judges_an_answer(opened: Any) -> None:
-    exercise = opened.locator("#exercise-clip-negative")
-    exercise.locator("input").fill("-1.2")
-    exercise.locator("button").click()
-    assert "Not yet" in exercise.locator("output").inner_text()
-    exercise.locator("input").fill("\u22121,5")
-    exercise.locator("button").click()
-    assert "Right" in exercise.locator("output").inner_text()
-
-
 def test_results_are_a_line_that_makes_the_table_of_the_class(opened: Any) -> None:
     n = opened.locator(".exercise").count()
     opened.locator("#student").fill("Ada; L.")
     exercise = opened.locator("#exercise-clip-negative")
-    exercise.locator("input").fill("-1.5")
-    exercise.locator("button").click()
+    for answer, judgement in (("-1.2", "Not yet"), ("\u22121,5", "Right")):
+        exercise.locator("input").fill(answer)
+        exercise.locator("button").click()
+        assert judgement in exercise.locator("output").inner_text()
     line = opened.locator("#line").inner_text()
     assert line == f"sb3-grpo lecture; Ada, L.; 1 of {n}; clip-negative"
     failed, passed = line.replace("1 of", "0 of"), line.replace("Ada", "<b>Bob</b>").replace("1 of", f"{n} of")

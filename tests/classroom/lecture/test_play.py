@@ -20,11 +20,19 @@ def still(browser: Any, lecture: Path) -> Any:
     opened.page.close()
 
 
-def test_a_push_moves_the_cart(opened: Any) -> None:
-    opened.locator("#play").scroll_into_view_if_needed()
-    opened.locator("#play").get_by_role("button", name="Push left").click()
-    assert "Pushed to the left" in opened.locator("#play").inner_text()
+def test_buttons_and_drags_push_the_cart(opened: Any) -> None:
+    play = opened.locator("#play")
+    play.scroll_into_view_if_needed()
+    play.get_by_role("button", name="Push left").click()
+    assert "Pushed to the left" in play.inner_text()
     until(opened, "Number(document.querySelector('#play .stage').getAttribute('aria-valuenow')) < -0.08")
+    box = play.locator(".stage").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    opened.mouse.move(x, y)
+    opened.mouse.down()
+    opened.mouse.move(x + 40, y)
+    opened.mouse.up()
+    assert "Pushed to the right" in play.inner_text()
 
 
 def test_stands_still_for_those_who_want_it_until_play(still: Any) -> None:
@@ -62,28 +70,15 @@ def test_arrow_keys_push_and_do_not_turn_slides(opened: Any) -> None:
     assert "Pushed to the left" in opened.locator("#play").inner_text()
 
 
-def test_a_drag_pushes(opened: Any) -> None:
-    opened.locator("#play").scroll_into_view_if_needed()
-    box = opened.locator("#play .stage").bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    opened.mouse.move(x, y)
-    opened.mouse.down()
-    opened.mouse.move(x + 40, y)
-    opened.mouse.up()
-    assert "Pushed to the right" in opened.locator("#play").inner_text()
-
-
-def test_asks_for_training_where_nothing_was_trained(opened: Any) -> None:
-    opened.locator("#play").scroll_into_view_if_needed()
-    opened.locator("#play select").select_option("live")
-    assert "Train an agent above first" in opened.locator("#play").inner_text()
-
-
 def test_what_was_trained_in_the_page_plays(opened: Any) -> None:
-    opened.locator("#live").get_by_role("button", name="Train", exact=True).click()
+    play, live = opened.locator("#play"), opened.locator("#live")
+    play.locator("select").select_option("live")
+    assert "Train an agent above first" in play.inner_text()
+    live.get_by_role("button", name="Train", exact=True).click()
     until(opened, "window.lecture.WIDGETS.live.runs().every(run => run.steps > 0)")
-    opened.locator("#live").get_by_role("button", name="Pause", exact=True).click()
-    opened.locator("#play").scroll_into_view_if_needed()
-    opened.locator("#play select").select_option("live")
-    assert "Train an agent above first" not in opened.locator("#play").inner_text()
+    live.get_by_role("button", name="Pause", exact=True).click()
+    play.scroll_into_view_if_needed()
+    play.locator("select").select_option("trained")
+    play.locator("select").select_option("live")
+    assert "Train an agent above first" not in play.inner_text()
     until(opened, f"{STEP} > 3")

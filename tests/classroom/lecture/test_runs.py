@@ -24,29 +24,29 @@ def test_the_program_in_the_page_runs(name: str) -> None:
     assert 600 <= names["model"].num_timesteps < 50_000
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_each_chapter_shows_a_run(opened: Any, name: str) -> None:
-    section = opened.locator(f"#{name} #run-{name}")
-    shown = re.search(r"at the end: (\d+) \((\d+) to (\d+)\)", section.locator(".says").inner_text())
-    assert shown is not None
-    assert [int(each) for each in shown.groups()] == pytest.approx([part[-1] for part in RUNS["runs"][name]["iqm"]], abs=0.51)
-    assert RUNS["runs"][name]["program"].strip() == section.locator("pre").inner_text().strip()
-    assert section.locator(".picture svg").count() >= 2
+def test_each_chapter_shows_a_run(opened: Any) -> None:
+    for name in CHAPTERS:
+        section, run = opened.locator(f"#{name} #run-{name}"), RUNS["runs"][name]
+        shown = re.search(r"at the end: (\d+) \((\d+) to (\d+)\)", section.locator(".says").inner_text())
+        assert shown is not None, name
+        assert [int(each) for each in shown.groups()] == pytest.approx([part[-1] for part in run["iqm"]], abs=0.51), name
+        assert run["program"].strip() == section.locator("pre").inner_text().strip()
+        assert section.locator(".picture svg").count() >= 2
 
 
-def test_pictures_of_runs_are_the_colours_of_the_page(browser: Any, lecture: Path) -> None:
+def test_pictures_of_runs_are_the_colours_of_the_page(opened: Any) -> None:
     inks = []
     for scheme in ("light", "dark"):
-        opened = Opened(browser, lecture, color_scheme=scheme)
-        colours = opened.page.evaluate("""[...document.querySelectorAll(".picture path, .picture text")].map((each) =>
+        opened.emulate_media(color_scheme=scheme)
+        colours = opened.evaluate("""[...document.querySelectorAll(".picture path, .picture text")].map((each) =>
             each.style.stroke + each.style.fill).join(" ")""")
         assert "var(--c" in colours and "#" not in colours
-        known = opened.page.evaluate(
+        known = opened.evaluate(
             """names => names.map((name) => getComputedStyle(document.body).getPropertyValue(name))""",
             sorted(set(re.findall(r"--c[0-9a-f]{6}", colours))),
         )
         assert all(known)
-        inks.append(opened.page.evaluate("getComputedStyle(document.querySelector('.picture text')).fill"))
+        inks.append(opened.evaluate("getComputedStyle(document.querySelector('.picture text')).fill"))
     assert inks[0] != inks[1]
 
 
@@ -57,10 +57,10 @@ def test_a_guess_shows_its_answer_on_demand(opened: Any) -> None:
     assert "0.0074 nats" in guess.locator("p").inner_text()
 
 
-def test_capitals_are_shown_before_and_after(browser: Any, lecture: Path) -> None:
-    page = Opened(browser, lecture, "#capitals?country=Turkey").page
+def test_capitals_are_shown_before_and_after(lesson: Opened) -> None:
+    lesson.go("#capitals?country=Turkey")
     column = CAPITALS["asked"].index(["Turkey", "Ankara"])
     before, after = (100 * CAPITALS["chances"][row][column] for row in (0, -1))
-    says = page.locator("#capitals .says").inner_text()
+    says = lesson.page.locator("#capitals .says").inner_text()
     assert f"probability {before:.0f}% before" in says and f"and {after:.0f}% after" in says
-    assert "Orange: Istanbul." in page.locator("#capitals figcaption").first.inner_text()
+    assert "Orange: Istanbul." in lesson.page.locator("#capitals figcaption").first.inner_text()
