@@ -8,6 +8,7 @@ from stable_baselines3 import PPO
 from benchmarks.blocks import markdown
 from benchmarks.common import ROOT
 from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.policies import ActorPolicy
 
 PAGE = ROOT / "docs" / "algorithms" / "arguments.md"
 
@@ -37,6 +38,7 @@ def arguments_page() -> str:
         if name not in parameters:
             return ""
         value = parameters[name].default
+        value = ActorPolicy.default_arguments({}).get(name) if value is None else value
         return "required" if value is inspect.Parameter.empty else f"`{value!r}`"
 
     parts = [

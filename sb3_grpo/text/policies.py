@@ -1,7 +1,7 @@
 """Policies for text: a causal transformer reads the tokens written so far and chooses the next one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -405,7 +405,11 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):
 
     reads_texts = True
     rollout_buffer_class = TokenRolloutBuffer
-    default_advantage = "return_to_go"
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        return {**super().default_arguments(policy_kwargs), "advantage": "return_to_go"}
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """

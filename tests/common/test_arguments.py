@@ -99,7 +99,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         *(({"group_size": wrong}, "group_size must be a whole number, got") for wrong in (True, np.True_, math.nan, 2.5, [1])),
         *(({"max_grad_norm": wrong}, "max_grad_norm must be a number, got") for wrong in (True, math.nan, "x", [1.0])),
         ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
-        ({"learning_rate": -1e-3}, "learning_rate must not be negative, got -0.001"),
+        ({"learning_rate": -1e-3}, "learning_rate must not be negative, or None for the default of the policy, got -0.001"),
         ({"learning_rate": lambda progress: math.nan}, r"learning_rate\(1.0\) must be a finite number, got nan"),
         ({"learning_rate": lambda progress: 1 / progress}, r"learning_rate\(0.0\) raised ZeroDivisionError"),
         ({"clip_range": lambda: 0.2}, r"clip_range\(1.0\) raised TypeError"),
