@@ -18,6 +18,7 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.envs import VerifierTextVecEnv
 from stress.fuzz_arguments import Case, try_case
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -64,6 +65,19 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
     assert (model.clip_range(1.0), model.clip_range_high(1.0)) == (0.3, 0.4)  # type: ignore[operator]
     assert algorithm("MlpPolicy", ToyEnv(), unrelated_starts=True).unrelated_starts
     assert algorithm("MlpPolicy", ToyEnv(), n_steps=7).n_steps == 7
+
+
+def test_none_is_the_default_of_the_policy() -> None:
+    control = {"learning_rate": 1e-3, "n_epochs": 10, "gamma": 0.99, "advantage": "gae"}
+    texts = {**control, "advantage": "return_to_go"}
+    for policy, env, expected in (("MlpPolicy", ToyEnv(), control), ("TokenPolicy", VerifierTextVecEnv(2), texts)):
+        model = GRPO(policy, env, unrelated_starts=True, device="cpu")
+        assert {name: getattr(model, name) for name in expected} == expected
+        model.gamma = None
+        model.learn(1)
+        assert model.gamma == 0.99
+    shown = {name: default for name, default in known_settings(DAPO).items() if name in control}
+    assert shown == {**control, "advantage": "auto"}, "users see numbers"
 
 
 def test_every_argument_has_a_kind() -> None:
