@@ -272,7 +272,7 @@ class CausalLMPolicy(TokenPolicy):
         :raises ValueError: if a token that ends texts of the model does not end answers in the environment
         """
         name, tokenizer = type(model).__name__, self.observation_space.tokenizer
-        stop = getattr(self.observation_space, "stop", ())
+        stop = self.observation_space.stop
         configs = (model.generation_config, model.config.get_text_config())
         said = [getattr(config, "eos_token_id", None) for config in configs]
         ends = sorted({int(end) for each in said if each is not None for end in np.ravel(each)})

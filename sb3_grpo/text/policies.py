@@ -18,7 +18,7 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader, SlotCache
-from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, token_lengths
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, encode_prompt, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Whole
@@ -216,7 +216,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
             texts = self.generate_tokens(batch, n_new, deterministic).numpy()
             # Padding is not a token: a tokenizer may not know it
             written = [text[n:][text[n:] != PAD] for text, n in zip(texts, token_lengths(batch.numpy()), strict=True)]
-            answers += [self.observation_space.tokenizer.decode(answer) for answer in written]
+            answers += [self.observation_space.decode_answer(answer) for answer in written]
         return answers
 
     @th.inference_mode()
@@ -233,14 +233,15 @@ class TokenPolicyMixin(ActorCriticPolicy):
         n, prompt_length = prompts.shape
         texts = np.full((n, prompt_length + max_new_tokens), PAD)
         texts[:, :prompt_length] = prompts.cpu()
-        lengths = token_lengths(texts)
+        begins = token_lengths(texts)
+        lengths = begins.copy()
         going_on = np.arange(n)
         sample = self._token_sampler(deterministic)
         for _ in range(max_new_tokens):
             tokens = sample(texts)[0].cpu().numpy()[going_on]
             texts[going_on, lengths[going_on]] = tokens
             lengths[going_on] += 1
-            going_on = going_on[tokens != self.observation_space.tokenizer.eos_id]
+            going_on = going_on[~self.observation_space.ends(texts[going_on], begins[going_on], lengths[going_on])]
             if len(going_on) == 0:
                 break
         return th.as_tensor(texts, device=prompts.device)
@@ -349,7 +350,8 @@ class TokenPolicyMixin(ActorCriticPolicy):
         pair = ("", example) if isinstance(example, str) else example
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r:.200}.")
-        given, learned = self._encode(pair[0]), self._encode(pair[1])
+        given = self._encode(pair[0])
+        learned = self._encode(pair[1], begins=not given)
         tokens, room = [*given, *learned, self.observation_space.tokenizer.eos_id], self.network_kwargs["context"]
         if not 2 <= len(tokens) <= room:
             raise ValueError(
@@ -358,14 +360,16 @@ class TokenPolicyMixin(ActorCriticPolicy):
             )
         return tokens, max(1, len(given))
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, begins: bool = True) -> list[int]:
         """
         :param text: A text
+        :param begins: Whether nothing comes before it
         :return: Its token ids
         """
         if not isinstance(text, str):
             raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
-        return [*self.observation_space.tokenizer.encode(text)]
+        tokenizer = self.observation_space.tokenizer
+        return encode_prompt(tokenizer, text) if begins else [*tokenizer.encode(text)]
 
 
 def choose_tokens(distribution: Any, deterministic: bool) -> tuple[th.Tensor, th.Tensor]:

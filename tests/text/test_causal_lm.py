@@ -252,10 +252,8 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_end_tokens_of_the_model_end_answers() -> None:
     def make(eos_token_id: Any, stop: Any = ()) -> Any:
-        space = TokenSpace(LENGTH, Digits())
-        space.stop = stop
         model = make_language_model(eos_token_id=eos_token_id)
-        return CausalLMPolicy(space, SPACES[1], lambda _: 1e-2, model=model)
+        return CausalLMPolicy(TokenSpace(LENGTH, Digits(), stop), SPACES[1], lambda _: 1e-2, model=model)
 
     with pytest.raises(ValueError, match=r"\(Digits\) ends texts with token 12, but LlamaForCausalLM with 2 \(eos_token_id"):
         make(2)
