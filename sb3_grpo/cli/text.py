@@ -188,20 +188,22 @@ def _pretrained(args: argparse.Namespace) -> Setup:
     args.task, args.digits = args.task or "arithmetic", args.digits or 2
     args.timesteps = args.timesteps or PRETRAINED_TIMESTEPS
     args.examples = args.examples or N_EXAMPLES
+    args.model = absolute_if_folder(args.model)
     try:
-        args.model = absolute_if_folder(args.model)
+        tokenizer = load_tokenizer(args.model)
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(f"--model {args.model}: {error}") from error
+    try:
         training, held_out = _tasks(args.task, args.digits)
-        prompts: dict[str, Any] = {
-            "tokenizer": load_tokenizer(args.model),
-            "stop": ["\n"],
-            "examples": training.worked_examples(args.examples, seed=args.seed),
-        }
+        examples = training.worked_examples(args.examples, seed=args.seed)
+        prompts: dict[str, Any] = {"tokenizer": tokenizer, "stop": ["\n"], "examples": examples}
         n_envs = PRETRAINED["group_size"] * PRETRAINED["n_groups"]
         env = VerifierTextVecEnv(n_envs, seed=args.seed, task=training, **prompts)
         test_env = VerifierTextVecEnv(n_envs, task=held_out, **prompts)
     except (ImportError, OSError, TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-    test = TextEvalCallback(test_env, max(1, args.timesteps // 5), N_TEST, k=None, verbose=0)
+    # An evaluation takes as long as an update
+    test = TextEvalCallback(test_env, max(1, args.timesteps // 3), N_TEST, k=None, verbose=0)
     settings = {**PRETRAINED, "policy_kwargs": {"model": args.model, "lora": LORA}}
     task = f"sums of {args.digits} digits" if args.task == "arithmetic" else args.task
     name = re.sub(r"\W+", "-", f"{Path(args.model).name}-{Path(args.task).stem}")

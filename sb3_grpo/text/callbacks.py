@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.common.sampling import unchecked_distributions
+from sb3_grpo.starts.start_queue import make_group_env
 from sb3_grpo.starts.starts import SeedStart
 from sb3_grpo.text.policies import TokenPolicyMixin
+from sb3_grpo.text.tokens import TokenSpace
 from sb3_grpo.utils.parameters import Whole
 
 
@@ -79,9 +82,9 @@ class TextEvalCallback(Curve):
     Logs ``eval/accuracy`` and ``eval/pass_at_8`` (for ``k=8``), and shows some prompts with answers and rewards, in the
     console and as text in TensorBoard. ``points`` has the accuracy at each evaluation.
 
-    :param eval_env: Environment with the held-out prompts, a :class:`VerifierTextVecEnv`, which takes prompts, template and
-        ``stop`` like that of the training. Or its arguments, for configuration files: 64 copies and the tokenizer of the
-        training are the defaults
+    :param eval_env: Environment with the held-out prompts, otherwise made like that of the training: a
+        :class:`VerifierTextVecEnv`. Or, for configuration files, the arguments of :class:`VerifierTextEnv`, without the
+        tokenizer, which is that of the policy
     :param eval_freq: Minimum number of steps, i.e. tokens, between two evaluations
     :param n_prompts: Number of prompts to answer; they are drawn once, the same ones in each process
     :param k: Number of sampled answers, of which one must be right, for pass@k. ``None``: only the most likely answers
@@ -142,7 +145,7 @@ class TextEvalCallback(Curve):
                 "use EvalCallback of Stable-Baselines3."
             )
         env = self._make_env(policy)
-        n_items = env.rules.task.n_items or 2**31
+        n_items = env.get_attr("rules", 0)[0].task.n_items or 2**31
         drawn = np.random.default_rng(0).choice(n_items, size=min(self.n_prompts, n_items), replace=False)
         starts = [SeedStart(0, {"item": int(item)}) for item in drawn]
         policy.set_training_mode(False)
@@ -156,21 +159,19 @@ class TextEvalCallback(Curve):
         n_right = np.reshape([info["is_success"] for info in sampled], (len(starts), self.n_samples)).sum(1)
         return TextEvaluation(accuracy, float(np.mean([pass_at_k(self.n_samples, int(c), self.k) for c in n_right])), answers)
 
-    def _make_env(self, policy: TokenPolicyMixin) -> Any:
-        # Imported here, because the environments import this package
-        from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
-
+    def _make_env(self, policy: TokenPolicyMixin) -> VecEnv:
         if isinstance(self.eval_env, dict):
-            defaults = {"num_envs": 64, "tokenizer": policy.observation_space.tokenizer}
-            self.eval_env = VerifierTextVecEnv(**{**defaults, **self.eval_env})
-        if not isinstance(self.eval_env, VerifierTextVecEnv):
+            settings = {"tokenizer": policy.observation_space.tokenizer, **self.eval_env}
+            self.eval_env = make_group_env("sb3_grpo/VerifierText-v0", n_envs=16, env_kwargs=settings)
+        space = getattr(self.eval_env, "observation_space", None)
+        if not isinstance(self.eval_env, VecEnv) or not isinstance(space, TokenSpace):
             raise ValueError(
-                "TextEvalCallback needs eval_env=VerifierTextVecEnv(...) or its arguments as a dict, got "
+                "TextEvalCallback needs eval_env=VerifierTextVecEnv(...), or the arguments of VerifierTextEnv as a dict, got "
                 f"{type(self.eval_env).__name__}."
             )
-        if self.eval_env.observation_space.length > policy.network_kwargs["context"]:
+        if space.length > policy.network_kwargs["context"]:
             raise ValueError(
-                f"Texts of the evaluation have up to {self.eval_env.observation_space.length} tokens, and the policy reads "
+                f"Texts of the evaluation have up to {space.length} tokens, and the policy reads "
                 f"{policy.network_kwargs['context']}: give eval_env max_prompt_tokens and max_answer_tokens of the training."
             )
         return self.eval_env
@@ -190,7 +191,7 @@ def pass_at_k(n_samples: int, n_right: int, k: int) -> float:
 
 @th.inference_mode()
 @unchecked_distributions()
-def _play(policy: TokenPolicyMixin, env: Any, starts: Sequence[SeedStart], deterministic: bool) -> list[dict[str, Any]]:
+def _play(policy: TokenPolicyMixin, env: VecEnv, starts: Sequence[SeedStart], deterministic: bool) -> list[dict[str, Any]]:
     """
     :param policy: The policy
     :param env: The environment
@@ -198,10 +199,11 @@ def _play(policy: TokenPolicyMixin, env: Any, starts: Sequence[SeedStart], deter
     :param deterministic: Whether to choose the most likely tokens
     :return: The info at the end of each episode
     """
-    env.clear_starts()
+    env.env_method("clear_starts")
     for number, start in enumerate(starts):
-        env.queue_start(number, start)
-    observations, ended = env.reset(), {}
+        env.env_method("queue_start", number, start, indices=number % env.num_envs)
+    ended: dict[int, dict[str, Any]] = {}
+    observations: Any = env.reset()
     choose = policy._token_sampler(deterministic)
     while len(ended) < len(starts):
         # When there are no more, copies begin ordinary episodes, which do not count

@@ -29,7 +29,8 @@ OUTSIDE |= {"lm_head.weight": "output.weight"}
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of two layers with the tokens of Digits."""
     tokens = [*DIGITS, "<eos>", "10", *(f"<spare{number}>" for number in range(6))]
-    model = make_language_model("llama", num_key_value_heads=4)
+    # Its tokenizer adds a token
+    model = make_language_model("llama", num_key_value_heads=4, vocab_size=24)
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(32)
@@ -40,7 +41,7 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_head_count_kv(4)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e4)
-    writer.add_vocab_size(len(tokens))
+    writer.add_vocab_size(24)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_types([1] * len(DIGITS) + [3, 1] + [3] * 6)

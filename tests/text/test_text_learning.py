@@ -186,7 +186,7 @@ def test_evaluation_of_texts_during_training(tmp_path: Path, capsys: pytest.Capt
         model.set_logger(configure(str(tmp_path), ["csv", "tensorboard"]))
         return model.learn(1500, callback=callback)
 
-    given = {"num_envs": 8, "task": PairsTask(PAIRS), "max_answer_tokens": 3}
+    given = {"task": PairsTask(PAIRS), "max_answer_tokens": 3}
     callback = TextEvalCallback(given, eval_freq=400, k=2)
     model = train(callback)
     assert callback.points[0] == (0, 0.5)
@@ -207,7 +207,7 @@ def test_evaluation_of_texts_refuses_what_it_cannot_answer() -> None:
     with pytest.raises(ValueError, match=r"TextEvalCallback is for policies of texts.*use EvalCallback of Stable-Baselines3"):
         TextEvalCallback(copying_env()).evaluate(model.policy)
     policy = known_answers().policy
-    with pytest.raises(ValueError, match=r"needs eval_env=VerifierTextVecEnv\(...\) or its arguments as a dict, got str"):
+    with pytest.raises(ValueError, match=r"needs eval_env=VerifierTextVecEnv\(...\), or .* got str"):
         TextEvalCallback("arithmetic").evaluate(policy)
     with pytest.raises(ValueError, match="have up to 52 tokens, and the policy reads 5: give eval_env"):
         TextEvalCallback({"task": PairsTask(PAIRS), "max_answer_tokens": 50}).evaluate(policy)
