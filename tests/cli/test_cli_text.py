@@ -89,7 +89,7 @@ def language_model(tmp_path: Path) -> str:
     pytest.importorskip("peft")
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    vocabulary = {character: token for token, character in enumerate([*"0123456789+=\n", "<eos>"])}
+    vocabulary = {character: token for token, character in enumerate([*"0123456789+= \n", "<eos>"])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
