@@ -184,6 +184,7 @@ class GRPO(OnGroupAlgorithm):
         "TokenPolicy": TokenPolicy,
         "CausalLMPolicy": CausalLMPolicy,
     }
+    n_epochs: int
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
     def __init__(
@@ -258,7 +259,7 @@ class GRPO(OnGroupAlgorithm):
             _init_setup_model=_init_setup_model,
         )
         self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.n_epochs = n_epochs
+        self.n_epochs = n_epochs  # type: ignore[assignment]
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
         self.advantage = advantage

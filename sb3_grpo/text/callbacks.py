@@ -209,7 +209,9 @@ def _play(policy: TokenPolicyMixin, env: VecEnv, starts: Sequence[SeedStart], de
         # When there are no more, copies begin ordinary episodes, which do not count
         playing = [info.get("group_start") for info in env.reset_infos]
         observations, _, dones, infos = env.step(choose(observations)[0].cpu().numpy())
-        ended |= {playing[idx]: infos[idx] for idx in np.flatnonzero(dones) if playing[idx] is not None}
+        for idx in np.flatnonzero(dones):
+            if (episode := playing[idx]) is not None:
+                ended[episode] = infos[idx]
     return [ended[number] for number in range(len(starts))]
 
 

@@ -244,7 +244,7 @@ def test_what_cannot_be_trained(env: str, options: tuple[str, ...], hint: str, c
         ("groupsize=8", "Did you mean group_size or"),
         ("dynamic_sampling=false", "write dynamic_sampling=False"),
         ("group_size=4.0", "group_size must be a whole number, got 4.0 (float): write group_size=4"),
-        ("gamma='x'", "gamma must be a finite number, got 'x' (str)"),
+        ("gamma='x'", "gamma must be a finite number or None, got 'x' (str)"),
         ("policy_kwargs=dict([('layers', 3)])", "is not a literal: only numbers, strings"),
     ],
 )
