@@ -16,6 +16,7 @@ from torch import nn
 
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.pretrained import INSTALL, absolute_if_folder, find_model, forget_quantization
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.parameters import Choice
@@ -23,7 +24,6 @@ from sb3_grpo.utils.parameters import Choice
 # The implementation of attention. It accepts any mask, as the texts in the cache are at different positions
 ATTENTION = "sdpa"
 DTYPES = {"float32": th.float32, "bfloat16": th.bfloat16}
-INSTALL = 'pip install "sb3-grpo[llm]"'
 # How much the policy's logits may differ from the model's, in standard deviations of the logits. For a text that is read as a
 # whole, both do the same computation, whatever the dtype.
 TOLERANCE = 1e-3
@@ -114,11 +114,14 @@ class CausalLMPolicy(TokenPolicy):
     """
     Policy class for text that uses a pretrained language model, without a critic (GRPO, DAPO)::
 
-        GRPO(CausalLMPolicy, env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
+        GRPO("CausalLMPolicy", env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
-    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=AutoTokenizer.from_pretrained(...))``.
-    Token ids are passed to the model and back unchanged. Nothing is added to a prompt, neither a BOS token nor a chat
-    template.
+    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=load_tokenizer("path/to/model"))``.
+    Token ids are passed to the model and back unchanged. All end tokens of the model must end answers in the environment, as
+    its tokenizer's end token or with ``stop=[...]``.
+
+    Defaults of GRPO and DAPO for this policy: a learning rate of 1e-5, or 2e-4 with LoRA, one epoch, no discount, and
+    ``advantage="outcome"``.
 
     Each policy has its own copy of the model. The reference policy (``kl_coef`` > 0) copies only the trained weights and
     shares the frozen ones. The model's own dropout is turned off (in its configuration, too), as updates must see the
@@ -132,8 +135,8 @@ class CausalLMPolicy(TokenPolicy):
     :param observation_space: Observation space, a :class:`TokenSpace`
     :param action_space: Action space, one action per token
     :param lr_schedule: Learning rate schedule (could be constant)
-    :param model: A folder or the name of a model on the hub, passed to ``AutoModelForCausalLM.from_pretrained``; or a model
-        (``transformers.PreTrainedModel``), which is copied
+    :param model: A folder, the name of a model on the hub, or ``"smollm2"``, see :func:`sb3_grpo.text.pretrained.find_model`;
+        or a model (``transformers.PreTrainedModel``), which is copied
     :param lora: Train only adapters, given by the arguments of ``peft.LoraConfig`` or a ``LoraConfig``. ``None``: train all
         weights (for a model given as an object, those with ``requires_grad``)
     :param dtype: Data type of the weights, ``"float32"`` or ``"bfloat16"``. Small updates are lost in bfloat16 weights: it is
@@ -165,15 +168,24 @@ class CausalLMPolicy(TokenPolicy):
                 raise ValueError(f"{type(self).__name__} has no {name}: {self._how_to_shape}")
         Choice(tuple(DTYPES)).check("dtype", dtype)
         # Not registered as a submodule: this model belongs to the user
-        self.model_kwargs: dict[str, Any] = dict(
-            model=model,
-            lora=lora,
-            dtype=dtype,
-            gradient_checkpointing=gradient_checkpointing,
+        self.model_kwargs: dict[str, Any] = self.portable_kwargs(
+            dict(model=model, lora=lora, dtype=dtype, gradient_checkpointing=gradient_checkpointing)
         )
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
         named = self.named_parameters(remove_duplicate=False)
         self._frozen = frozenset(name for name, parameter in named if not parameter.requires_grad)
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        learning_rate = 1e-5 if policy_kwargs.get("lora") is None else 2e-4
+        return {"learning_rate": learning_rate, "n_epochs": 1, "gamma": 1.0, "advantage": "outcome"}
+
+    @classmethod
+    def portable_kwargs(cls, policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.portable_kwargs`. The folder of the model becomes absolute."""
+        model = policy_kwargs.get("model")
+        return policy_kwargs | ({"model": absolute_if_folder(model)} if isinstance(model, str | os.PathLike) else {})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = {**super()._get_constructor_parameters(), **self.model_kwargs}
@@ -214,7 +226,7 @@ class CausalLMPolicy(TokenPolicy):
             raise ImportError(f"CausalLMPolicy needs the package transformers: {INSTALL}") from error
         model, dtype = self.model_kwargs["model"], DTYPES[self.model_kwargs["dtype"]]
         if isinstance(model, str | os.PathLike):
-            return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=ATTENTION)
+            return AutoModelForCausalLM.from_pretrained(find_model(model), dtype=dtype, attn_implementation=ATTENTION)
         if not isinstance(model, PreTrainedModel):
             raise ValueError(
                 "CausalLMPolicy needs policy_kwargs=dict(model=...): a folder, the name of a model on the hub, or a "
@@ -222,6 +234,7 @@ class CausalLMPolicy(TokenPolicy):
                 f"got {'nothing' if model is None else type(model).__name__}."
             )
         copied: Any = copy.deepcopy(model)
+        forget_quantization(copied)
         copied.to(dtype=dtype)
         copied.set_attn_implementation(ATTENTION)
         return copied
@@ -239,16 +252,7 @@ class CausalLMPolicy(TokenPolicy):
                 f"The tokenizer has {tokenizer.vocab_size} tokens, but {name} knows only {n_rows}: use the model's own "
                 f"tokenizer, or model.resize_token_embeddings({tokenizer.vocab_size})."
             )
-        end = getattr(model.generation_config, "eos_token_id", None)
-        ends = [] if end is None else np.ravel(end).tolist()
-        if ends and tokenizer.eos_id not in ends:
-            raise ValueError(
-                f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
-                f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
-                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., "
-                "tokenizer=AutoTokenizer.from_pretrained(...)). If the model was made for this tokenizer, set "
-                f"eos_token_id={tokenizer.eos_id} in its generation_config."
-            )
+        self._check_ends(model)
         longest = getattr(config, "max_position_embeddings", None) or context
         if longest < context:
             raise ValueError(
@@ -264,6 +268,34 @@ class CausalLMPolicy(TokenPolicy):
             raise ValueError(
                 f"{name} attends to no more than the last {window} tokens in some layers, but the context is {context}: "
                 "use shorter observations (and context), or another model."
+            )
+
+    def _check_ends(self, model: Any) -> None:
+        """
+        :param model: A ``PreTrainedModel``
+        :raises ValueError: if a token that ends texts of the model does not end answers in the environment
+        """
+        name, tokenizer = type(model).__name__, self.observation_space.tokenizer
+        stop = self.observation_space.stop
+        configs = (model.generation_config, model.config.get_text_config())
+        said = [getattr(config, "eos_token_id", None) for config in configs]
+        ends = sorted({int(end) for each in said if each is not None for end in np.ravel(each)})
+        # The policy writes none of the tokens that the tokenizer does not know
+        others = {end: tokenizer.decode([end]) for end in ends if 0 <= end < tokenizer.vocab_size and end != tokenizer.eos_id}
+        missed = {end: text for end, text in others.items() if not any(each in text for each in stop)}
+        if ends and tokenizer.eos_id not in ends and len(missed) == len(others):
+            raise ValueError(
+                f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
+                f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
+                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., tokenizer=load_tokenizer(...)). If "
+                f"the model was made for this tokenizer, set eos_token_id={tokenizer.eos_id} in its generation_config and "
+                f"config, or write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]}) if answers end there, too."
+            )
+        if missed:
+            tokens = " and ".join(f"token {end} ({text!r})" for end, text in missed.items())
+            raise ValueError(
+                f"{name} also ends texts with {tokens} (eos_token_id in its config and generation_config), after which an "
+                f"answer would go on in the environment: write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]})."
             )
 
     def frozen_parts(self) -> list[Any]:

@@ -1,7 +1,7 @@
 """Policies for text: a causal transformer reads the tokens written so far and chooses the next one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -424,7 +424,11 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):
 
     reads_texts = True
     rollout_buffer_class = TokenRolloutBuffer
-    default_advantage = "return_to_go"
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        return {**super().default_arguments(policy_kwargs), "advantage": "return_to_go"}
 
     def __init__(self, *args: Any, temperature: float = 1.0, top_p: float = 1.0, **kwargs: Any):
         self.temperature = Number(positive=True).check("temperature", temperature)
