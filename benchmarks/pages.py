@@ -44,30 +44,17 @@ def draw_speed() -> str:
 
 def speed() -> str:
     """
-    :return: The picture, and a row for each subject on each task that was measured
+    :return: The picture, and a row for each task and number of copies that was measured
     """
-    labels = {
-        "random": "random actions, bare `VecEnv`",
-        "ppo": "PPO as tuned by the RL Zoo",
-        "ppo, same updates": "PPO with the updates of GRPO",
-        "grpo": "GRPO",
-        "dapo": "DAPO",
-    }
+    peers = ("training_vs_ppo_with_the_same_updates", "training_vs_ppo")
     lines = []
     for cell in read_result("speed.json")["cells"]:
-        for subject, figures in cell["median"].items():
-            task = (
-                f"{cell['env']}, {cell['n_envs']} {'copy' if cell['n_envs'] == 1 else 'copies'}" if subject == "random" else ""
-            )
-            ratios = ["", ""]
-            if subject.startswith("ppo"):
-                key = "training_vs_ppo" if subject == "ppo" else "training_vs_ppo_with_the_same_updates"
-                ratios = [f"{cell['median_of_paired_ratios'][algo][key]:.1f}" for algo in ("grpo", "dapo")]
-            memory = f"{figures['peak_memory_mib']:.0f}" if "peak_memory_mib" in figures else ""
-            lines.append(
-                [task if subject == "random" else "", labels[subject], f"{figures['steps_per_second']:,.0f}", *ratios, memory]
-            )
-    columns = ["", "", "steps per CPU second", "GRPO, times as many", "DAPO, times as many", "peak memory, MiB"]
+        rates = [f"{figures['steps_per_second']:,.0f}" for figures in cell["median"].values()]
+        against = cell["median_of_paired_ratios"]
+        ratios = [" and ".join(f"{against[algo][key]:.1f}" for algo in ("grpo", "dapo")) for key in peers]
+        lines.append([cell["env"], str(cell["n_envs"]), *rates, *ratios])
+    subjects = ["bare `VecEnv`", "PPO of the RL Zoo", "PPO with GRPO's updates", "GRPO", "DAPO"]
+    columns = ["", "copies", *subjects, "GRPO and DAPO against PPO with the same updates", "against PPO of the RL Zoo"]
     return f"{draw_speed()}\n\n{markdown(columns, lines)}"
 
 
