@@ -204,7 +204,7 @@ def _play(policy: TokenPolicyMixin, env: VecEnv, starts: Sequence[SeedStart], de
         env.env_method("queue_start", number, start, indices=number % env.num_envs)
     ended: dict[int, dict[str, Any]] = {}
     observations: Any = env.reset()
-    choose = policy._token_sampler(deterministic)
+    choose, _ = policy._token_sampler(deterministic)
     while len(ended) < len(starts):
         # When there are no more, copies begin ordinary episodes, which do not count
         playing = [info.get("group_start") for info in env.reset_infos]

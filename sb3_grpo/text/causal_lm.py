@@ -371,7 +371,7 @@ def _check_agreement(network: CausalLMNetwork, n_tokens: int) -> None:
     # Two texts grow next to each other, the second one far behind. In the end it catches up
     last = np.minimum([(4, 0), (5, 1), (6, 2), (7, 3), (7, 7)], n_tokens - 1)
     texts = [np.where(places <= each[:, None], places % vocab_size, PAD) for each in last]
-    reader = CachedReader(network, model.device)
+    reader = CachedReader(network, model.device, network.width)
     # In a tree, the text stands behind another end of its first half
     other = np.where(places == n_tokens // 2, 0, places % vocab_size)
     tree = token_tree(np.array([places % vocab_size, other]), 2 * n_tokens)

@@ -21,7 +21,7 @@ from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.token_distribution import TokenDistribution, choose_tokens
 from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, encode_prompt, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
-from sb3_grpo.text.tree import token_tree
+from sb3_grpo.text.tree import row_limit, token_tree
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
@@ -123,6 +123,10 @@ class TokenPolicyMixin(ActorCriticPolicy):
     def _build_critic(self) -> None:
         """Create the critic: there is none by default."""
 
+    @property
+    def _width(self) -> int:
+        return self.network.width  # type: ignore[return-value]
+
     def _autocast(self) -> th.autocast:
         on_gpu = self.device.type == "cuda"
         return th.autocast(self.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu)
@@ -153,10 +157,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         if not isinstance(obs, TokenSteps):
             check_token_ids(obs)
             obs = TokenSteps(obs.long(), th.arange(len(obs), device=obs.device), (obs != PAD).sum(dim=1) - 1)
-        # From 6 times the width on, attention costs more than the rest of a layer. A prompt should still share its row with
-        # about as many tokens of answers
-        width: Any = self.network.width
-        tree = token_tree(obs.texts.cpu().numpy(), max_tokens=max(6 * width, 2 * obs.texts.shape[1]))
+        tree = token_tree(obs.texts.cpu().numpy(), row_limit(self._width, obs.texts.shape[1]))
         tokens, positions, places = (to_device(each, self.device) for each in (tree.tokens, tree.positions, tree.places))
         hidden = self.read(tokens, positions, tree.mask(self.device))
         return hidden.flatten(0, 1)[places[obs.text, obs.last]]
@@ -185,7 +186,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         :param deterministic: Whether to choose the most likely token
         :return: Function from observations to tokens and their log probabilities, and the cache that it uses
         """
-        reader = CachedReader(self.read, self.device)
+        reader = CachedReader(self.read, self.device, self._width)
 
         def sample(observations: np.ndarray) -> tuple[th.Tensor, th.Tensor]:
             if self._has_own_distribution:
@@ -501,7 +502,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
         # load_state_dict and in-place changes increment the version, load_from_vector changes the address
         state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
         if self._reader is None or self._reader_state != state:
-            self._reader, self._reader_state = CachedReader(self.read, self.device), state
+            self._reader, self._reader_state = CachedReader(self.read, self.device, self._width), state
         return self._reader(obs.cpu().numpy())
 
     def set_training_mode(self, mode: bool) -> None:

@@ -36,6 +36,16 @@ class TokenTree:
         return ((places[:, None] >= places) & descends)[:, None]
 
 
+def row_limit(width: int, length: int) -> int:
+    """
+    :param width: Size of a network's hidden states
+    :param length: Length of the longest text
+    :return: How long the rows of a tree may be. From 6 times the width on, attention costs more than the rest of a layer; a
+        prompt should still share its row with about as many tokens of its continuations
+    """
+    return max(6 * width, 2 * length)
+
+
 def token_tree(texts: np.ndarray, max_tokens: int) -> TokenTree:
     """
     Merge the common beginnings of texts. Attention costs the square of a row's length, so a long tree is split into rows of

@@ -54,7 +54,7 @@ def assert_different(first: Any, second: Any) -> None:
 def test_cached_uncached_and_teacher_forced_log_probs_are_the_models_own(name: str) -> None:
     model = make_language_model(name).eval()
     policy = make_policy(model)
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     for observations in growing_texts(7, 20):
         cached = policy._get_action_dist_from_latent(reader(observations)).distribution.logits.log_softmax(-1)
         th.testing.assert_close(cached, log_probs(policy, th.as_tensor(observations)), rtol=0, atol=1e-5)
@@ -125,7 +125,7 @@ def test_lora_trains_the_adapters_only(folder: str) -> None:
     assert_same(policy, other)
     with pytest.raises(RuntimeError, match="Missing key"):
         other.load_state_dict(dict(list(policy.state_dict().items())[1:]))
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     with th.no_grad():
         cached = policy._get_action_dist_from_latent(reader(OBSERVATIONS.numpy())).distribution.logits.log_softmax(-1)
     th.testing.assert_close(cached, log_probs(policy).detach(), rtol=0, atol=1e-5)

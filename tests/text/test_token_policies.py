@@ -20,7 +20,7 @@ DEVICE = "cuda" if th.cuda.is_available() else "cpu"
 @th.no_grad()
 def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
     policy = make_policy().to(DEVICE)
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     for observations in growing_texts(7, 40):
         obs = th.as_tensor(observations, device=DEVICE)
         cached = policy._get_action_dist_from_latent(reader(observations)).distribution.logits.log_softmax(-1)
@@ -46,7 +46,7 @@ def test_the_cache_reads_each_token_once() -> None:
         n_read.append(tokens.numel())
         return policy.read(tokens, *args)
 
-    reader = CachedReader(counting, policy.device)
+    reader = CachedReader(counting, policy.device, 16)
     text = np.full((2, LENGTH), PAD)
     text[:, :3] = 1
     for length in range(3, 8):
