@@ -17,8 +17,8 @@ import numpy as np
 import torch as th
 
 from benchmarks import common
-from benchmarks.language_model import language_model
 from benchmarks.timing import Stopwatch, in_process, peak_memory_mib
+from sb3_grpo.text.pretrained import SMOLLM2, find_model
 
 OUTPUT = common.RESULTS / "language_model" / "speed.jsonl"
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
@@ -88,7 +88,7 @@ def ours(shape: Shape, n_updates: int) -> dict[str, float]:
     from sb3_grpo import DAPO
     from sb3_grpo.envs import VerifierTextVecEnv
 
-    tokenizer = AutoTokenizer.from_pretrained(language_model())
+    tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
     pairs = [(prompt, str(index)) for index, prompt in enumerate(prompts(tokenizer, shape, 64))]
     env = VerifierTextVecEnv(
         shape.group * shape.n_groups,
@@ -111,7 +111,7 @@ def ours(shape: Shape, n_updates: int) -> dict[str, float]:
         advantage="outcome",
         dynamic_sampling=False,
         overlong_filter=False,
-        policy_kwargs={"model": language_model(), "lora": LORA},
+        policy_kwargs={"model": find_model(SMOLLM2), "lora": LORA},
         device="cpu",
         seed=0,
     )
@@ -158,10 +158,10 @@ def trl(shape: Shape, n_updates: int) -> dict[str, float]:
             ends.append(time.process_time())
             rollout.append(stopwatch.spent["_generate_and_score_completions"])
 
-    tokenizer = AutoTokenizer.from_pretrained(language_model())
+    tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
     with tempfile.TemporaryDirectory() as folder:
         trainer: Any = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(language_model()),
+            model=AutoModelForCausalLM.from_pretrained(find_model(SMOLLM2)),
             reward_funcs=reward,
             args=GRPOConfig(
                 output_dir=folder,
@@ -206,7 +206,7 @@ def bare(shape: Shape, n_updates: int) -> dict[str, float]:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(language_model()), LoraConfig(**LORA))
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(find_model(SMOLLM2)), LoraConfig(**LORA))
     n_distinct = shape.n_groups * (shape.prompt + shape.group * shape.answer)
     rows = max(1, n_distinct // 1024)
     tokens = th.randint(10, 40_000, (rows, n_distinct // rows))

@@ -260,6 +260,14 @@ class TextEpisodeRules:
     def _check_reference(self, index: int, item: Item) -> None:
         if self._too_long or not self.task.has_reference(item):
             return
+        contained = [each for each in self.stop if each in item.answer]
+        if contained:
+            self._too_long = True
+            warn_user(
+                f"The reference of item {index} contains {contained[0]!r}, which is in stop: an answer ends before it, and "
+                f"is wrong. There may be more such items. Reference: {item.answer!r:.200}"
+            )
+            return
         try:
             n_tokens = len(self.tokenizer.encode(item.answer)) + 1
         except ValueError:

@@ -1,6 +1,7 @@
 """``sb3-grpo text``: train a small transformer or a pretrained model to add, with rewards from a verifier."""
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_
 from sb3_grpo.cli.settings import parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, say
 from sb3_grpo.envs import ArithmeticTask, HardPrompts, PairsTask, Task, VerifierTextVecEnv, make_task
+from sb3_grpo.envs.text.rules import TextEpisodeRules
 from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.policies import TokenPolicy
-from sb3_grpo.text.pretrained import absolute_if_folder, load_tokenizer
+from sb3_grpo.text.pretrained import absolute_if_folder, end_texts, load_tokenizer
 
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 # No overlong_filter: with it, nothing would teach the policy that answers without an end are wrong
@@ -149,8 +151,11 @@ def _text(args: argparse.Namespace) -> int:
     run.save(model, right_answers=setup.test.points)
     if args.model is not None:
         model.policy.language_model.save_pretrained(args.output / "adapter")  # type: ignore[operator, union-attr]
-    after = _show(setup.test.evaluate(model.policy), "After training")
-    setup.test.points.append((run.steps, after))
+    # An interruption may have come before the last evaluation
+    is_last = setup.test.latest is not None and setup.test.points[-1][0] == run.steps
+    after = _show(setup.test.latest if is_last else setup.test.evaluate(model.policy), "After training")  # type: ignore[arg-type]
+    if not is_last:
+        setup.test.points.append((run.steps, after))
     run.write_config(evaluation={**run.config["evaluation"], "right_after": after})
     _save_curve(args.output / "curve.png", run.title, setup.test.points)
     before = run.config["evaluation"]["right_before"]
@@ -186,6 +191,8 @@ def _small(args: argparse.Namespace) -> Setup:
 def _pretrained(args: argparse.Namespace) -> Setup:
     args.device = args.device or "auto"
     args.task, args.digits = args.task or "arithmetic", args.digits or 2
+    if args.task.endswith(".jsonl"):
+        args.task = os.path.abspath(args.task)
     args.timesteps = args.timesteps or PRETRAINED_TIMESTEPS
     args.examples = args.examples or N_EXAMPLES
     args.model = absolute_if_folder(args.model)
@@ -196,7 +203,12 @@ def _pretrained(args: argparse.Namespace) -> Setup:
     try:
         training, held_out = _tasks(args.task, args.digits)
         examples = training.worked_examples(args.examples, seed=args.seed)
-        prompts: dict[str, Any] = {"tokenizer": tokenizer, "stop": ["\n"], "examples": examples}
+        stop = ["\n", *end_texts(args.model, tokenizer)]
+        prompts: dict[str, Any] = {"tokenizer": tokenizer, "stop": stop, "examples": examples}
+        # Room for the longest prompts and answers of both
+        rules = [TextEpisodeRules(task, **prompts) for task in (training, held_out)]
+        for limit in ("max_prompt_tokens", "max_answer_tokens", "max_reply_tokens"):
+            prompts[limit] = max(getattr(each, limit) for each in rules)
         n_envs = PRETRAINED["group_size"] * PRETRAINED["n_groups"]
         env = VerifierTextVecEnv(n_envs, seed=args.seed, task=training, **prompts)
         test_env = VerifierTextVecEnv(n_envs, task=held_out, **prompts)

@@ -110,12 +110,19 @@ class TextEvalCallback(Curve):
         self.k = Whole(none="no samples").check("k", k)
         self.n_samples = Whole(k or 1, none="k").check("n_samples", n_samples) or self.k
         self.n_shown = n_shown
+        self.latest: TextEvaluation | None = None
 
     def _on_rollout_start(self) -> None:
         # A resumed run already has the point of the step at which it was interrupted. A new one may begin at 0 again
-        if self.points and 0 <= self.num_timesteps - self.points[-1][0] < self.eval_freq:
-            return
-        result = self.evaluate(self.model.policy)
+        if not self.points or not 0 <= self.num_timesteps - self.points[-1][0] < self.eval_freq:
+            self._evaluate()
+
+    def _on_training_end(self) -> None:
+        if self.latest is None or self.points[-1][0] != self.num_timesteps:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        self.latest = result = self.evaluate(self.model.policy)
         self.points.append((self.num_timesteps, result.accuracy))
         self.logger.record("eval/accuracy", result.accuracy)
         if result.pass_at_k is not None:
@@ -146,7 +153,8 @@ class TextEvalCallback(Curve):
             )
         env = self._make_env(policy)
         n_items = env.get_attr("rules", 0)[0].task.n_items or 2**31
-        drawn = np.random.default_rng(0).choice(n_items, size=min(self.n_prompts, n_items), replace=False)
+        # Not the stream that draws worked examples
+        drawn = np.random.default_rng((0, 1)).choice(n_items, size=min(self.n_prompts, n_items), replace=False)
         starts = [SeedStart(0, {"item": int(item)}) for item in drawn]
         policy.set_training_mode(False)
         answers = _play(policy, env, starts, deterministic=True)
@@ -161,13 +169,21 @@ class TextEvalCallback(Curve):
 
     def _make_env(self, policy: TokenPolicyMixin) -> VecEnv:
         if isinstance(self.eval_env, dict):
-            settings = {"tokenizer": policy.observation_space.tokenizer, **self.eval_env}
+            trained = policy.observation_space
+            settings = {"tokenizer": trained.tokenizer, "stop": trained.stop, **self.eval_env}
             self.eval_env = make_group_env("sb3_grpo/VerifierText-v0", n_envs=16, env_kwargs=settings)
         space = getattr(self.eval_env, "observation_space", None)
         if not isinstance(self.eval_env, VecEnv) or not isinstance(space, TokenSpace):
             raise ValueError(
                 "TextEvalCallback needs eval_env=VerifierTextVecEnv(...), or the arguments of VerifierTextEnv as a dict, got "
                 f"{type(self.eval_env).__name__}."
+            )
+        self.eval_env = self.eval_env.unwrapped
+        trained = policy.observation_space
+        if TokenSpace(1, space.tokenizer, space.stop) != TokenSpace(1, trained.tokenizer, trained.stop):
+            raise ValueError(
+                f"eval_env has another tokenizer or other stops than the training ({space} and {trained}): give it the same "
+                "tokenizer=... and stop=..."
             )
         if space.length > policy.network_kwargs["context"]:
             raise ValueError(

@@ -16,7 +16,7 @@ from torch import nn
 
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.policies import TokenPolicy
-from sb3_grpo.text.pretrained import INSTALL, absolute_if_folder, find_model, forget_quantization
+from sb3_grpo.text.pretrained import INSTALL, absolute_if_folder, end_tokens, find_model, forget_quantization
 from sb3_grpo.text.tokens import PAD
 from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.parameters import Choice
@@ -277,9 +277,7 @@ class CausalLMPolicy(TokenPolicy):
         """
         name, tokenizer = type(model).__name__, self.observation_space.tokenizer
         stop = self.observation_space.stop
-        configs = (model.generation_config, model.config.get_text_config())
-        said = [getattr(config, "eos_token_id", None) for config in configs]
-        ends = sorted({int(end) for each in said if each is not None for end in np.ravel(each)})
+        ends = end_tokens(model.generation_config, model.config.get_text_config())
         # The policy writes none of the tokens that the tokenizer does not know
         others = {end: tokenizer.decode([end]) for end in ends if 0 <= end < tokenizer.vocab_size and end != tokenizer.eos_id}
         missed = {end: text for end, text in others.items() if not any(each in text for each in stop)}

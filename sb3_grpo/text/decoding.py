@@ -159,8 +159,9 @@ class CachedReader:
         """
         :param rows: (n,) indices of the texts that will still be read, in this order
         """
-        self._cache.keep(to_device(rows, self.device))
-        self._read, self._n_read = self._read[rows], self._n_read[rows]
+        if len(self._read) > 0:  # a policy with its own distribution does not use it
+            self._cache.keep(to_device(rows, self.device))
+            self._read, self._n_read = self._read[rows], self._n_read[rows]
 
     def _feed(self, slots: np.ndarray | None, texts: np.ndarray, begin: np.ndarray) -> th.Tensor:
         """

@@ -187,6 +187,8 @@ class TokenPolicyMixin(ActorCriticPolicy):
         :return: Function from observations to tokens and their log probabilities, and the cache that it uses
         """
         reader = CachedReader(self.read, self.device, self._width)
+        if self._has_own_distribution and getattr(self, "top_p", 1.0) < 1.0:
+            raise ValueError(f"{type(self).__name__}.get_distribution has no top_p: apply it there, and leave it out here.")
 
         def sample(observations: np.ndarray) -> tuple[th.Tensor, th.Tensor]:
             if self._has_own_distribution:
@@ -469,7 +471,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
     Policy class for text with a critic (PPO, A2C): :class:`TokenPolicy` with a value head on the same transformer.
 
     :param args: See :class:`TokenPolicy`
-    :param kwargs: See :class:`TokenPolicy`
+    :param kwargs: See :class:`TokenPolicy`, without ``temperature`` and ``top_p``
     """
 
     _reader: CachedReader | None = None
@@ -477,7 +479,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
 
     def _build_critic(self) -> None:
         """Create the value head."""
-        self.value_net = nn.Linear(self.network_kwargs["width"], 1)
+        self.value_net = nn.Linear(self._width, 1)
         # A random critic would undo a warm start: rare rewards would be lost in the noise of its values
         nn.init.zeros_(self.value_net.weight)
         nn.init.zeros_(self.value_net.bias)

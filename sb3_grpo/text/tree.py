@@ -40,10 +40,10 @@ def row_limit(width: int, length: int) -> int:
     """
     :param width: Size of a network's hidden states
     :param length: Length of the longest text
-    :return: How long the rows of a tree may be. From 6 times the width on, attention costs more than the rest of a layer; a
-        prompt should still share its row with about as many tokens of its continuations
+    :return: How long the rows of a tree may be. From 6 times the width on, attention costs more than the rest of a layer, and
+        a mask of 8,192 tokens takes 64 MiB; but a prompt should share its row with about as many tokens of continuations
     """
-    return max(6 * width, 2 * length)
+    return max(min(6 * width, 8192), 2 * length)
 
 
 def token_tree(texts: np.ndarray, max_tokens: int) -> TokenTree:

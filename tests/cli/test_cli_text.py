@@ -119,8 +119,14 @@ def test_a_pretrained_model_is_trained_with_adapters(language_model: str, capsys
         th.testing.assert_close(weight, model.policy.language_model.state_dict()[name])
 
 
-def test_a_task_of_ones_own_for_a_pretrained_model(language_model: str) -> None:
-    lines = [json.dumps({"prompt": f"{number}+1=", "answer": str(number + 1)}) for number in range(50)]
+@pytest.mark.parametrize("longest", [0, 1, 2, 3])
+def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model: str) -> None:
+    # One prompt is longer than all others, in the training or in the test; and a second token ends the model's texts
+    config = Path(language_model, "generation_config.json")
+    config.write_text(json.dumps({"eos_token_id": [14, 12]}))
+    lines = [
+        json.dumps({"prompt": f"{number}{'+0' * (number == longest)}+1=", "answer": str(number + 1)}) for number in range(50)
+    ]
     Path("plus one.jsonl").write_text("\n".join(lines))
     assert main(["text", "--model", language_model, "--task", "plus one.jsonl", "--timesteps", "1", "--output", "out"]) == 0
     config = read_config("out")

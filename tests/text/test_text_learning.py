@@ -11,7 +11,7 @@ import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor, VecNormalize
 from toy_envs import Numbered
 
 from sb3_grpo import GRPO
@@ -165,8 +165,8 @@ def test_evaluation_of_texts_says_which_answers_are_right() -> None:
     model = known_answers()
     state = th.get_rng_state()
     # Fewer copies than prompts, and more
-    for n_envs in (3, 64):
-        result = TextEvalCallback(copying_env(n_envs), k=2, n_samples=4).evaluate(model.policy)
+    for env in (copying_env(3), VecMonitor(copying_env(64))):
+        result = TextEvalCallback(env, k=2, n_samples=4).evaluate(model.policy)
         assert result.accuracy == 0.5
         assert result.pass_at_k == pytest.approx(0.5, abs=0.1)
         answers = model.policy.generate([prompt for prompt, _ in PAIRS])
@@ -191,7 +191,8 @@ def test_evaluation_of_texts_during_training(tmp_path: Path, capsys: pytest.Capt
     model = train(callback)
     assert callback.points[0] == (0, 0.5)
     steps = [step for step, _ in callback.points]
-    assert len(steps) > 2 and min(np.diff(steps)) >= 400
+    assert len(steps) > 2 and min(np.diff(steps)[:-1]) >= 400
+    assert steps[-1] == model.num_timesteps, "what training has reached"
     rows = [row for row in csv.DictReader(open(tmp_path / "progress.csv")) if row["eval/accuracy"]]
     assert [float(row["eval/accuracy"]) for row in rows] == pytest.approx([accuracy for _, accuracy in callback.points])
     assert all(0.0 <= float(row["eval/pass_at_2"]) <= 1.0 for row in rows)
@@ -211,5 +212,7 @@ def test_evaluation_of_texts_refuses_what_it_cannot_answer() -> None:
         TextEvalCallback("arithmetic").evaluate(policy)
     with pytest.raises(ValueError, match="have up to 52 tokens, and the policy reads 5: give eval_env"):
         TextEvalCallback({"task": PairsTask(PAIRS), "max_answer_tokens": 50}).evaluate(policy)
+    with pytest.raises(ValueError, match="another tokenizer or other stops than the training"):
+        TextEvalCallback(VerifierTextVecEnv(4, task=[("a=", "a")])).evaluate(policy)
     with pytest.raises(ValueError, match="n_samples must be at least 8"):
         TextEvalCallback(copying_env(), k=8, n_samples=4)

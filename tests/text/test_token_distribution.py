@@ -10,6 +10,7 @@ from digit_texts import LENGTH, make_policy
 from torch.distributions import Categorical, kl_divergence
 
 from sb3_grpo.common.kl import exact_kl
+from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text import token_distribution
 from sb3_grpo.text.token_distribution import TokenDistribution, nucleus
 from sb3_grpo.text.tokens import PAD
@@ -85,6 +86,13 @@ def test_within_the_nucleus_probabilities_add_up_to_one(case: Case, top_p: float
 def test_the_nucleus_is_the_smallest_set_that_reaches_top_p(top_p: float, kept: list[int]) -> None:
     log_probs = th.tensor([[0.5, 0.2, 0.2, 0.1]], dtype=th.float64).log()
     assert nucleus(log_probs, top_p).int().tolist() == [kept]
+
+
+def test_without_logits_nothing_is_sampled_that_could_be_taken_for_a_token() -> None:
+    distribution = TokenDistribution(th.full((3, 5), th.nan), th.nn.Linear(5, N_TOKENS), N_TOKENS)
+    with unchecked_distributions():  # as in rollouts
+        tokens, log_prob = token_distribution.choose_tokens(distribution, deterministic=False)
+    assert (tokens < N_TOKENS).all() and log_prob.isnan().all()
 
 
 def test_another_backward_pass_raises_an_error() -> None:

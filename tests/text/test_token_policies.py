@@ -239,6 +239,8 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
     for deterministic in (True, False):
         texts = policy.generate_tokens(prompts, 8, deterministic)
         assert not ((texts[:, 2:] == texts[:, 1:-1]) & (texts[:, 2:] != PAD)).any()
+    with pytest.raises(ValueError, match=r"NoRepeats\.get_distribution has no top_p"):
+        make_policy(NoRepeats, top_p=0.5).generate(["1"])
     (answer,) = policy.generate(["37"], max_new_tokens=1)
     observation = np.array([3, 7] + [PAD] * (LENGTH - 2))
     assert answer == Digits().decode([int(policy.predict(observation, deterministic=True)[0])])
