@@ -23,6 +23,7 @@ from whole_envs import ALL, STICKY_PONG, make
 
 from sb3_grpo import GRPO, SeedStart, check_starts
 from sb3_grpo.starts.check_starts import StartCheck
+from sb3_grpo.starts.known_envs import base_state
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -35,6 +36,14 @@ def test_starts_are_exact(name: str) -> None:
     captured = next(check for check in report.checks if check.what == "as the captured episode went on")
     # With sticky actions the last one before the snapshot is unknown, and taken to be NOOP
     assert captured.exact or name == STICKY_PONG
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25])
+def test_sticky_actions_are_in_no_state_of_a_game(probability: float) -> None:
+    pytest.importorskip("ale_py")
+    env = gym.make("ALE/Pong-v5", repeat_action_probability=probability).unwrapped
+    reason = base_state(env).not_captured(env)
+    assert (reason is None) == (probability == 0.0), reason
 
 
 def test_starts_of_minigrid_are_exact() -> None:

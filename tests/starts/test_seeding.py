@@ -170,5 +170,6 @@ def test_differences() -> None:
         (1.0, float("nan"), "it is 1 in one and nan in the other"),
     ]:
         assert first_difference(one, other, "it") == expected
+    assert first_difference(np.array(1.0), 1.0, "it") is None, "the same number of another type"
     difference = first_difference(random.Random(1), random.Random(2), "it")
     assert difference is not None and difference.startswith("the state of it[1][")
