@@ -9,6 +9,7 @@ from benchmarks.blocks import markdown, wrap
 from benchmarks.common import ROOT
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.common.arguments import ARGUMENTS
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.utils.parameters import Choice
 
 PAGE = ROOT / "docs" / "algorithms" / "arguments.md"
@@ -52,6 +53,7 @@ def arguments_page() -> str:
         if name not in parameters:
             return ""
         value = parameters[name].default
+        value = ActorPolicy.default_arguments({}).get(name) if value is None else value
         return "required" if value is inspect.Parameter.empty else f"`{value!r}`"
 
     parts = [

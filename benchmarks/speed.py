@@ -7,7 +7,6 @@ to ``benchmarks/results/speed.json`` after each round. Continues from there.
 """
 
 import argparse
-import inspect
 import json
 import time
 from itertools import product
@@ -92,9 +91,10 @@ def update_of(hyperparams: dict[str, Any], n_envs: int) -> dict[str, int]:
     :return: Steps of each copy, epochs and minibatches of its first updates, defaults included
     """
     from sb3_grpo import GRPO
+    from sb3_grpo.cli.settings import known_settings
 
-    defaults = inspect.signature(GRPO).parameters
-    passes = {name: hyperparams.get(name, defaults[name].default) for name in ("n_epochs", "batch_size")}
+    defaults = known_settings(GRPO)
+    passes = {name: hyperparams.get(name, defaults[name]) for name in ("n_epochs", "batch_size")}
     return {"n_steps": hyperparams.get("n_steps", 2048 // n_envs), **passes}
 
 

@@ -5,8 +5,8 @@ from sb3_grpo.envs.tasks.base import Item, Task
 from sb3_grpo.envs.tasks.builtin import ArithmeticTask, CapitalsTask, GuessNumberTask, PairsTask, make_task
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
-from sb3_grpo.envs.text.episodes import TextEpisodeRules
 from sb3_grpo.envs.text.hard_prompts import HardPrompts
+from sb3_grpo.envs.text.rules import TextEpisodeRules
 from sb3_grpo.envs.text.tokenizers import CharTokenizer, HuggingFaceTokenizer, Tokenizer
 from sb3_grpo.envs.text.vec_env import VerifierTextVecEnv
 from sb3_grpo.envs.verifiers.math_answers import is_equivalent, math_equivalent

@@ -72,7 +72,7 @@ def hyperparams(algo: str) -> dict[str, str]:
     """
     if algo not in ALGORITHMS:
         return {"gae_lambda": "0.95", "clip_range": "0.2", "target_kl": "None"}
-    defaults = {name: str(parameter.default) for name, parameter in known_settings(ALGORITHMS[algo]).items()}
+    defaults = {name: str(default) for name, default in known_settings(ALGORITHMS[algo]).items()}
     # What "auto" has become, with the average of the paper
     return defaults | {"loss_average": "step" if algo == "dapo" else "episode"}
 

@@ -59,6 +59,7 @@ def make_grpo(model: Any, kl_coef: float = 0.1, device: str = "cpu", **kwargs: A
         CausalLMPolicy,
         make_group_env(SameDigitEnv, 4),
         group_size=4,
+        learning_rate=1e-3,
         n_groups=2,
         n_epochs=2,
         batch_size=32,

@@ -101,7 +101,7 @@ def texts_dapo() -> Any:
     env = VerifierTextVecEnv(16, seed=0, task="arithmetic", task_kwargs={"digits": 1})
     settings = {**presets.DAPO_PAPER, "group_size": 8, "n_groups": 2, "batch_size": 64, "n_epochs": 2}
     model = DAPO("TokenPolicy", env, **settings, **{**TINY, "policy_kwargs": TRANSFORMER})
-    model.policy.pretrain(env.rules.task.worked_examples(20), n_epochs=2)
+    model.policy.pretrain(env.rules.task.worked_examples(20), n_epochs=20)
     return model
 
 

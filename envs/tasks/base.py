@@ -1,7 +1,7 @@
 """Text tasks: prompts, and scores of the answers to them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,25 +19,38 @@ MAX_ITEMS_LOOKED_THROUGH = 10_000
 _UNLIMITED = 2**31
 
 
+def is_prompt(prompt: Any) -> bool:
+    """
+    :param prompt: Anything
+    :return: Whether it is a text, or a list of messages
+    """
+    if not isinstance(prompt, list):
+        return isinstance(prompt, str)
+    keys = ("role", "content")
+    return bool(prompt) and all(
+        isinstance(each, Mapping) and all(isinstance(each.get(key), str) for key in keys) for each in prompt
+    )
+
+
 @dataclass(frozen=True)
 class Item:
     """
     One prompt of a task.
 
-    :param prompt: The text that the agent reads
+    :param prompt: The text that the agent reads, or a list of messages ``{"role": ..., "content": ...}`` for a chat template
     :param answer: The reference answer, empty if there is none
     :param metadata: Any further data of the item
     """
 
-    prompt: str
+    prompt: Any
     answer: str
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.prompt, str) and isinstance(self.answer, str)):
+        if not (is_prompt(self.prompt) and isinstance(self.answer, str)):
             raise TypeError(
-                f"An Item has two texts, prompt and answer (empty where there is none), got {self.prompt!r:.200} and "
-                f"{self.answer!r:.200}"
+                "An Item has two texts, prompt (or a list of messages with role and content) and answer (empty where there is "
+                f"none), got {self.prompt!r:.200} and {self.answer!r:.200}"
             )
 
 

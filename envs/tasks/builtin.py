@@ -3,14 +3,14 @@
 import difflib
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sb3_grpo.envs.tasks.base import Item, Task
+from sb3_grpo.envs.tasks.base import Item, Task, is_prompt
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.utils.parameters import Whole
 
@@ -115,12 +115,19 @@ class PairsTask(Task):
     """
     A task with a list of prompts and answers. An answer is right if it equals the reference (see ``is_equivalent``).
 
-    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata), or items. Answers that are numbers are converted to
-        text.
+    :param pairs: Tuples (prompt, answer) or (prompt, answer, metadata), items, or dictionaries, e.g. the rows of a
+        ``datasets.Dataset``. Answers that are numbers are converted to text.
+    :param prompt_key: Key of the prompt in dictionaries
+    :param answer_key: Key of the answer. All other keys become the item's metadata.
     """
 
-    def __init__(self, pairs: Iterable[tuple[Any, ...] | Item]):
-        self._items = [_as_item(pair, f"Pair {index}") for index, pair in enumerate(pairs)]
+    def __init__(
+        self,
+        pairs: Iterable[tuple[Any, ...] | Item | Mapping[str, Any]],
+        prompt_key: str = "prompt",
+        answer_key: str = "answer",
+    ):
+        self._items = [as_item(pair, f"Pair {index}", prompt_key, answer_key) for index, pair in enumerate(pairs)]
         self.n_items = len(self._items)
         if not self._items:
             raise ValueError("The task has no items: give at least one pair (prompt, answer)")
@@ -130,7 +137,7 @@ class PairsTask(Task):
         """
         :param path: File with one JSON object per line; blank lines are skipped
         :param prompt_key: Key of the prompt
-        :param answer_key: Key of the answer. All other keys become the item's metadata.
+        :param answer_key: Key of the answer
         :return: The task
         """
         items = []
@@ -139,7 +146,8 @@ class PairsTask(Task):
             with open(path, encoding="utf-8-sig") as lines:  # some editors begin a file with a byte order mark
                 for number, line in enumerate(lines, start=1):
                     if line.strip():
-                        items.append(_json_item(line, f"{path}, line {number}", prompt_key, answer_key))
+                        where = f"{path}, line {number}"
+                        items.append(as_item(_json_object(line, where), where, prompt_key, answer_key))
         except FileNotFoundError:
             raise FileNotFoundError(f"There is no file {str(path)!r} to read prompts from") from None
         except UnicodeDecodeError as error:
@@ -165,38 +173,47 @@ class PairsTask(Task):
         """
         :return: All characters of all pairs
         """
-        return "".join(sorted({character for item in self._items for character in item.prompt + item.answer}))
+        return "".join(sorted({character for item in self._items for character in f"{item.prompt}{item.answer}"}))
 
 
-def _as_item(pair: Any, where: str) -> Item:
+def as_item(pair: Any, where: str, prompt_key: str = "prompt", answer_key: str = "answer") -> Item:
+    """
+    :param pair: See :class:`PairsTask`
+    :param where: Where it was found, for errors
+    :param prompt_key: Key of the prompt in a dictionary
+    :param answer_key: Key of the answer
+    :return: The item
+    """
     if isinstance(pair, Item):
         return pair
+    if isinstance(pair, Mapping):
+        rest = dict(pair)
+        for key in (prompt_key, answer_key):
+            if key not in rest:
+                raise ValueError(
+                    f"{where} has no {key!r}, only {', '.join(map(repr, rest)) or 'nothing'}. "
+                    "Name the keys of your data with prompt_key and answer_key."
+                )
+        pair = (rest.pop(prompt_key), rest.pop(answer_key), rest)
     is_pair = isinstance(pair, tuple | list) and 2 <= len(pair) <= 3
     prompt, answer, metadata = (*pair, {})[:3] if is_pair else (None, None, None)
     if isinstance(answer, Real) and not isinstance(answer, bool):
         answer = str(answer)
-    if not (isinstance(prompt, str) and isinstance(answer, str) and isinstance(metadata, dict)):
+    if not (is_prompt(prompt) and isinstance(answer, str) and isinstance(metadata, dict)):
         raise ValueError(f"{where} is not a pair (prompt, answer) of texts: {pair!r:.200}")
     if not prompt:
         raise ValueError(f"{where} has an empty prompt: the agent needs at least one token to read")
     return Item(prompt, answer, metadata)
 
 
-def _json_item(line: str, where: str, prompt_key: str, answer_key: str) -> Item:
+def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON ({error}): {line!r:.200}") from None
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is not a JSON object: {line!r:.200}")
-    for key in (prompt_key, answer_key):
-        if key not in entry:
-            raise ValueError(
-                f"{where} has no {key!r}, only {', '.join(map(repr, entry)) or 'nothing'}. "
-                "Name the keys of your file with prompt_key and answer_key."
-            )
-    metadata = {key: value for key, value in entry.items() if key not in (prompt_key, answer_key)}
-    return _as_item((entry[prompt_key], entry[answer_key], metadata), where)
+    return entry
 
 
 class CapitalsTask(PairsTask):
@@ -265,9 +282,9 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
     Create a task.
 
     :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list or
-        iterator of pairs (prompt, answer), or the path of a ``.jsonl`` file
+        iterator of pairs (prompt, answer), a ``datasets.Dataset``, or the path of a ``.jsonl`` file
     :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym or
-        ``PairsTask.from_jsonl``
+        :class:`PairsTask` (``prompt_key`` and ``answer_key``)
     :return: The task
     """
     if isinstance(task, Task):
@@ -276,11 +293,14 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
         return task
     if isinstance(task, Path) or (isinstance(task, str) and task.endswith(".jsonl")):
         return PairsTask.from_jsonl(task, **task_kwargs)
-    if isinstance(task, list | tuple | Iterator):
+    if hasattr(task, "__len__") and hasattr(task, "__getitem__") and not isinstance(task, str | Mapping):
+        task = map(task.__getitem__, range(len(task)))
+    if isinstance(task, Iterator):
         return PairsTask(task, **task_kwargs)
     if not isinstance(task, str):
         raise TypeError(
-            f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer) or the path of a .jsonl file"
+            f"task={task!r:.200} has to be a name, a Task, a list of pairs (prompt, answer), one split of a data set of "
+            "datasets, or the path of a .jsonl file"
         )
     if task.startswith(_REASONING_GYM):
         return ReasoningGymTask(task.removeprefix(_REASONING_GYM), **task_kwargs)

@@ -5,7 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from sb3_grpo.envs.text.episodes import TextEpisodeRules, TextEpisodes
+from sb3_grpo.envs.text.episodes import TextEpisodes
+from sb3_grpo.envs.text.rules import TextEpisodeRules
 
 
 class VerifierTextEnv(TextEpisodes, gym.Env):
@@ -63,7 +64,7 @@ class VerifierTextEnv(TextEpisodes, gym.Env):
         if self.render_mode is None:
             return None
         state = self.get_state()
-        said = [state["prompt"], *state["messages"]]
+        said = [self.rules.prompts.text(state["prompt"]), *state["messages"]]
         if len(said) % 2:
             said.append(self._answer(0))
         return "\n".join(f"{'Agent' if turn % 2 else 'Task'}: {text}" for turn, text in enumerate(said))

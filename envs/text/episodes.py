@@ -1,296 +1,16 @@
-"""Episodes of text: their rules, and the episodes in progress."""
+"""Text episodes in progress."""
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_grpo.envs.tasks.base import Item, Scorer, Task, is_trusted
-from sb3_grpo.envs.tasks.builtin import make_task
-from sb3_grpo.envs.text.tokenizers import make_tokenizer
-from sb3_grpo.envs.verifiers.math_answers import is_equivalent, make_math_verifier
-from sb3_grpo.envs.verifiers.runner import Check, Verdict, VerifierRunner
+from sb3_grpo.envs.text.rules import EncodedItem, TextEpisodeRules
+from sb3_grpo.envs.verifiers.runner import Check, Verdict
 from sb3_grpo.starts.starts import StartMismatchError
-from sb3_grpo.text.tokens import PAD, Tokenizer, TokenSpace
-from sb3_grpo.utils.parameters import Number, Whole
-from sb3_grpo.utils.user_warnings import warn_user
-
-# Limits if the task does not know how long its prompts and answers are
-_GUESSES = {"max_prompt_tokens": 128, "max_answer_tokens": 64}
-
-# If the task only knows the lengths of a sample: a quarter more, rounded up, so as not to depend much on the sample
-_ROOM = 1.25
-_ROOM_STEP = 64
-
-# Beyond this number of texts, shorter ones are only encoded if they could still have the most tokens
-_MAX_ENCODED = 10_000
-
-# Number of draws after which an error says that no item fits
-_MAX_DRAWS = 1000
-
-# Maximum number of tokens of cached prompts, including padding
-_MAX_KEPT = 8_000_000
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """
-    An item with the tokens of its prompt.
-
-    :param index: Index of the item
-    :param item: The item
-    :param row: (L,) the first observation of an episode with this item
-    :param n_tokens: Number of tokens of the prompt
-    """
-
-    index: int
-    item: Item
-    row: np.ndarray
-    n_tokens: int
-
-
-class TextEpisodeRules:
-    """
-    The rules of text episodes: everything except the tokens written in them.
-
-    :param task: See :func:`make_task`
-    :param task_kwargs: Arguments for the task
-    :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
-        or ``transformers`` (see :class:`HuggingFaceTokenizer`). None: one token per character of the task's alphabet
-    :param verifier: Scores an answer against the reference: a function ``f(answer, reference)``, ``"exact"``
-        (:func:`is_equivalent`) or ``"math"`` (:func:`math_equivalent`). None: use the task's own score
-    :param max_answer_tokens: Maximum number of tokens that the agent can write in an episode, including those that end
-        answers. None: enough for the longest answer of the task, or 64 with a warning if that is unknown. Where there is no
-        reference, an answer can be as long as the prompt, and at least 64 tokens
-    :param max_prompt_tokens: Maximum number of tokens of a prompt. None: enough for the longest prompt of the task, or 128
-        with a warning if that is unknown
-    :param max_reply_tokens: Maximum number of tokens of all replies in an episode. None: as defined by the task
-    :param reward_correct: Reward for an answer with score 1
-    :param reward_wrong: Reward for an answer with score 0, and for an unfinished one. Less than ``reward_correct``
-    :param success_score: Minimum score of a successful episode
-    :param truncate: Whether an answer that is unfinished when there is no room left is truncated (DAPO's overlong filtering
-        looks at this) or terminated. Use False for algorithms with a critic: after a truncation, PPO bootstraps from the value
-        of a state that training never sees, and learns never to end an answer
-    :param verifier_timeout: Maximum seconds per answer if the verifier runs in its own process, and per reply to an answer
-    :param on_verifier_error: ``"raise"`` an error, or count failures of the verifier (and of replies) as score ``"zero"``.
-        None: zero for ``"math"`` and the scores of reasoning-gym, as some answers are too hard for them; otherwise raise
-    """
-
-    reward_correct: float
-    reward_wrong: float
-    success_score: float
-    truncate: bool
-
-    def __init__(
-        self,
-        task: Any = "arithmetic",
-        task_kwargs: dict[str, Any] | None = None,
-        tokenizer: Tokenizer | str | Path | None = None,
-        verifier: Callable[[str, str], float] | str | None = None,
-        max_answer_tokens: int | None = None,
-        max_prompt_tokens: int | None = None,
-        max_reply_tokens: int | None = None,
-        reward_correct: float = 1.0,
-        reward_wrong: float = 0.0,
-        success_score: float = 1.0,
-        truncate: bool = True,
-        verifier_timeout: float = 5.0,
-        on_verifier_error: str | None = None,
-    ):
-        self.task = make_task(task, **(task_kwargs or {}))
-        if self.task.n_items is not None and self.task.n_items < 1:
-            raise ValueError(f"{type(self.task).__name__} has n_items={self.task.n_items}: a task has at least one item")
-        self.tokenizer = make_tokenizer(tokenizer, self.task.alphabet)
-        longest = Whole(none="room for the longest of the task")
-        given = {
-            "max_prompt_tokens": longest.check("max_prompt_tokens", max_prompt_tokens),
-            "max_answer_tokens": longest.check("max_answer_tokens", max_answer_tokens),
-        }
-        limits = given | self._longest([name for name, limit in given.items() if limit is None])
-        self.max_prompt_tokens, self.max_answer_tokens = limits["max_prompt_tokens"], limits["max_answer_tokens"]
-        max_reply_tokens = Whole(0, none="that of the task").check("max_reply_tokens", max_reply_tokens)
-        self.max_reply_tokens = self.task.max_reply_tokens if max_reply_tokens is None else max_reply_tokens
-        # Maximum number of tokens of an observation
-        self.length = self.max_prompt_tokens + self.max_answer_tokens + self.max_reply_tokens
-        self.scorer, trusted = _make_scorer(verifier, self.task)
-        self.multi_turn = type(self.task).reply is not Task.reply
-        self.runner = VerifierRunner(
-            self.scorer.function,
-            trusted,
-            verifier_timeout,
-            on_verifier_error,
-            self.task.reply if self.multi_turn else None,
-            is_trusted(self.task, "reply"),
-            self.scorer.name,
-        )
-        self.change(reward_correct=reward_correct, reward_wrong=reward_wrong, success_score=success_score, truncate=truncate)
-        self._kept: dict[int, EncodedItem] = {}
-        self._passed_over = False
-        self._too_long = False
-
-    def _longest(self, wanted: list[str]) -> dict[str, int]:
-        """
-        :param wanted: Names of the limits that were not given
-        :return: These limits
-        """
-        items = self.task.longest_items() if wanted else []
-        if items is None:
-            guesses = {name: _GUESSES[name] for name in wanted}
-            warn_user(
-                f"{type(self.task).__name__} has too many items to look for the longest. Guessed: "
-                f"{', '.join(f'{name}={guess}' for name, guess in guesses.items())}. A longer prompt is an error, and a "
-                "longer answer is cut off: give the environment the limits that you need."
-            )
-            return guesses
-        items = [_checked(item, self.task) for item in items]
-        found = {}
-        if "max_prompt_tokens" in wanted:
-            found["max_prompt_tokens"] = self._most_tokens([item.prompt for item in items])
-        if "max_answer_tokens" in wanted:
-            answers = [item.answer for item in items if self.task.has_reference(item)]
-            others = [item.prompt for item in items if not self.task.has_reference(item)]
-            n_tokens = self._most_tokens(answers) + 1 if answers else 0
-            if others:
-                n_tokens = max(n_tokens, self._most_tokens(others), _GUESSES["max_answer_tokens"])
-            found["max_answer_tokens"] = n_tokens
-        if not self.task.knows_longest:
-            found = {name: _ROOM_STEP * math.ceil(_ROOM * n_tokens / _ROOM_STEP) for name, n_tokens in found.items()}
-        if "max_answer_tokens" in found:
-            found["max_answer_tokens"] *= self.task.n_turns
-        return found
-
-    def _most_tokens(self, texts: list[str]) -> int:
-        """
-        :param texts: Some texts
-        :return: Number of tokens of the text that has the most
-        """
-        sized = sorted(((len(text.encode(errors="surrogatepass")), text) for text in dict.fromkeys(texts)), reverse=True)
-        most = 0
-        for rank, (n_bytes, text) in enumerate(sized):
-            # A token is at least one byte, except for one that a tokenizer may prepend
-            if rank >= _MAX_ENCODED and n_bytes < most:
-                break
-            most = max(most, len(self.tokenizer.encode(text)))
-        return most
-
-    def change(self, **settings: Any) -> None:
-        """
-        :param settings: New values of ``reward_correct``, ``reward_wrong``, ``success_score`` or ``truncate``
-        """
-        new = {**vars(self), **settings}
-        for name in ("reward_correct", "reward_wrong", "success_score"):
-            settings[name] = Number().check(name, new[name])
-        if new["reward_correct"] <= new["reward_wrong"]:
-            raise ValueError(
-                f"reward_correct={new['reward_correct']} has to be greater than reward_wrong={new['reward_wrong']}"
-            )
-        if not 0.0 < new["success_score"] <= 1.0:
-            raise ValueError(
-                f"success_score={new['success_score']} has to be above 0 and at most 1, like the scores of right answers"
-            )
-        vars(self).update(settings)
-
-    def choose_item(self, options: dict[str, Any] | None, rng: np.random.Generator) -> EncodedItem:
-        """
-        :param options: The options passed to ``reset``: ``{"item": k}`` chooses item k
-        :param rng: Random generator, which otherwise draws an item
-        :return: The item to begin the episode with. If the task does not know its longest items, drawn items that do not fit
-            or cannot be encoded are skipped
-        """
-        if options:
-            if set(options) != {"item"}:
-                raise ValueError(f"options={options}: the only option is 'item', the number of the item to begin with")
-            return self.encode_item(options["item"])
-        for _ in range(_MAX_DRAWS):
-            try:
-                return self.encode_item(self.task.draw(rng))
-            except ValueError as error:
-                if self.task.knows_longest:
-                    raise
-                last = error
-                if not self._passed_over:
-                    warn_user(f"Items like this one are passed over: {error}")
-                self._passed_over = True
-        raise ValueError(f"{_MAX_DRAWS} items were drawn, and none of them can be used. The last one: {last}") from last
-
-    def encode_item(self, index: int) -> EncodedItem:
-        """
-        :param index: Index of an item
-        :return: The tokenized item, with which an episode can begin
-        """
-        if isinstance(index, bool) or not isinstance(index, int | np.integer):
-            raise ValueError(f"item={index!r:.100} has to be the number of an item, not {type(index).__name__}")
-        index, n_items = int(index), self.task.n_items
-        if index in self._kept:
-            return self._kept[index]
-        if index < 0 or (n_items is not None and index >= n_items):
-            there_are = "from 0 on" if n_items is None else f"from 0 to {n_items - 1}"
-            raise ValueError(f"There is no item {index}: they are numbered {there_are}")
-        item = _checked(self.task.item(index), self.task)
-        tokens = self.tokenizer.encode(item.prompt)
-        if not 1 <= len(tokens) <= self.max_prompt_tokens:
-            raise ValueError(
-                f"The prompt of item {index} has {len(tokens)} tokens, and there has to be room for it: from 1 to "
-                f"max_prompt_tokens={self.max_prompt_tokens}. Prompt: {item.prompt!r:.200}"
-            )
-        vocab_size = self.tokenizer.vocab_size
-        if min(tokens) < 0 or max(tokens) >= vocab_size:
-            raise ValueError(
-                f"The tokenizer ({type(self.tokenizer).__name__}) encodes the prompt of item {index} with ids from "
-                f"{min(tokens)} to {max(tokens)}, but vocab_size={vocab_size} allows 0 to {vocab_size - 1}: vocab_size has to "
-                f"count added tokens, too. Prompt: {item.prompt!r:.200}"
-            )
-        self._check_reference(index, item)
-        row = np.full(self.length, PAD, np.int64)
-        row[: len(tokens)] = tokens
-        row.setflags(write=False)
-        if len(self._kept) * self.length >= _MAX_KEPT:
-            self._kept.clear()
-        self._kept[index] = EncodedItem(index, item, row, len(tokens))
-        return self._kept[index]
-
-    def _check_reference(self, index: int, item: Item) -> None:
-        if self._too_long or not self.task.has_reference(item):
-            return
-        try:
-            n_tokens = len(self.tokenizer.encode(item.answer)) + 1
-        except ValueError:
-            return  # a verifier may accept answers that are written differently
-        if n_tokens > self.max_answer_tokens:
-            self._too_long = True
-            warn_user(
-                f"The reference of item {index} has {n_tokens} tokens with its end, but there is room for "
-                f"max_answer_tokens={self.max_answer_tokens}: an answer that is as long is cut off, and wrong. There may be "
-                f"more such items. Prompt: {item.prompt!r:.200}"
-            )
-
-
-def _checked(item: Any, task: Task) -> Item:
-    if not isinstance(item, Item):
-        raise TypeError(
-            f"The items of {type(task).__name__} have to be of the class Item, Item(prompt, answer), got {item!r:.200}"
-        )
-    return item
-
-
-def _make_scorer(verifier: Any, task: Task) -> tuple[Scorer, bool]:
-    """
-    :return: The scorer of answers, and whether it is trusted
-    """
-    if verifier is None:
-        return task.scorer(), is_trusted(task, "score", "scorer")
-    if verifier == "exact":
-        return Scorer(is_equivalent, task.reference), True
-    if verifier == "math":
-        return Scorer(make_math_verifier(), task.reference, "math"), False
-    if callable(verifier):
-        return Scorer(verifier, task.reference), False
-    raise ValueError(f"verifier={verifier!r} has to be a function f(answer, reference), 'exact', 'math' or None")
+from sb3_grpo.text.tokens import PAD, TokenSpace
 
 
 @dataclass(slots=True)
@@ -300,13 +20,11 @@ class Exchange:
 
     :param encoded: The item that the agent was asked
     :param messages: The agent's complete answers and the replies to them
-    :param turn_start: Position of the first token of the current answer
     :param n_reply_tokens: Number of tokens of the replies so far
     """
 
     encoded: EncodedItem
     messages: list[str]
-    turn_start: int
     n_reply_tokens: int = 0
 
     def check(self, payload: Any) -> Check:
@@ -341,10 +59,11 @@ class TextEpisodes:
 
     def __init__(self, rules: TextEpisodeRules, n_copies: int):
         self.rules = rules
-        self.observation_space = TokenSpace(rules.length, rules.tokenizer)
+        self.observation_space = TokenSpace(rules.length, rules.tokenizer, rules.stop)
         self.action_space = spaces.Discrete(rules.tokenizer.vocab_size)
         self._tokens = np.full((n_copies, rules.length), PAD, np.int64)
         self._n_tokens = np.zeros(n_copies, np.int64)
+        self._turn_starts = np.zeros(n_copies, np.int64)  # position of the first token of the current answer
         self._n_given = np.zeros(n_copies, np.int64)  # tokens written by the agent in this episode
         self._exchanges: list[Exchange] = [None] * n_copies  # type: ignore[list-item]
         self._rows = np.arange(n_copies)
@@ -360,9 +79,9 @@ class TextEpisodes:
         """
         :param n: Number of examples, all different
         :param seed: Seed for drawing them
-        :return: Pairs of prompt and answer, see :meth:`Task.worked_examples`
+        :return: Pairs of prompt, as the agent reads it, and answer, see :meth:`Task.worked_examples`
         """
-        return self.rules.task.worked_examples(n, seed)
+        return [(self.rules.prompts.text(prompt), answer) for prompt, answer in self.rules.task.worked_examples(n, seed)]
 
     def close(self) -> None:
         """End the verifier's process."""
@@ -374,9 +93,10 @@ class TextEpisodes:
         :param encoded: The item to ask the agent
         :return: The info for ``reset``
         """
-        self._exchanges[idx] = Exchange(encoded, [], encoded.n_tokens)
+        self._exchanges[idx] = Exchange(encoded, [])
         self._tokens[idx] = encoded.row
-        self._n_tokens[idx], self._n_given[idx] = encoded.n_tokens, 0
+        self._n_tokens[idx] = self._turn_starts[idx] = encoded.n_tokens
+        self._n_given[idx] = 0
         return {"prompt": encoded.item.prompt, "item": encoded.index}
 
     def _check_in_progress(self) -> None:
@@ -407,7 +127,7 @@ class TextEpisodes:
         self._tokens[self._rows, self._n_tokens] = actions
         self._n_tokens += 1
         self._n_given += 1
-        has_end = actions == self.rules.tokenizer.eos_id
+        has_end = self.observation_space.ends(self._tokens, self._turn_starts, self._n_tokens)
         is_cut = ~has_end & (self._n_given >= self.rules.max_answer_tokens)
         verdicts: dict[int, Verdict | None] = dict.fromkeys(np.flatnonzero(is_cut).tolist())
         if has_end.any():
@@ -444,14 +164,15 @@ class TextEpisodes:
         :param text: The task's reply
         :return: Whether there is room for it, and for an answer to it
         """
-        reply, exchange, n_tokens = self.rules.tokenizer.encode(text), self._exchanges[idx], int(self._n_tokens[idx])
+        exchange, n_tokens = self._exchanges[idx], int(self._n_tokens[idx])
+        reply = self.rules.prompts.encode_reply(text, int(self._tokens[idx, n_tokens - 1]))
         exchange.messages.append(text)
         exchange.n_reply_tokens += len(reply)
-        exchange.turn_start = n_tokens + len(reply)
+        self._turn_starts[idx] = n_tokens + len(reply)
         if self._n_given[idx] >= self.rules.max_answer_tokens or exchange.n_reply_tokens > self.rules.max_reply_tokens:
             return False
-        self._tokens[idx, n_tokens : exchange.turn_start] = reply
-        self._n_tokens[idx] = exchange.turn_start
+        self._tokens[idx, n_tokens : n_tokens + len(reply)] = reply
+        self._n_tokens[idx] += len(reply)
         return True
 
     def _end(self, idx: int, verdict: Verdict | None) -> tuple[float, bool, dict[str, Any]]:
@@ -483,7 +204,7 @@ class TextEpisodes:
         :param idx: Index of the copy
         :return: The text of its current answer
         """
-        return self.rules.tokenizer.decode(self._tokens[idx, self._exchanges[idx].turn_start : self._n_tokens[idx]].tolist())
+        return self.observation_space.decode_answer(self._tokens[idx, self._turn_starts[idx] : self._n_tokens[idx]].tolist())
 
     def _get_episode(self, idx: int) -> dict[str, Any]:
         """
@@ -497,7 +218,7 @@ class TextEpisodes:
             "item": exchange.encoded.index,
             "prompt": exchange.encoded.item.prompt,
             "messages": list(exchange.messages),
-            "turn_start": exchange.turn_start,
+            "turn_start": int(self._turn_starts[idx]),
             "n_reply_tokens": exchange.n_reply_tokens,
             "tokens": self._tokens[idx, : self._n_tokens[idx]].copy(),
             "n_given": int(self._n_given[idx]),
@@ -525,7 +246,7 @@ class TextEpisodes:
                 f"{rules.length} tokens, of which the agent writes {rules.max_answer_tokens}, and item {state['item']} is "
                 f"{encoded.item.prompt!r:.200}."
             )
-        self._exchanges[idx] = Exchange(encoded, list(state["messages"]), state["turn_start"], state["n_reply_tokens"])
+        self._exchanges[idx] = Exchange(encoded, list(state["messages"]), state["n_reply_tokens"])
         self._tokens[idx] = PAD
         self._tokens[idx, :n_tokens] = state["tokens"]
-        self._n_tokens[idx], self._n_given[idx] = n_tokens, state["n_given"]
+        self._n_tokens[idx], self._turn_starts[idx], self._n_given[idx] = n_tokens, state["turn_start"], state["n_given"]

@@ -83,7 +83,7 @@ class CharTokenizer:
 
 class HuggingFaceTokenizer:
     """
-    A tokenizer in Hugging Face's format. Nothing is downloaded, and texts are neither extended nor truncated nor padded.
+    A tokenizer in Hugging Face's format. Nothing is downloaded, and texts are neither truncated nor padded.
 
     Special tokens stay visible in decoded texts, and so do ids without a token (``<id 7>``), as an answer that contains one
     differs from the answer without it.
@@ -101,6 +101,8 @@ class HuggingFaceTokenizer:
                 'HuggingFaceTokenizer needs the package tokenizers: pip install "sb3-grpo[text]", '
                 "or use CharTokenizer, which needs nothing."
             ) from error
+        # Of a tokenizer of transformers: its chat template
+        self.chat_template: Any = None
         if isinstance(source, str | Path):
             if not Path(source).is_file():
                 raise FileNotFoundError(
@@ -116,7 +118,9 @@ class HuggingFaceTokenizer:
                     f"not {type(source).__name__}"
                 )
             # A copy, as the changes below must not affect other users of this tokenizer
-            self._backend = copy.deepcopy(backend)
+            self._source = copy.deepcopy(source)
+            self._backend = getattr(self._source, "backend_tokenizer", self._source)
+            self.chat_template = getattr(source, "chat_template", None)
         self._backend.no_padding()
         self._backend.no_truncation()
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
@@ -132,6 +136,23 @@ class HuggingFaceTokenizer:
         :return: Its token ids, without the end-of-text token
         """
         return self._backend.encode(text, add_special_tokens=False).ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """
+        :param text: A prompt
+        :return: Its token ids. If the tokenizer puts a token before texts (BOS), they begin with it, once
+        """
+        tokens, extended = self.encode(text), self._backend.encode(text)
+        places = [place for place, sequence in enumerate(extended.sequence_ids) if sequence is not None]
+        added = extended.ids[: places[0]] if places else []
+        return tokens if tokens[: len(added)] == added else added + tokens
+
+    def apply_chat_template(self, messages: list[dict[str, str]]) -> str:
+        """
+        :param messages: Messages with ``role`` and ``content``; needs a tokenizer with a ``chat_template``
+        :return: Their text, up to the beginning of the answer
+        """
+        return self._source.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
 
     def decode(self, ids: Any) -> str:
         """

@@ -11,7 +11,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_grpo.envs.text.env import VerifierTextEnv
-from sb3_grpo.envs.text.episodes import EncodedItem, TextEpisodeRules, TextEpisodes
+from sb3_grpo.envs.text.episodes import TextEpisodes
+from sb3_grpo.envs.text.rules import EncodedItem, TextEpisodeRules
 from sb3_grpo.starts.known_envs import env_name
 from sb3_grpo.starts.snapshots import begin, capture
 from sb3_grpo.starts.start_queue import OrdinarySeeds, QueuedStart, StartQueue

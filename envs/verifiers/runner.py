@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
     answer: str
     payload: Any
-    prompt: str
+    prompt: Any
 
 
 class Verdict(NamedTuple):

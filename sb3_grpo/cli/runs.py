@@ -21,7 +21,7 @@ from stable_baselines3.common.utils import get_latest_run_id
 
 from sb3_grpo import GRPO, TrainingCheckpoint, presets
 from sb3_grpo.cli.settings import add_set, known_settings
-from sb3_grpo.common.callbacks import ClampedProgressBarCallback, mean_return
+from sb3_grpo.common.callbacks import ClampedProgressBarCallback, Curve, mean_return
 from sb3_grpo.console import ALGORITHMS, INTERRUPTED, OK, UsageError, is_own_error, save_model, say
 from sb3_grpo.starts.starts import StartNotSupportedError
 from sb3_grpo.utils.files import replace_text
@@ -127,30 +127,6 @@ def run_arguments(args: argparse.Namespace) -> argparse.Namespace:
     if any(each.startswith("--device") for each in given):
         arguments["device"] = args.device
     return argparse.Namespace(**{**arguments, "output": folder, "resume": folder})
-
-
-class Curve(BaseCallback):
-    """
-    A learning curve, which a resumed run continues.
-
-    :ivar points: number of steps, and what was measured
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.points: list[tuple[int, float]] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """
-        :return: the curve so far
-        """
-        return {"points": self.points}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """
-        :param state: what ``state_dict`` returned
-        """
-        self.points = list(state["points"])
 
 
 class ProgressLines(BaseCallback):
@@ -273,9 +249,10 @@ class Run:
             raise UsageError(str(error)) from error
         args.output = make_output(args.output, Path("runs", args.algo), name)
         arguments = {name: value for name, value in vars(args).items() if name not in ("argv", "resume", "run", "set")}
-        used = {name: parameter.default for name, parameter in known_settings(algorithm).items()} | settings
-        # The values that "auto" resolved to
-        used |= {name: getattr(model, name) for name, value in used.items() if value == "auto" and hasattr(model, name)}
+        used = known_settings(algorithm) | settings
+        # The values that "auto" resolved to, and the defaults of the policy
+        chosen = {name for name in model.policy_class.default_arguments({}) if settings.get(name) is None}
+        used |= {name: getattr(model, name) for name, value in used.items() if name in chosen or value == "auto"}
         if model.default_policy_kwargs:
             used["policy_kwargs"] = model.default_policy_kwargs | (used["policy_kwargs"] or {})
         machine = {**describe_machine(), "torch_threads": th.get_num_threads(), "device": str(model.device)}

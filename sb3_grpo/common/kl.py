@@ -87,12 +87,13 @@ def kl_loss(log_prob: th.Tensor, old_log_prob: th.Tensor, ref_log_prob: th.Tenso
 
 def has_exact_kl(dist: Distribution) -> bool:
     """
-    Whether :func:`exact_kl` supports the distribution: all those of Stable-Baselines3 itself, but no subclasses.
+    Whether :func:`exact_kl` supports the distribution: all those of Stable-Baselines3 itself, but no subclasses, except those
+    with an ``exact_kl`` of their own.
 
     :param dist: distribution of actions
     :return: True if it does; otherwise, estimate the KL with :func:`kl_loss`
     """
-    return type(dist) in _EXACT_KL_TYPES
+    return type(dist) in _EXACT_KL_TYPES or hasattr(dist, "exact_kl")
 
 
 def exact_kl(dist: Distribution, ref_dist: Distribution) -> th.Tensor:
@@ -109,6 +110,8 @@ def exact_kl(dist: Distribution, ref_dist: Distribution) -> th.Tensor:
     """
     if type(dist) is not type(ref_dist) or not has_exact_kl(dist):
         raise ValueError(f"No exact KL divergence of {type(dist).__name__} from {type(ref_dist).__name__}")
+    if hasattr(dist, "exact_kl"):
+        return dist.exact_kl(ref_dist)
     if (getattr(dist, "bijector", None) is None) != (getattr(ref_dist, "bijector", None) is None):
         raise ValueError("No exact KL divergence between a squashed and an unsquashed distribution")
     # SB3's own function: it sums over the parts of a MultiCategorical, but not over the dimensions of the others

@@ -93,13 +93,13 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
-        learning_rate: float | Schedule,
+        learning_rate: float | Schedule | None,
         n_envs: int | None,
         group_size: int,
         n_steps: int | None,
         n_groups: int | None,
         batch_size: int | None,
-        gamma: float,
+        gamma: float | None,
         ent_coef: float,
         max_grad_norm: float,
         dynamic_sampling: bool | LiveFunction,
@@ -173,12 +173,17 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _check_each_argument(self) -> None:
         """
+        Replace ``None`` and ``"auto"`` by the default of the policy.
+
         :raises ValueError: if an argument is invalid
         """
         check_policy(self.policy_class, self.policy_aliases)
         kept = {name: getattr(self, name) for name in ARGUMENTS if hasattr(self, name)}
         for name, value in check_arguments(kept).items():
             setattr(self, name, value)
+        for name, value in self.policy_class.default_arguments(self.policy_kwargs).items():
+            if getattr(self, name) is None or getattr(self, name) == "auto":
+                setattr(self, name, value)
 
     def _choose_arguments(self) -> None:
         """Choose the arguments that the user did not set."""
@@ -212,6 +217,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
     def _create(self) -> None:
         """Choose the defaults of a new model, which a loaded one keeps. Warn if it cannot learn from images as they are."""
+        self.policy_kwargs = self.policy_class.portable_kwargs(self.policy_kwargs)
         self.default_policy_kwargs = default_policy_kwargs(
             self.policy_class, self.action_space, self.policy_kwargs, self._vec_normalize_observes
         )

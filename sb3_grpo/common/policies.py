@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -106,9 +106,8 @@ class ActorPolicy(ActorCriticPolicy):
 
     # Whether the observations of an episode are one growing text, processed in one forward pass for all steps
     reads_texts: ClassVar[bool] = False
-    # Rollout buffer used by GRPO and DAPO, and the default of their ``advantage``
+    # Rollout buffer used by GRPO and DAPO
     rollout_buffer_class: ClassVar[type[GroupRolloutBuffer]] = GroupRolloutBuffer
-    default_advantage: ClassVar[str] = "gae"
 
     def __init__(
         self,
@@ -136,6 +135,22 @@ class ActorPolicy(ActorCriticPolicy):
                 f"use_bfloat16=True is for the layers of a features extractor, and the {name} of this policy has none: "
                 'leave it out, or write "CnnPolicy" where the observations are images.'
             )
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        :param policy_kwargs: Arguments of the policy
+        :return: The arguments of GRPO and DAPO whose default depends on the policy, with their values for this one
+        """
+        return {"learning_rate": 1e-3, "n_epochs": 10, "gamma": 0.99, "advantage": "gae"}
+
+    @classmethod
+    def portable_kwargs(cls, policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """
+        :param policy_kwargs: Arguments of the policy
+        :return: The same, so that they mean the same in another working folder
+        """
+        return policy_kwargs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         own = {"normalize_observations": self.normalize_observations, "use_bfloat16": self.use_bfloat16}

@@ -43,7 +43,7 @@ _KNOWN = {
     "stable_baselines3.common.utils.LinearSchedule": ("start", "end", "end_fraction"),
     "sb3_grpo.envs.text.hard_prompts.HardPrompts": ("n_items", "floor", "rate", "success_rates"),
     "sb3_grpo.envs.text.tokenizers.CharTokenizer": ("alphabet",),
-    "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer"),
+    "sb3_grpo.text.tokens.TokenSpace": ("length", "tokenizer", "stop"),
 }
 # Packages whose classes are allowed in policy_kwargs
 _CLASSES = ("torch.nn.", "torch.optim.", "stable_baselines3.common.torch_layers.", "sb3_grpo.common.policies.Adam")

@@ -41,15 +41,16 @@ class DAPO(GRPO):
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
-    :param learning_rate: The learning rate, it can be a function of the current progress remaining (from 1 to 0)
+    :param learning_rate: The learning rate, it can be a function of the current progress remaining (from 1 to 0).
+        ``None``: 1e-3; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
     :param n_envs: Number of environment copies to make if ``env`` is an id, 16 by default
     :param group_size: Number of episodes that share a start
     :param n_steps: The number of steps to run for each environment copy per update
     :param n_groups: Number of whole groups per update, instead of ``n_steps``
     :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
     :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step
-    :param n_epochs: Number of epochs when optimizing the surrogate loss
-    :param gamma: Discount factor
+    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CausalLMPolicy`` 1
+    :param gamma: Discount factor. ``None``: 0.99; for ``CausalLMPolicy`` 1
     :param clip_range: The ratio may fall to ``1 - clip_range``, it can be a function of the current progress remaining
     :param advantage: What is compared within a group: ``"auto"``, ``"gae"``, ``"return_to_go"``, ``"outcome"``,
         ``"process"``, or a function
@@ -89,7 +90,7 @@ class DAPO(GRPO):
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
-        learning_rate: float | Schedule = 1e-3,
+        learning_rate: float | Schedule | None = None,
         *,
         n_envs: int | None = None,
         group_size: int = 4,
@@ -97,8 +98,8 @@ class DAPO(GRPO):
         n_groups: int | None = None,
         batch_size: int | None = 256,
         gradient_accumulation_steps: int = 1,
-        n_epochs: int = 10,
-        gamma: float = 0.99,
+        n_epochs: int | None = None,
+        gamma: float | None = None,
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = 0.28,
         advantage: str | AdvantageFunction = "auto",

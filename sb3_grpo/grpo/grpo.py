@@ -65,11 +65,12 @@ class GRPO(OnGroupAlgorithm):
     :param env: The environment to learn from (if registered in Gym, can be str: copies are made with
         :func:`make_group_env` or, if it is an Atari game, with :func:`make_atari_group_env`)
     :param learning_rate: The learning rate, it can be a function
-        of the current progress remaining (from 1 to 0)
+        of the current progress remaining (from 1 to 0).
+        ``None``: 1e-3; for ``CausalLMPolicy`` 1e-5, or 2e-4 with LoRA
     :param batch_size: Minibatch size, in steps. ``None``: one minibatch with all steps of the update
     :param gradient_accumulation_steps: Number of minibatches whose gradients are averaged for each optimizer step, for
         when larger minibatches do not fit into memory
-    :param n_epochs: Number of epochs when optimizing the surrogate loss
+    :param n_epochs: Number of epochs when optimizing the surrogate loss. ``None``: 10; for ``CausalLMPolicy`` 1
     :param ent_coef: Entropy coefficient for the loss calculation
     :param max_grad_norm: The maximum value for the gradient clipping
     :param target_kl: Limit the KL divergence between updates: stop after an epoch whose mean KL divergence from the policy
@@ -99,13 +100,13 @@ class GRPO(OnGroupAlgorithm):
 
     **Advantages**
 
-    :param gamma: Discount factor
+    :param gamma: Discount factor. ``None``: 0.99; for ``CausalLMPolicy`` 1
     :param advantage: What is compared within a group. ``"return_to_go"``: the discounted return from each step on, compared
         with the members still alive at the same step. ``"outcome"``: the discounted return of the whole episode.
         ``"process"``: the sum of the normalised rewards from each step on, see :func:`group_advantages`.
         ``"gae"``: generalized advantage estimates, with values from a regression on the states (in closed form, no network:
         see :class:`ValueRegression`), compared with their mean over all steps of the group.
-        ``"auto"``: ``"gae"``, or ``"return_to_go"`` for text policies.
+        ``"auto"``: ``"gae"``; for ``TokenPolicy`` ``"return_to_go"``, for ``CausalLMPolicy`` ``"outcome"``.
         Or a function of rewards and mask, both (B, G, T), called like :func:`outcome_advantages`
     :param gae_lambda: With ``advantage="gae"``, factor for trade-off of bias vs variance for Generalized Advantage Estimator.
         1: the return to go minus the value of the state
@@ -184,6 +185,7 @@ class GRPO(OnGroupAlgorithm):
         "TokenPolicy": TokenPolicy,
         "CausalLMPolicy": CausalLMPolicy,
     }
+    n_epochs: int
     plugin_parameters = (*OnGroupAlgorithm.plugin_parameters, "advantage", "policy_loss", "loss_average", "kl_estimator")
 
     @refuse_ppo_arguments
@@ -191,7 +193,7 @@ class GRPO(OnGroupAlgorithm):
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | str,
-        learning_rate: float | Schedule = 1e-3,
+        learning_rate: float | Schedule | None = None,
         *,
         n_envs: int | None = None,
         group_size: int = 4,
@@ -199,8 +201,8 @@ class GRPO(OnGroupAlgorithm):
         n_groups: int | None = None,
         batch_size: int | None = 256,
         gradient_accumulation_steps: int = 1,
-        n_epochs: int = 10,
-        gamma: float = 0.99,
+        n_epochs: int | None = None,
+        gamma: float | None = None,
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
         advantage: str | AdvantageFunction = "auto",
@@ -259,7 +261,7 @@ class GRPO(OnGroupAlgorithm):
             _init_setup_model=_init_setup_model,
         )
         self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.n_epochs = n_epochs
+        self.n_epochs = n_epochs  # type: ignore[assignment]
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
         self.advantage = advantage
@@ -285,8 +287,6 @@ class GRPO(OnGroupAlgorithm):
             self._create()
 
     def _choose_arguments(self) -> None:
-        if self.advantage == "auto":
-            self.advantage = self.policy_class.default_advantage
         if self.loss_average == "auto":
             self.loss_average = "step" if self.advantage == "gae" and self.ratio_level == "step" else "episode"
         steps_per_copy = max(1, STEPS_PER_UPDATE // self.n_envs)

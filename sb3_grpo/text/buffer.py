@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, PackedObservations
 from sb3_grpo.groups.group import Episode
-from sb3_grpo.text.tokens import TokenSteps, distinct_rows, token_lengths
+from sb3_grpo.text.tokens import TokenSteps, token_lengths
 from sb3_grpo.utils.devices import to_device
 
 
@@ -18,33 +18,28 @@ class EpisodeTexts(PackedObservations):
     """
     The observations of episodes that each are one growing text: every observation is a prefix of the last one.
 
-    :param texts: (D, L) the distinct last observations of the episodes, as short answers to the same prompt are often equal
-    :param n_tokens: (D,) their lengths, on the host
-    :param text: (E,) index of each episode's text, on the host
+    :param texts: (E, L) the last observation of each episode
+    :param n_tokens: (E,) their lengths, on the host
     :param last: (N,) position of the last token in each step's observation
     """
 
     texts: th.Tensor
     n_tokens: np.ndarray
-    text: np.ndarray
     last: th.Tensor
 
     def at(self, minibatch: Minibatch, episode: th.Tensor) -> TokenSteps:
         """
         :param minibatch: Minibatch of whole episodes
         :param episode: (N,) the episode of each step of the batch
-        :return: The distinct texts of the minibatch, no longer than the longest of them
+        :return: The texts of the minibatch, no longer than the longest of them
         """
         assert minibatch.episodes is not None
-        text_of_episode = self.text.copy()
-        distinct, place = np.unique(text_of_episode[minibatch.episodes], return_inverse=True)
-        text_of_episode[minibatch.episodes] = place
-        longest = int(self.n_tokens[distinct].max())
-        return TokenSteps(
-            texts=self.texts[:, :longest][to_device(distinct, episode.device)],
-            text=to_device(text_of_episode, episode.device)[episode[minibatch.steps]],
-            last=self.last[minibatch.steps],
-        )
+        longest = int(self.n_tokens[minibatch.episodes].max())
+        place = np.zeros(len(self.n_tokens), np.int64)
+        place[minibatch.episodes] = np.arange(len(minibatch.episodes))
+        episodes, place_of = to_device(minibatch.episodes, episode.device), to_device(place, episode.device)
+        steps = minibatch.steps
+        return TokenSteps(self.texts[episodes, :longest], place_of[episode[steps]], self.last[steps])
 
 
 class TokenRolloutBuffer(GroupRolloutBuffer):
@@ -77,13 +72,7 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
             episode.text = obs[episode.env].copy()  # a view would keep the whole array
 
     def _observations(self, episodes: list[Episode], rows: np.ndarray) -> EpisodeTexts:
-        every = np.stack([episode.text for episode in episodes])
-        first, text = distinct_rows(every)
-        texts, n_tokens = every[first], token_lengths(every[first])
+        texts = np.stack([episode.text for episode in episodes])
+        n_tokens = token_lengths(texts)
         lengths: Any = self._obs[""]
-        return EpisodeTexts(
-            texts=self._tensor(texts[:, : n_tokens.max()]),
-            n_tokens=n_tokens,
-            text=text,
-            last=self._tensor(self._flat(lengths)[rows]) - 1,
-        )
+        return EpisodeTexts(self._tensor(texts[:, : n_tokens.max()]), n_tokens, self._tensor(self._flat(lengths)[rows]) - 1)

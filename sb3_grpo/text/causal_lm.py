@@ -16,13 +16,14 @@ from torch import nn
 
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.policies import TokenPolicy
+from sb3_grpo.text.pretrained import INSTALL, absolute_if_folder, end_tokens, find_model, forget_quantization
 from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.tree import token_tree
 from sb3_grpo.utils.parameters import Choice
 
 # The implementation of attention. It accepts any mask, as the texts in the cache are at different positions
 ATTENTION = "sdpa"
 DTYPES = {"float32": th.float32, "bfloat16": th.bfloat16}
-INSTALL = 'pip install "sb3-grpo[llm]"'
 # How much the policy's logits may differ from the model's, in standard deviations of the logits. For a text that is read as a
 # whole, both do the same computation, whatever the dtype.
 TOLERANCE = 1e-3
@@ -69,6 +70,7 @@ class CausalLMNetwork(nn.Module):
         self.language_model = language_model
         self.vocab_size = vocab_size
         model = self.causal_lm
+        self.width = model.config.get_text_config().hidden_size
         taken = {} if model.base_model is model else inspect.signature(model.base_model.forward).parameters
         # cache is the name since transformers 5.24
         self.cache_argument = "cache" if "cache" in taken else "past_key_values"
@@ -86,13 +88,15 @@ class CausalLMNetwork(nn.Module):
         model: Any = self.language_model
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def forward(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def forward(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """See :class:`SequenceModel`."""
         return self.causal_lm.base_model(
             input_ids=tokens,
             position_ids=positions,
             # A mask with four dimensions is used by transformers as it is
-            attention_mask=None if cache is None else cache.mask,
+            attention_mask=mask,
             use_cache=cache is not None,
             **{self.cache_argument: None if cache is None else adapter_class()(cache)},
         ).last_hidden_state
@@ -100,21 +104,24 @@ class CausalLMNetwork(nn.Module):
     def logits(self, hidden: th.Tensor) -> th.Tensor:
         """
         :param hidden: (..., width) hidden states
-        :return: (..., vocab_size) logits
+        :return: (..., V) logits, with those of the model's spare rows
         """
         model = self.causal_lm
-        return model.get_output_embeddings()(hidden.to(model.dtype))[..., : self.vocab_size].float()
+        return model.get_output_embeddings()(hidden.to(model.dtype))
 
 
 class CausalLMPolicy(TokenPolicy):
     """
     Policy class for text that uses a pretrained language model, without a critic (GRPO, DAPO)::
 
-        GRPO(CausalLMPolicy, env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
+        GRPO("CausalLMPolicy", env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
-    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=AutoTokenizer.from_pretrained(...))``.
-    Token ids are passed to the model and back unchanged. Nothing is added to a prompt, neither a BOS token nor a chat
-    template.
+    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=load_tokenizer("path/to/model"))``.
+    Token ids are passed to the model and back unchanged. All end tokens of the model must end answers in the environment, as
+    its tokenizer's end token or with ``stop=[...]``.
+
+    Defaults of GRPO and DAPO for this policy: a learning rate of 1e-5, or 2e-4 with LoRA, one epoch, no discount, and
+    ``advantage="outcome"``.
 
     Each policy has its own copy of the model. The reference policy (``kl_coef`` > 0) copies only the trained weights and
     shares the frozen ones. The model's own dropout is turned off (in its configuration, too), as updates must see the
@@ -128,8 +135,8 @@ class CausalLMPolicy(TokenPolicy):
     :param observation_space: Observation space, a :class:`TokenSpace`
     :param action_space: Action space, one action per token
     :param lr_schedule: Learning rate schedule (could be constant)
-    :param model: A folder or the name of a model on the hub, passed to ``AutoModelForCausalLM.from_pretrained``; or a model
-        (``transformers.PreTrainedModel``), which is copied
+    :param model: A folder, the name of a model on the hub, or ``"smollm2"``, see :func:`sb3_grpo.text.pretrained.find_model`;
+        or a model (``transformers.PreTrainedModel``), which is copied
     :param lora: Train only adapters, given by the arguments of ``peft.LoraConfig`` or a ``LoraConfig``. ``None``: train all
         weights (for a model given as an object, those with ``requires_grad``)
     :param dtype: Data type of the weights, ``"float32"`` or ``"bfloat16"``. Small updates are lost in bfloat16 weights: it is
@@ -161,15 +168,24 @@ class CausalLMPolicy(TokenPolicy):
                 raise ValueError(f"{type(self).__name__} has no {name}: {self._how_to_shape}")
         Choice(tuple(DTYPES)).check("dtype", dtype)
         # Not registered as a submodule: this model belongs to the user
-        self.model_kwargs: dict[str, Any] = dict(
-            model=model,
-            lora=lora,
-            dtype=dtype,
-            gradient_checkpointing=gradient_checkpointing,
+        self.model_kwargs: dict[str, Any] = self.portable_kwargs(
+            dict(model=model, lora=lora, dtype=dtype, gradient_checkpointing=gradient_checkpointing)
         )
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
         named = self.named_parameters(remove_duplicate=False)
         self._frozen = frozenset(name for name, parameter in named if not parameter.requires_grad)
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        learning_rate = 1e-5 if policy_kwargs.get("lora") is None else 2e-4
+        return {"learning_rate": learning_rate, "n_epochs": 1, "gamma": 1.0, "advantage": "outcome"}
+
+    @classmethod
+    def portable_kwargs(cls, policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.portable_kwargs`. The folder of the model becomes absolute."""
+        model = policy_kwargs.get("model")
+        return policy_kwargs | ({"model": absolute_if_folder(model)} if isinstance(model, str | os.PathLike) else {})
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = {**super()._get_constructor_parameters(), **self.model_kwargs}
@@ -210,7 +226,7 @@ class CausalLMPolicy(TokenPolicy):
             raise ImportError(f"CausalLMPolicy needs the package transformers: {INSTALL}") from error
         model, dtype = self.model_kwargs["model"], DTYPES[self.model_kwargs["dtype"]]
         if isinstance(model, str | os.PathLike):
-            return AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=ATTENTION)
+            return AutoModelForCausalLM.from_pretrained(find_model(model), dtype=dtype, attn_implementation=ATTENTION)
         if not isinstance(model, PreTrainedModel):
             raise ValueError(
                 "CausalLMPolicy needs policy_kwargs=dict(model=...): a folder, the name of a model on the hub, or a "
@@ -218,6 +234,7 @@ class CausalLMPolicy(TokenPolicy):
                 f"got {'nothing' if model is None else type(model).__name__}."
             )
         copied: Any = copy.deepcopy(model)
+        forget_quantization(copied)
         copied.to(dtype=dtype)
         copied.set_attn_implementation(ATTENTION)
         return copied
@@ -235,16 +252,7 @@ class CausalLMPolicy(TokenPolicy):
                 f"The tokenizer has {tokenizer.vocab_size} tokens, but {name} knows only {n_rows}: use the model's own "
                 f"tokenizer, or model.resize_token_embeddings({tokenizer.vocab_size})."
             )
-        end = getattr(model.generation_config, "eos_token_id", None)
-        ends = [] if end is None else np.ravel(end).tolist()
-        if ends and tokenizer.eos_id not in ends:
-            raise ValueError(
-                f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
-                f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
-                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., "
-                "tokenizer=AutoTokenizer.from_pretrained(...)). If the model was made for this tokenizer, set "
-                f"eos_token_id={tokenizer.eos_id} in its generation_config."
-            )
+        self._check_ends(model)
         longest = getattr(config, "max_position_embeddings", None) or context
         if longest < context:
             raise ValueError(
@@ -260,6 +268,32 @@ class CausalLMPolicy(TokenPolicy):
             raise ValueError(
                 f"{name} attends to no more than the last {window} tokens in some layers, but the context is {context}: "
                 "use shorter observations (and context), or another model."
+            )
+
+    def _check_ends(self, model: Any) -> None:
+        """
+        :param model: A ``PreTrainedModel``
+        :raises ValueError: if a token that ends texts of the model does not end answers in the environment
+        """
+        name, tokenizer = type(model).__name__, self.observation_space.tokenizer
+        stop = self.observation_space.stop
+        ends = end_tokens(model.generation_config, model.config.get_text_config())
+        # The policy writes none of the tokens that the tokenizer does not know
+        others = {end: tokenizer.decode([end]) for end in ends if 0 <= end < tokenizer.vocab_size and end != tokenizer.eos_id}
+        missed = {end: text for end, text in others.items() if not any(each in text for each in stop)}
+        if ends and tokenizer.eos_id not in ends and len(missed) == len(others):
+            raise ValueError(
+                f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
+                f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
+                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., tokenizer=load_tokenizer(...)). If "
+                f"the model was made for this tokenizer, set eos_token_id={tokenizer.eos_id} in its generation_config and "
+                f"config, or write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]}) if answers end there, too."
+            )
+        if missed:
+            tokens = " and ".join(f"token {end} ({text!r})" for end, text in missed.items())
+            raise ValueError(
+                f"{name} also ends texts with {tokens} (eos_token_id in its config and generation_config), after which an "
+                f"answer would go on in the environment: write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]})."
             )
 
     def frozen_parts(self) -> list[Any]:
@@ -335,11 +369,19 @@ def _check_agreement(network: CausalLMNetwork, n_tokens: int) -> None:
     # Two texts grow next to each other, the second one far behind. In the end it catches up
     last = np.minimum([(4, 0), (5, 1), (6, 2), (7, 3), (7, 7)], n_tokens - 1)
     texts = [np.where(places <= each[:, None], places % vocab_size, PAD) for each in last]
-    reader = CachedReader(network, model.device)
+    reader = CachedReader(network, model.device, network.width)
+    # In a tree, the text stands behind another end of its first half
+    other = np.where(places == n_tokens // 2, 0, places % vocab_size)
+    tree = token_tree(np.array([places % vocab_size, other]), 2 * n_tokens)
+    branches, depths, of_text = (
+        th.as_tensor(each, device=model.device) for each in (tree.tokens, tree.positions, tree.places[0])
+    )
     try:
         expected = model(input_ids=tokens).logits[0, :, :vocab_size].float()
-        as_a_whole = network.logits(network(tokens, positions))[0]
-        token_by_token = th.cat([network.logits(reader(each)) for each in texts])
+        as_a_whole = network.logits(network(tokens, positions))[0, :, :vocab_size].float()
+        in_a_tree = network(branches, depths, tree.mask(model.device))[0, of_text]
+        in_a_tree = network.logits(in_a_tree)[:, :vocab_size].float()
+        token_by_token = th.cat([network.logits(reader(each)) for each in texts])[:, :vocab_size].float()
     except Exception as error:
         raise ValueError(
             f"CausalLMPolicy cannot use {type(model).__name__}: reading token by token with a cache failed ({error}). Use a "
@@ -348,6 +390,7 @@ def _check_agreement(network: CausalLMNetwork, n_tokens: int) -> None:
     for name, logits, wanted, tolerance in (
         ("as a whole", as_a_whole, expected, TOLERANCE),
         ("token by token", token_by_token, expected[last.ravel()], CACHED_TOLERANCE[model.dtype]),
+        ("next to others that begin alike", in_a_tree, expected, CACHED_TOLERANCE[model.dtype]),
     ):
         difference = (logits - wanted).abs().mean() / expected.std()
         if not difference <= tolerance:

@@ -1,7 +1,7 @@
 """Policies for text: a causal transformer reads the tokens written so far and chooses the next one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,10 +18,12 @@ from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader, SlotCache
-from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, token_lengths
+from sb3_grpo.text.token_distribution import TokenDistribution, choose_tokens
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, encode_prompt, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
+from sb3_grpo.text.tree import row_limit, token_tree
 from sb3_grpo.utils.devices import to_device
-from sb3_grpo.utils.parameters import Whole
+from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
 
 # Parameters of SB3's policies for other kinds of networks
@@ -121,30 +123,44 @@ class TokenPolicyMixin(ActorCriticPolicy):
     def _build_critic(self) -> None:
         """Create the critic: there is none by default."""
 
-    def read(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    @property
+    def _width(self) -> int:
+        return self.network.width  # type: ignore[return-value]
+
+    def _autocast(self) -> th.autocast:
+        on_gpu = self.device.type == "cuda"
+        return th.autocast(self.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu)
+
+    def read(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """
         Forward pass of the network, in bfloat16 on a GPU if ``autocast`` is set. See :class:`SequenceModel`.
         """
-        on_gpu = tokens.device.type == "cuda"
-        with th.autocast(tokens.device.type, dtype=th.bfloat16, enabled=self.autocast and on_gpu):
-            return self.network(tokens, positions, cache).float()
+        with self._autocast():
+            hidden = self.network(tokens, positions, mask, cache)
+        return hidden.to(th.promote_types(hidden.dtype, th.float32))
+
+    def logits(self, hidden: th.Tensor) -> th.Tensor:
+        """
+        :param hidden: (n, width) hidden states
+        :return: (n, V) logits of the next token; V can be larger than the tokenizer's vocabulary
+        """
+        with self._autocast():
+            return self.action_net(hidden)
 
     def _hidden(self, obs: th.Tensor | TokenSteps) -> th.Tensor:
         """
         :param obs: (n, L) observations, or (M,) steps of several texts
         :return: (n or M, width) hidden state of the last token
         """
-        if isinstance(obs, TokenSteps):
-            texts, text, last = obs.texts, obs.text, obs.last
-        else:
+        if not isinstance(obs, TokenSteps):
             check_token_ids(obs)
-            texts = obs.long()
-            last = (texts != PAD).sum(dim=1) - 1
-            text = th.arange(len(texts), device=texts.device)
-            if texts.device.type == "cpu":
-                texts = texts[:, : int(last.max()) + 1]
-        positions = th.arange(texts.shape[1], device=texts.device).expand(texts.shape)
-        return self.read(texts.clamp(min=0), positions)[text, last]
+            obs = TokenSteps(obs.long(), th.arange(len(obs), device=obs.device), (obs != PAD).sum(dim=1) - 1)
+        tree = token_tree(obs.texts.cpu().numpy(), row_limit(self._width, obs.texts.shape[1]))
+        tokens, positions, places = (to_device(each, self.device) for each in (tree.tokens, tree.positions, tree.places))
+        hidden = self.read(tokens, positions, tree.mask(self.device))
+        return hidden.flatten(0, 1)[places[obs.text, obs.last]]
 
     def get_distribution(self, obs: PyTorchObs | TokenSteps) -> Distribution:
         """
@@ -160,15 +176,19 @@ class TokenPolicyMixin(ActorCriticPolicy):
         """Whether a subclass overrides ``get_distribution``, e.g. with a mask that depends on the text."""
         return type(self).get_distribution is not TokenPolicyMixin.get_distribution
 
-    def _token_sampler(self, deterministic: bool = False) -> Callable[[np.ndarray], tuple[th.Tensor, th.Tensor]]:
+    def _token_sampler(
+        self, deterministic: bool = False
+    ) -> tuple[Callable[[np.ndarray], tuple[th.Tensor, th.Tensor]], CachedReader]:
         """
         Create a function that chooses the next tokens of N texts. It reads each token once (unless a subclass overrides
         ``get_distribution``), and must be discarded when the weights change.
 
         :param deterministic: Whether to choose the most likely token
-        :return: Function from observations to tokens and their log probabilities
+        :return: Function from observations to tokens and their log probabilities, and the cache that it uses
         """
-        reader = CachedReader(self.read, self.device)
+        reader = CachedReader(self.read, self.device, self._width)
+        if self._has_own_distribution and getattr(self, "top_p", 1.0) < 1.0:
+            raise ValueError(f"{type(self).__name__}.get_distribution has no top_p: apply it there, and leave it out here.")
 
         def sample(observations: np.ndarray) -> tuple[th.Tensor, th.Tensor]:
             if self._has_own_distribution:
@@ -177,7 +197,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
                 distribution = self._get_action_dist_from_latent(reader(observations))
             return choose_tokens(distribution, deterministic)
 
-        return sample
+        return sample, reader
 
     def generate(
         self,
@@ -216,7 +236,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
             texts = self.generate_tokens(batch, n_new, deterministic).numpy()
             # Padding is not a token: a tokenizer may not know it
             written = [text[n:][text[n:] != PAD] for text, n in zip(texts, token_lengths(batch.numpy()), strict=True)]
-            answers += [self.observation_space.tokenizer.decode(answer) for answer in written]
+            answers += [self.observation_space.decode_answer(answer) for answer in written]
         return answers
 
     @th.inference_mode()
@@ -233,16 +253,25 @@ class TokenPolicyMixin(ActorCriticPolicy):
         n, prompt_length = prompts.shape
         texts = np.full((n, prompt_length + max_new_tokens), PAD)
         texts[:, :prompt_length] = prompts.cpu()
-        lengths = token_lengths(texts)
-        going_on = np.arange(n)
-        sample = self._token_sampler(deterministic)
+        begins = token_lengths(texts)
+        lengths = begins.copy()
+        has_ended = np.zeros(n, bool)
+        rows = np.arange(n)  # the texts that are read
+        sample, reader = self._token_sampler(deterministic)
         for _ in range(max_new_tokens):
-            tokens = sample(texts)[0].cpu().numpy()[going_on]
+            tokens = sample(texts[rows])[0].cpu().numpy()[~has_ended[rows]]
+            going_on = rows[~has_ended[rows]]
             texts[going_on, lengths[going_on]] = tokens
             lengths[going_on] += 1
-            going_on = going_on[tokens != self.observation_space.tokenizer.eos_id]
-            if len(going_on) == 0:
+            has_ended[going_on] = self.observation_space.ends(texts[going_on], begins[going_on], lengths[going_on])
+            n_left = np.count_nonzero(~has_ended)
+            if n_left == 0:
                 break
+            # Dropping texts copies the cache of the others
+            if 2 * n_left <= len(rows):
+                left = np.flatnonzero(~has_ended[rows])
+                reader.keep(left)
+                rows = rows[left]
         return th.as_tensor(texts, device=prompts.device)
 
     def pretrain(
@@ -339,7 +368,7 @@ class TokenPolicyMixin(ActorCriticPolicy):
         places = th.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         # The vocabulary can be large: compute logits only for the tokens to predict
         hidden = self.read(tokens, places).flatten(0, 1)[read]
-        return self.action_net(hidden), targets
+        return self.logits(hidden)[:, : self.observation_space.tokenizer.vocab_size].float(), targets
 
     def _encode_example(self, example: str | tuple[str, str]) -> tuple[list[int], int]:
         """
@@ -349,7 +378,8 @@ class TokenPolicyMixin(ActorCriticPolicy):
         pair = ("", example) if isinstance(example, str) else example
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(f"An example is a text or a pair (prompt, answer), got {example!r:.200}.")
-        given, learned = self._encode(pair[0]), self._encode(pair[1])
+        given = self._encode(pair[0])
+        learned = self._encode(pair[1], begins=not given)
         tokens, room = [*given, *learned, self.observation_space.tokenizer.eos_id], self.network_kwargs["context"]
         if not 2 <= len(tokens) <= room:
             raise ValueError(
@@ -358,26 +388,16 @@ class TokenPolicyMixin(ActorCriticPolicy):
             )
         return tokens, max(1, len(given))
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, begins: bool = True) -> list[int]:
         """
         :param text: A text
+        :param begins: Whether nothing comes before it
         :return: Its token ids
         """
         if not isinstance(text, str):
             raise ValueError(f"Prompts and answers are texts, got {text!r:.200} of type {type(text).__name__}.")
-        return [*self.observation_space.tokenizer.encode(text)]
-
-
-def choose_tokens(distribution: Any, deterministic: bool) -> tuple[th.Tensor, th.Tensor]:
-    """
-    :param distribution: Distributions over n next tokens
-    :param deterministic: Whether to choose the most likely token
-    :return: (n,) tokens, and (n,) their log probabilities
-    """
-    log_probs = distribution.distribution.logits
-    noise = 0.0 if deterministic else th.empty_like(log_probs).exponential_().log_()
-    tokens = (log_probs - noise).argmax(dim=-1)
-    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+        tokenizer = self.observation_space.tokenizer
+        return encode_prompt(tokenizer, text) if begins else [*tokenizer.encode(text)]
 
 
 def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
@@ -400,18 +420,36 @@ class TokenPolicy(TokenPolicyMixin, ActorPolicy):
     :param n_heads: Number of attention heads
     :param context: Maximum length of a text in tokens, by default the length of the observations
     :param autocast: Whether to compute in bfloat16 on a GPU. No effect on CPU
+    :param temperature: Divisor of the logits, when sampling and in updates
+    :param top_p: Sample from the most likely tokens whose probabilities add up to this, see :class:`TokenDistribution`
     :param kwargs: Other keyword arguments of :class:`ActorPolicy`, except those for other kinds of networks
     """
 
     reads_texts = True
     rollout_buffer_class = TokenRolloutBuffer
-    default_advantage = "return_to_go"
+
+    @classmethod
+    def default_arguments(cls, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`ActorPolicy.default_arguments`."""
+        return {**super().default_arguments(policy_kwargs), "advantage": "return_to_go"}
+
+    def __init__(self, *args: Any, temperature: float = 1.0, top_p: float = 1.0, **kwargs: Any):
+        self.temperature = Number(positive=True).check("temperature", temperature)
+        self.top_p = Number(0.0, 1.0, positive=True).check("top_p", top_p)
+        super().__init__(*args, **kwargs)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "temperature": self.temperature, "top_p": self.top_p}
+
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
+        n_tokens = self.observation_space.tokenizer.vocab_size
+        return TokenDistribution(latent_pi, self.logits, n_tokens, self.temperature, self.top_p)
 
     def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
         """
         :return: Function from observations to actions and their log probabilities, valid until the weights change
         """
-        choose = self._token_sampler()
+        choose, _ = self._token_sampler()
 
         def sample(observations: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
             tokens, log_probs = choose(observations)
@@ -433,7 +471,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
     Policy class for text with a critic (PPO, A2C): :class:`TokenPolicy` with a value head on the same transformer.
 
     :param args: See :class:`TokenPolicy`
-    :param kwargs: See :class:`TokenPolicy`
+    :param kwargs: See :class:`TokenPolicy`, without ``temperature`` and ``top_p``
     """
 
     _reader: CachedReader | None = None
@@ -441,7 +479,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
 
     def _build_critic(self) -> None:
         """Create the value head."""
-        self.value_net = nn.Linear(self.network_kwargs["width"], 1)
+        self.value_net = nn.Linear(self._width, 1)
         # A random critic would undo a warm start: rare rewards would be lost in the noise of its values
         nn.init.zeros_(self.value_net.weight)
         nn.init.zeros_(self.value_net.bias)
@@ -466,7 +504,7 @@ class TokenActorCriticPolicy(TokenPolicyMixin, ActorCriticPolicy):
         # load_state_dict and in-place changes increment the version, load_from_vector changes the address
         state = (th.is_inference_mode_enabled(), [(each._version, each.data_ptr()) for each in self.parameters()])
         if self._reader is None or self._reader_state != state:
-            self._reader, self._reader_state = CachedReader(self.read, self.device), state
+            self._reader, self._reader_state = CachedReader(self.read, self.device, self._width), state
         return self._reader(obs.cpu().numpy())
 
     def set_training_mode(self, mode: bool) -> None:

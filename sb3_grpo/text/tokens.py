@@ -1,5 +1,6 @@
 """The interface between text environments and text policies: observations are token ids, to which tokens are only appended."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -35,16 +36,13 @@ class Tokenizer(Protocol):
         """
 
 
-def distinct_rows(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """
-    Like ``np.unique(texts, axis=0)``, but in the order of appearance, and several times as fast for short rows.
-
-    :param texts: (n, L) token ids
-    :return: (d,) index of the first occurrence of each distinct row, and (n,) index of each row among the d distinct ones
+    :param tokenizer: A tokenizer. If it has an ``encode_prompt``, this encodes texts that begin an observation
+    :param text: A prompt
+    :return: Its token ids, with the token that begins a text (BOS) if the tokenizer adds one
     """
-    places: dict[bytes, int] = {}
-    same = np.array([places.setdefault(row.tobytes(), len(places)) for row in texts], np.int64)
-    return np.unique(same, return_index=True)[1], same
+    return [*getattr(tokenizer, "encode_prompt", tokenizer.encode)(text)]
 
 
 class TokenSpace(spaces.Box):
@@ -53,22 +51,62 @@ class TokenSpace(spaces.Box):
 
     :param length: Maximum number of tokens
     :param tokenizer: Tokenizer of the ids
+    :param stop: Texts that end an answer, besides the end-of-text token
     """
 
     is_text: ClassVar[bool] = True
 
-    def __init__(self, length: int, tokenizer: Tokenizer):
+    def __init__(self, length: int, tokenizer: Tokenizer, stop: Sequence[str] = ()):
         super().__init__(PAD, tokenizer.vocab_size - 1, (length,), np.int64)
         self.tokenizer = tokenizer
+        self.stop = tuple(stop)
+        # By token, for those that were met
+        self._may_stop: dict[int, bool] = {}
 
     @property
     def length(self) -> int:
         """Maximum number of tokens."""
         return self.shape[0]
 
+    def ends(self, texts: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """
+        An answer ends with the end-of-text token, or with the first token after which its text contains one of ``stop``.
+
+        :param texts: (n, L) token ids
+        :param begins: (n,) position of the first token of each answer
+        :param lengths: (n,) number of tokens of each text
+        :return: (n,) whether the last token of each text ends its answer
+        """
+        last = texts[np.arange(len(texts)), lengths - 1]
+        ended = last == self.tokenizer.eos_id
+        for row, token in enumerate(last.tolist()) if self.stop else ():
+            if self._can_stop(token):
+                text = self.tokenizer.decode(texts[row, begins[row] : lengths[row]].tolist())
+                ended[row] |= any(each in text for each in self.stop)
+        return ended
+
+    def _can_stop(self, token: int) -> bool:
+        """
+        :param token: A token id
+        :return: Whether it can be the last token of one of ``stop``; if so, the whole answer has to be decoded
+        """
+        if token not in self._may_stop:
+            # Twice, as a decoder may strip the first token's space. It may also be a part of a character
+            text = self.tokenizer.decode([token, token])
+            self._may_stop[token] = "\ufffd" in text or any(each[-1] in text for each in self.stop)
+        return self._may_stop[token]
+
+    def decode_answer(self, answer: Sequence[int]) -> str:
+        """
+        :param answer: Token ids of an answer
+        :return: Its text, without what ended it
+        """
+        text = self.tokenizer.decode(answer)
+        return text[: min((place for each in self.stop if (place := text.find(each)) >= 0), default=len(text))]
+
     def __eq__(self, other: object) -> bool:
         """Also compare the vocabularies: a policy reads and writes ids, which must mean the same texts."""
-        if not isinstance(other, TokenSpace) or not super().__eq__(other):
+        if not isinstance(other, TokenSpace) or not super().__eq__(other) or set(self.stop) != set(other.stop):
             return False
         return self.tokenizer is other.tokenizer or self._vocabulary() == other._vocabulary()
 
@@ -76,7 +114,7 @@ class TokenSpace(spaces.Box):
         return self.tokenizer.eos_id, [self.tokenizer.decode([token]) for token in range(self.tokenizer.vocab_size)]
 
     def __repr__(self) -> str:
-        return f"TokenSpace({self.length}, {self.tokenizer!r})"
+        return f"TokenSpace({self.length}, {self.tokenizer!r}, stop={self.stop})"
 
 
 def check_token_ids(observations: np.ndarray | th.Tensor) -> None:

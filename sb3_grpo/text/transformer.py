@@ -27,20 +27,19 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, hidden: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def forward(self, hidden: th.Tensor, mask: th.Tensor | None, cache: SlotCache | None) -> th.Tensor:
         """
         :param hidden: (n, t, width) hidden states
+        :param mask: See :class:`SequenceModel`
         :param cache: See :class:`SequenceModel`
         :return: (n, t, width) hidden states
         """
         n, t, width = hidden.shape
         heads = self.qkv(self.attention_norm(hidden)).view(n, t, 3, self.n_heads, -1)
         queries, keys, values = heads.permute(2, 0, 3, 1, 4)
-        if cache is None:
-            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        else:
+        if cache is not None:
             keys, values = cache.update(self.layer, keys, values)
-            attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=cache.mask)
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)
         hidden = hidden + self.attention_out(attended.transpose(1, 2).reshape(n, t, width))
         return hidden + self.mlp(self.mlp_norm(hidden))
 
@@ -70,9 +69,11 @@ class CausalTransformer(nn.Module):
         for embedding in (self.token_embedding, self.position_embedding):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, tokens: th.Tensor, positions: th.Tensor, cache: SlotCache | None = None) -> th.Tensor:
+    def forward(
+        self, tokens: th.Tensor, positions: th.Tensor, mask: th.Tensor | None = None, cache: SlotCache | None = None
+    ) -> th.Tensor:
         """See :class:`SequenceModel`."""
         hidden = self.token_embedding(tokens) + self.position_embedding(positions)
         for block in self.blocks:
-            hidden = block(hidden, cache)
+            hidden = block(hidden, mask, cache)
         return self.norm(hidden)

@@ -15,8 +15,9 @@ import torch as th
 from sb3_grpo import DAPO
 from sb3_grpo.checkpoint.folder import checkpoints_in
 from sb3_grpo.cli.main import main
-from sb3_grpo.cli.text import LESSONS, AnswersCurve
+from sb3_grpo.cli.text import LESSONS
 from sb3_grpo.cli.train import EpisodeReturns
+from sb3_grpo.text.callbacks import TextEvalCallback
 
 TRAIN = ["train", "--algo", "dapo", "--env", "CartPole-v1", "--timesteps", "3000", "--n-envs", "4", "--eval-episodes", "2"]
 TRAIN += ["--set", "n_steps=64", "--save-freq", "1", "--no-clip"]
@@ -76,7 +77,7 @@ def test_a_text_training_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("sb3_grpo.cli.text.N_ENVS", 64)
     text = ["text", "--timesteps", "3000", "--save-freq", "1"]
     assert main([*text, "--output", "whole"]) == 0
-    interrupt_at(monkeypatch, AnswersCurve, 1500, KeyboardInterrupt)
+    interrupt_at(monkeypatch, TextEvalCallback, 1500, KeyboardInterrupt)
     assert main([*text, "--output", "out"]) == 130
     assert config("out")["training"]["interrupted"]
     assert main(["text", "--resume", "out"]) == 0

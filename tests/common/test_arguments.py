@@ -19,6 +19,7 @@ from toy_envs import TINY, ToyEnv
 from sb3_grpo import DAPO, GRPO, SeedStart, make_group_env
 from sb3_grpo.cli.settings import known_settings
 from sb3_grpo.common.arguments import ARGUMENTS, PPO_ARGUMENTS
+from sb3_grpo.envs import VerifierTextVecEnv
 from stress.fuzz_arguments import Case, try_case
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -67,6 +68,19 @@ def test_every_argument_arrives(algorithm: type[GRPO]) -> None:
     assert algorithm("MlpPolicy", ToyEnv(), n_steps=7).n_steps == 7
 
 
+def test_none_is_the_default_of_the_policy() -> None:
+    control = {"learning_rate": 1e-3, "n_epochs": 10, "gamma": 0.99, "advantage": "gae"}
+    texts = {**control, "advantage": "return_to_go"}
+    for policy, env, expected in (("MlpPolicy", ToyEnv(), control), ("TokenPolicy", VerifierTextVecEnv(2), texts)):
+        model = GRPO(policy, env, unrelated_starts=True, device="cpu")
+        assert {name: getattr(model, name) for name in expected} == expected
+        model.gamma = None
+        model.learn(1)
+        assert model.gamma == 0.99
+    shown = {name: default for name, default in known_settings(DAPO).items() if name in control}
+    assert shown == {**control, "advantage": "auto"}, "users see numbers"
+
+
 def test_every_argument_has_a_kind() -> None:
     special = {"policy", "env", "_init_setup_model"}
     assert {*known_settings(GRPO), "seed", "device", "verbose", "start_sampler", "n_envs"} - special == {*ARGUMENTS}
@@ -100,7 +114,7 @@ def own_sampler(rng: np.random.Generator) -> SeedStart:
         *(({"group_size": wrong}, "group_size must be a whole number, got") for wrong in (True, np.True_, math.nan, 2.5, [1])),
         *(({"max_grad_norm": wrong}, "max_grad_norm must be a number, got") for wrong in (True, math.nan, "x", [1.0])),
         ({"batch_size": 0}, "batch_size must be at least 1, or None for all steps of the update at once, got 0"),
-        ({"learning_rate": -1e-3}, "learning_rate must not be negative, got -0.001"),
+        ({"learning_rate": -1e-3}, "learning_rate must not be negative, or None for the default of the policy, got -0.001"),
         ({"learning_rate": lambda progress: math.nan}, r"learning_rate\(1.0\) must be a finite number, got nan"),
         ({"learning_rate": lambda progress: 1 / progress}, r"learning_rate\(0.0\) raised ZeroDivisionError"),
         ({"clip_range": lambda: 0.2}, r"clip_range\(1.0\) raised TypeError"),

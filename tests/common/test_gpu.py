@@ -116,7 +116,7 @@ def test_autocast() -> None:
     assert all(parameter.isfinite().all() for parameter in policy.parameters())
     assert len(policy.generate(["3+4=", "8+5="])) == 2
     policy, plain = make_policy(autocast=True).to(DEVICE), make_policy().to(DEVICE)
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     with th.no_grad():
         for each in (policy, plain):
             each.action_net.weight.div_(100.0)  # moderate logits, which bfloat16 rounds to about 0.01

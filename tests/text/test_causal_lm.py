@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch as th
-from digit_texts import Digits, growing_texts
-from language_models import CONFIGS, ROWS, SPACES, make_grpo, make_language_model
+from digit_texts import LENGTH, Digits, growing_texts
+from language_models import CONFIGS, ROWS, SPACES, SameDigitEnv, make_grpo, make_language_model
 
-from sb3_grpo.grpo import GRPO
+from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.decoding import CachedReader
-from sb3_grpo.text.tokens import PAD, TokenSteps
+from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -54,9 +54,9 @@ def assert_different(first: Any, second: Any) -> None:
 def test_cached_uncached_and_teacher_forced_log_probs_are_the_models_own(name: str) -> None:
     model = make_language_model(name).eval()
     policy = make_policy(model)
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     for observations in growing_texts(7, 20):
-        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        cached = policy._get_action_dist_from_latent(reader(observations)).distribution.logits.log_softmax(-1)
         th.testing.assert_close(cached, log_probs(policy, th.as_tensor(observations)), rtol=0, atol=1e-5)
 
         lengths = (observations != PAD).sum(1)
@@ -125,9 +125,9 @@ def test_lora_trains_the_adapters_only(folder: str) -> None:
     assert_same(policy, other)
     with pytest.raises(RuntimeError, match="Missing key"):
         other.load_state_dict(dict(list(policy.state_dict().items())[1:]))
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     with th.no_grad():
-        cached = policy.action_net(reader(OBSERVATIONS.numpy())).log_softmax(-1)
+        cached = policy._get_action_dist_from_latent(reader(OBSERVATIONS.numpy())).distribution.logits.log_softmax(-1)
     th.testing.assert_close(cached, log_probs(policy).detach(), rtol=0, atol=1e-5)
 
 
@@ -227,11 +227,6 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses("needs policy_kwargs=.*got nothing", model=None)
     refuses("a transformers.PreTrainedModel .*got Linear", model=th.nn.Linear(2, 2))
     refuses("knows only 12: .*model.resize_token_embeddings", model=make_language_model(vocab_size=12))
-    match = r"\(Digits\) ends texts with token 12, but LlamaForCausalLM with 2 \(eos_token_id\).*tokenizer=AutoTokenizer"
-    refuses(match, model=make_language_model(eos_token_id=2))
-    refuses("with 2 or 3 .*set eos_token_id=12 in its generation_config", model=make_language_model(eos_token_id=[2, 3]))
-    make_policy(make_language_model(eos_token_id=[2, Digits.eos_id]))
-    make_policy(make_language_model(eos_token_id=None))
     refuses("at most 8 tokens .*but the context is 12", model=make_language_model(max_position_embeddings=8))
     refuses("at most 32 tokens .*but the context is 40", context=40)
     window = {"sliding_window": 8, "num_key_value_heads": 2}
@@ -253,6 +248,44 @@ def test_errors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses(r"lora=...\) needs the package peft: pip install \"sb3-grpo\[llm\]\"", error=ImportError, lora=LORA)
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     refuses(r"needs the package transformers: pip install \"sb3-grpo\[llm\]\"", error=ImportError)
+
+
+def test_all_end_tokens_of_the_model_end_answers() -> None:
+    def make(eos_token_id: Any, stop: Any = ()) -> Any:
+        model = make_language_model(eos_token_id=eos_token_id)
+        return CausalLMPolicy(TokenSpace(LENGTH, Digits(), stop), SPACES[1], lambda _: 1e-2, model=model)
+
+    with pytest.raises(ValueError, match=r"\(Digits\) ends texts with token 12, but LlamaForCausalLM with 2 \(eos_token_id"):
+        make(2)
+    with pytest.raises(ValueError, match=r"with 2 or 3 .*set eos_token_id=12 in its .* or write .*stop=\['2', '3'\]"):
+        make([2, 3])
+    with pytest.raises(ValueError, match=r"also ends texts with token 2 \('2'\) .*write .*stop=\['=', '2'\]"):
+        make([2, Digits.eos_id], ("=",))
+    # Nobody writes token 15
+    for eos_token_id, stop in ((None, ()), ([15, Digits.eos_id], ()), ([2, Digits.eos_id], ("=", "2")), (2, ("2",))):
+        make(eos_token_id, stop)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, DAPO])
+def test_defaults_are_those_of_a_pretrained_model(algorithm: type[GRPO], folder: str) -> None:
+    def make(policy_kwargs: dict[str, Any], **settings: Any) -> tuple[Any, ...]:
+        env = make_group_env(SameDigitEnv, 4)
+        model = algorithm("CausalLMPolicy", env, policy_kwargs=policy_kwargs, device="cpu", **settings)
+        assert model.n_groups == 4
+        return model.learning_rate, model.n_epochs, model.gamma, model.advantage
+
+    assert make({"model": folder}) == (1e-5, 1, 1.0, "outcome")
+    assert make({"model": folder, "lora": LORA}) == (2e-4, 1, 1.0, "outcome")
+    own: dict[str, Any] = {"learning_rate": 1e-3, "n_epochs": 10, "gamma": 0.99, "advantage": "return_to_go"}
+    assert make({"model": folder}, **own) == tuple(own.values())
+
+
+def test_a_saved_model_finds_its_folder_from_another_one(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(folder).parent)
+    model = make_grpo(Path(folder).name, lora=LORA).learn(50)
+    model.save(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    assert_same(GRPO.load(tmp_path / "model", device="cpu").policy, model.policy)
 
 
 class Forgetful(transformers.LlamaModel):

@@ -1,5 +1,6 @@
 """Learning from a verifier, and what helps it."""
 
+import csv
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import pytest
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor, VecNormalize
 from toy_envs import Numbered
 
 from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import Minibatch
 from sb3_grpo.envs import CharTokenizer, HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
-from sb3_grpo.text.callbacks import WarmStart
+from sb3_grpo.text.callbacks import TextEvalCallback, WarmStart, pass_at_k
 from sb3_grpo.text.policies import TokenActorCriticPolicy
 
 NETWORK: dict[str, Any] = {"n_layers": 1, "width": 32, "n_heads": 2}
@@ -144,3 +146,73 @@ def test_a_warm_start_is_for_texts() -> None:
     model = GRPO("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ValueError, match=r"WarmStart is for policies of texts.*leave the callback out"):
         model.learn(100, callback=WarmStart(n_examples=2, n_epochs=1))
+
+
+@pytest.mark.parametrize(("n", "right", "k", "expected"), [(8, 0, 8, 0.0), (8, 1, 8, 1.0), (4, 1, 1, 0.25), (4, 2, 2, 5 / 6)])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(n: int, right: int, k: int, expected: float) -> None:
+    assert pass_at_k(n, right, k) == pytest.approx(expected)
+
+
+def known_answers(**kwargs: Any) -> Any:
+    """A policy that knows half of the answers, and is nearly certain."""
+    model: Any = GRPO("TokenPolicy", copying_env(**kwargs), policy_kwargs=NETWORK, device="cpu", seed=0, **SETTINGS)
+    pairs = [(prompt, answer if int(answer) < 5 else "0") for prompt, answer in PAIRS]
+    model.policy.pretrain(pairs, n_epochs=150, learning_rate=1e-2)
+    return model
+
+
+def test_evaluation_of_texts_says_which_answers_are_right() -> None:
+    model = known_answers()
+    state = th.get_rng_state()
+    # Fewer copies than prompts, and more
+    for env in (copying_env(3), VecMonitor(copying_env(64))):
+        result = TextEvalCallback(env, k=2, n_samples=4).evaluate(model.policy)
+        assert result.accuracy == 0.5
+        assert result.pass_at_k == pytest.approx(0.5, abs=0.1)
+        answers = model.policy.generate([prompt for prompt, _ in PAIRS])
+        assert {info["prompt"]: info["answer"] for info in result.answers} == dict(zip(dict(PAIRS), answers, strict=True))
+    assert th.equal(th.get_rng_state(), state)
+    assert TextEvalCallback(copying_env(), n_prompts=4, k=None).evaluate(model.policy).pass_at_k is None
+    # Several turns: the first guess is always the same
+    guesser: Any = GRPO("TokenPolicy", VerifierTextVecEnv(4, task="guess_number"), policy_kwargs=NETWORK, device="cpu")
+    guesser.policy.pretrain([("0-9?", "3")], n_epochs=100, learning_rate=1e-2)
+    found = TextEvalCallback({"task": "guess_number"}, k=None).evaluate(guesser.policy)
+    assert len(found.answers) == 10 and found.accuracy >= 0.1
+
+
+def test_evaluation_of_texts_during_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(callback: Any) -> Any:
+        model = known_answers()
+        model.set_logger(configure(str(tmp_path), ["csv", "tensorboard"]))
+        return model.learn(1500, callback=callback)
+
+    given = {"task": PairsTask(PAIRS), "max_answer_tokens": 3}
+    callback = TextEvalCallback(given, eval_freq=400, k=2)
+    model = train(callback)
+    assert callback.points[0] == (0, 0.5)
+    steps = [step for step, _ in callback.points]
+    assert len(steps) > 2 and min(np.diff(steps)[:-1]) >= 400
+    assert steps[-1] == model.num_timesteps, "what training has reached"
+    rows = [row for row in csv.DictReader(open(tmp_path / "progress.csv")) if row["eval/accuracy"]]
+    assert [float(row["eval/accuracy"]) for row in rows] == pytest.approx([accuracy for _, accuracy in callback.points])
+    assert all(0.0 <= float(row["eval/pass_at_2"]) <= 1.0 for row in rows)
+    printed = capsys.readouterr().out
+    assert "Accuracy 50.0% after 0 steps" in printed and "reward 1" in printed
+    without = train(None)
+    for mine, other in zip(model.policy.parameters(), without.policy.parameters(), strict=True):
+        assert th.equal(mine, other), "training is the same with and without it"
+
+
+def test_evaluation_of_texts_refuses_what_it_cannot_answer() -> None:
+    model = GRPO("MlpPolicy", "CartPole-v1", device="cpu")
+    with pytest.raises(ValueError, match=r"TextEvalCallback is for policies of texts.*use EvalCallback of Stable-Baselines3"):
+        TextEvalCallback(copying_env()).evaluate(model.policy)
+    policy = known_answers().policy
+    with pytest.raises(ValueError, match=r"needs eval_env=VerifierTextVecEnv\(...\), or .* got str"):
+        TextEvalCallback("arithmetic").evaluate(policy)
+    with pytest.raises(ValueError, match="have up to 52 tokens, and the policy reads 5: give eval_env"):
+        TextEvalCallback({"task": PairsTask(PAIRS), "max_answer_tokens": 50}).evaluate(policy)
+    with pytest.raises(ValueError, match="another tokenizer or other stops than the training"):
+        TextEvalCallback(VerifierTextVecEnv(4, task=[("a=", "a")])).evaluate(policy)
+    with pytest.raises(ValueError, match="n_samples must be at least 8"):
+        TextEvalCallback(copying_env(), k=8, n_samples=4)

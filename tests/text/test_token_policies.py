@@ -20,10 +20,10 @@ DEVICE = "cuda" if th.cuda.is_available() else "cpu"
 @th.no_grad()
 def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
     policy = make_policy().to(DEVICE)
-    reader = CachedReader(policy.read, policy.device)
+    reader = CachedReader(policy.read, policy.device, 16)
     for observations in growing_texts(7, 40):
         obs = th.as_tensor(observations, device=DEVICE)
-        cached = policy.action_net(reader(observations)).log_softmax(-1)
+        cached = policy._get_action_dist_from_latent(reader(observations)).distribution.logits.log_softmax(-1)
         uncached = policy.get_distribution(obs).distribution.logits
         th.testing.assert_close(cached, uncached, rtol=0, atol=1e-5)
 
@@ -46,7 +46,7 @@ def test_the_cache_reads_each_token_once() -> None:
         n_read.append(tokens.numel())
         return policy.read(tokens, *args)
 
-    reader = CachedReader(counting, policy.device)
+    reader = CachedReader(counting, policy.device, 16)
     text = np.full((2, LENGTH), PAD)
     text[:, :3] = 1
     for length in range(3, 8):
@@ -100,7 +100,7 @@ def test_generated_texts_end_where_they_end() -> None:
         end = answer.index(Digits.eos_id) + 1 if Digits.eos_id in answer[:6] else 6
         n_ended += end < 6
         assert PAD not in answer[:end] and set(answer[end:]) <= {PAD}
-    assert n_ended > 20
+    assert n_ended > 10
 
 
 def test_pretrain_learns_the_answers_of_pairs_and_all_of_a_text() -> None:
@@ -239,6 +239,8 @@ def test_a_subclass_with_its_own_distribution_is_sampled_with_it() -> None:
     for deterministic in (True, False):
         texts = policy.generate_tokens(prompts, 8, deterministic)
         assert not ((texts[:, 2:] == texts[:, 1:-1]) & (texts[:, 2:] != PAD)).any()
+    with pytest.raises(ValueError, match=r"NoRepeats\.get_distribution has no top_p"):
+        make_policy(NoRepeats, top_p=0.5).generate(["1"])
     (answer,) = policy.generate(["37"], max_new_tokens=1)
     observation = np.array([3, 7] + [PAD] * (LENGTH - 2))
     assert answer == Digits().decode([int(policy.predict(observation, deterministic=True)[0])])

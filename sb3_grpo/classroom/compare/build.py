@@ -21,6 +21,7 @@ from sb3_grpo.classroom.compare.definition import NOT_SETTABLE, default_settings
 from sb3_grpo.classroom.compare.experiment import Experiment, Job
 from sb3_grpo.common.normalization import RunningNorm
 from sb3_grpo.common.on_group_algorithm import OnGroupAlgorithm
+from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.console import UsageError, find_env, missing_env_extra
 
 # Importing the package registers grpo and dapo
@@ -59,8 +60,9 @@ class Built(NamedTuple):
         """
         defaults = default_settings(type(self.model))
         names = [name for name in defaults if name not in NOT_SETTABLE and hasattr(self.model, name)]
-        # The values that "auto" has become, but not the functions that schedules have become
-        used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str)}
+        # The values that "auto" has become and the defaults of the policy, but not the functions that schedules have become
+        chosen = {name for name in ActorPolicy.default_arguments({}) if name not in self.entry}
+        used = {name: getattr(self.model, name) for name in names if isinstance(defaults[name], str) or name in chosen}
         # Chosen depending on the environment, and not recorded in older experiments
         used |= {
             name: value

@@ -1,0 +1,1 @@
+"""SmolLM2 learns from a verifier: speed and memory."""
