@@ -105,7 +105,7 @@ def test_the_reference_is_the_policy_that_a_callback_has_taught() -> None:
         def _on_step(self) -> bool:
             return True
 
-    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", kl_coef=0.1, **SETTINGS)
+    model: Any = GRPO("TokenPolicy", copying_env(), policy_kwargs=NETWORK, device="cpu", seed=0, kl_coef=0.1, **SETTINGS)
     model.learn(1, callback=[WarmStart(n_examples=10, n_epochs=20), Keep()])
     for reference, expected, parameter in zip(model.ref_policy.parameters(), warm, model.policy.parameters(), strict=True):
         assert th.equal(reference, expected) and not th.equal(parameter, expected)
