@@ -133,7 +133,7 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help=f"worked examples for the warm start (default: {one.examples}, {one.passes} times each, with one digit; "
         f"{two.examples}, {two.passes} times each, with two), or before each prompt (default: {N_EXAMPLES} with --model)",
     )
-    add_run_options(parser, "addition-DIGITS")
+    add_run_options(parser, "{addition-DIGITS,MODEL-TASK}")
     parser.set_defaults(run=_text, command="text", device=None)
 
 
@@ -156,6 +156,7 @@ def _text(args: argparse.Namespace) -> int:
     after = _show(setup.test.latest if is_last else setup.test.evaluate(model.policy), "After training")  # type: ignore[arg-type]
     if not is_last:
         setup.test.points.append((run.steps, after))
+    setup.test.eval_env.close()
     run.write_config(evaluation={**run.config["evaluation"], "right_after": after})
     _save_curve(args.output / "curve.png", run.title, setup.test.points)
     before = run.config["evaluation"]["right_before"]
