@@ -1,5 +1,6 @@
 """Comparisons from the command line: what they write, how they go on, and how they end."""
 
+import contextlib
 import json
 import os
 import signal
@@ -241,8 +242,12 @@ def test_ctrl_c_while_everything_is_still_imported(tmp_path: Path) -> None:
     try:
         # The server that runs are forked from has only just been started. A terminal interrupts all processes
         wait_for(lambda: any("forkserver" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()))
-        os.killpg(process.pid, signal.SIGINT)
-        _, printed = process.communicate(timeout=60)
+        for _ in range(3):
+            # Python loses one that arrives in the wrong moment of an import: a person presses again
+            os.killpg(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, printed = process.communicate(timeout=20)
+                break
     finally:
         process.kill()
     assert process.returncode == 130 and printed.split() == ["Interrupted"]
