@@ -261,7 +261,7 @@ def test_all_end_tokens_of_the_model_end_answers() -> None:
         make([2, 3])
     with pytest.raises(ValueError, match=r"also ends texts with token 2 \('2'\) .*write .*stop=\['=', '2'\]"):
         make([2, Digits.eos_id], ("=",))
-    # Nobody writes token 15
+    # No text has token 15
     for eos_token_id, stop in ((None, ()), ([15, Digits.eos_id], ()), ([2, Digits.eos_id], ("=", "2")), (2, ("2",))):
         make(eos_token_id, stop)
 

@@ -41,7 +41,7 @@ _MEASURES = {
 
 class _Shown(NamedTuple):
     """
-    What a chapter shows beside the run.
+    What a chapter shows next to the run.
 
     :param others: Runs whose means are drawn, too
     :param measures: Columns of the updates and the run that they belong to
