@@ -34,7 +34,10 @@ def cluster() -> Iterator[None]:
 
 def is_server(process: psutil.Process | None) -> bool:
     """Whether it forks for runs, or is a run."""
-    return process is not None and "multiprocessing.forkserver" in " ".join(process.cmdline())
+    try:
+        return process is not None and "multiprocessing.forkserver" in " ".join(process.cmdline())
+    except psutil.Error:  # It ended between the listing and now
+        return False
 
 
 @pytest.mark.slow
