@@ -59,8 +59,9 @@ class TextEpisodeRules:
 
     :param task: See :func:`make_task`
     :param task_kwargs: Arguments for the task
-    :param tokenizer: A :class:`Tokenizer`, the path of a ``tokenizer.json``, or a tokenizer of the packages ``tokenizers``
-        or ``transformers`` (see :class:`HuggingFaceTokenizer`). None: one token per character of the task's alphabet
+    :param tokenizer: A :class:`Tokenizer`, the name or folder of a pretrained model, the path of a ``tokenizer.json``, or a
+        tokenizer of the packages ``tokenizers`` or ``transformers`` (see :class:`HuggingFaceTokenizer`). None: one token per
+        character of the task's alphabet
     :param stop: Texts that end an answer, besides the end-of-text token, e.g. ``["\\n"]``. The token that completes one is the
         last of the answer; the verifier is given the text before it. Special tokens are written as in the vocabulary
     :param examples: Pairs of prompt and answer to put before each prompt: ``prompt + answer`` in a line each, or messages of

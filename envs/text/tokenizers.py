@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sb3_grpo.text.pretrained import load_tokenizer
 from sb3_grpo.text.tokens import PAD, Tokenizer
 
 __all__ = ["CharTokenizer", "HuggingFaceTokenizer", "Tokenizer"]
@@ -83,12 +84,13 @@ class CharTokenizer:
 
 class HuggingFaceTokenizer:
     """
-    A tokenizer in Hugging Face's format. Nothing is downloaded, and texts are neither truncated nor padded.
+    A tokenizer in Hugging Face's format. Texts are neither truncated nor padded.
 
     Special tokens stay visible in decoded texts, and so do ids without a token (``<id 7>``), as an answer that contains one
     differs from the answer without it.
 
-    :param source: Path of a ``tokenizer.json``, a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``
+    :param source: Path of a ``tokenizer.json``; a pretrained model, by its name on the hub, its folder, or ``"smollm2"``; a
+        ``tokenizers.Tokenizer``; or a fast tokenizer of ``transformers``
     :param eos_token: The end-of-text token. None: the one defined by the tokenizer of ``transformers``, or the only one of
         the usual names in the vocabulary
     """
@@ -103,19 +105,18 @@ class HuggingFaceTokenizer:
             ) from error
         # Of a tokenizer of transformers: its chat template
         self.chat_template: Any = None
-        if isinstance(source, str | Path):
+        if isinstance(source, str | Path) and str(source).endswith(".json"):
             if not Path(source).is_file():
-                raise FileNotFoundError(
-                    f"There is no file {str(source)!r}. Give the path of a tokenizer.json; nothing is downloaded by name."
-                )
+                raise FileNotFoundError(f"There is no file {str(source)!r} to read a tokenizer from")
             self._backend = Backend.from_file(str(source))
         else:
+            source = load_tokenizer(source) if isinstance(source, str | Path) else source
             eos_token = eos_token or getattr(source, "eos_token", None)
             backend = getattr(source, "backend_tokenizer", source)
             if not isinstance(backend, Backend):
                 raise TypeError(
-                    "Expected the path of a tokenizer.json, a tokenizers.Tokenizer, or a fast tokenizer of transformers, "
-                    f"not {type(source).__name__}"
+                    "Expected the path of a tokenizer.json, the name of a model, a tokenizers.Tokenizer, or a fast tokenizer "
+                    f"of transformers, not {type(source).__name__}"
                 )
             # A copy, as the changes below must not affect other users of this tokenizer
             self._source = copy.deepcopy(source)
@@ -188,7 +189,7 @@ def make_tokenizer(tokenizer: Any, alphabet: Callable[[], str]) -> Tokenizer:
     if missing:
         raise TypeError(
             f"tokenizer={type(tokenizer).__name__} has no {', '.join(missing)}. Pass a CharTokenizer, the path of a "
-            "tokenizer.json, or a tokenizer of the packages tokenizers or transformers."
+            "tokenizer.json, the name of a model, or a tokenizer of the packages tokenizers or transformers."
         )
     size, end = tokenizer.vocab_size, tokenizer.eos_id
     if not all(isinstance(each, int | np.integer) for each in (size, end)) or not 0 <= end < size:

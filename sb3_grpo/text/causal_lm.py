@@ -116,7 +116,7 @@ class CausalLMPolicy(TokenPolicy):
 
         GRPO("CausalLMPolicy", env, policy_kwargs=dict(model="path/to/model", lora=dict(r=16)))
 
-    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer=load_tokenizer("path/to/model"))``.
+    The environment's tokenizer must be the model's: ``VerifierTextVecEnv(..., tokenizer="path/to/model")``.
     Token ids are passed to the model and back unchanged. All end tokens of the model must end answers in the environment, as
     its tokenizer's end token or with ``stop=[...]``.
 
@@ -285,7 +285,7 @@ class CausalLMPolicy(TokenPolicy):
             raise ValueError(
                 f"The environment's tokenizer ({type(tokenizer).__name__}) ends texts with token {tokenizer.eos_id}, but "
                 f"{name} with {' or '.join(map(str, ends))} (eos_token_id): to the model, its ids mean something else. Give "
-                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., tokenizer=load_tokenizer(...)). If "
+                "the environment the model's own tokenizer, e.g. VerifierTextVecEnv(..., tokenizer='path/to/model'). If "
                 f"the model was made for this tokenizer, set eos_token_id={tokenizer.eos_id} in its generation_config and "
                 f"config, or write VerifierTextVecEnv(..., stop={[*stop, *missed.values()]}) if answers end there, too."
             )

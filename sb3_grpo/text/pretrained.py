@@ -39,7 +39,7 @@ def absolute_if_folder(name: str | os.PathLike[str]) -> str:
 def load_tokenizer(name: str | os.PathLike[str]) -> Any:
     """
     :param name: See :func:`find_model`
-    :return: The tokenizer of the model, for the environment: ``VerifierTextVecEnv(..., tokenizer=load_tokenizer("smollm2"))``
+    :return: The tokenizer of the model, of ``transformers``
     """
     try:
         from transformers import AutoTokenizer

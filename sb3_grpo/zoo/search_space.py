@@ -17,7 +17,8 @@ _UNITS = ("n_steps", "n_groups")
 _NET_ARCH = {"tiny": [64], "small": [64, 64], "medium": [256, 256]}
 _ACTIVATION_FN = {"tanh": nn.Tanh, "relu": nn.ReLU}
 # Policies with their own network
-_TEXT_POLICIES = ("TokenPolicy", "CausalLMPolicy")
+_PRETRAINED_POLICY = "CausalLMPolicy"
+_TEXT_POLICIES = ("TokenPolicy", _PRETRAINED_POLICY)
 # Required by updates of n_steps; overrides the entry
 _PER_STEP = {"loss_average": "step", "overlong_filter": False}
 
@@ -39,6 +40,8 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
         updates of whole groups
     :return: the sampled parameters, as Optuna stores them
     """
+    if trial.user_attrs.get("policy") == _PRETRAINED_POLICY:
+        return _suggest_pretrained(trial)
     drawn = {
         "group_size_pow": trial.suggest_int("group_size_pow", 1, 5),
         "learning_rate": trial.suggest_float("learning_rate", 1e-5, 5e-3, log=True),
@@ -69,6 +72,28 @@ def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     else:
         drawn["n_groups_pow"] = trial.suggest_int("n_groups_pow", 0, 5)
     return drawn
+
+
+def _suggest_pretrained(trial: optuna.Trial) -> dict[str, Any]:
+    """
+    Sample the hyperparameters of a pretrained language model. The others (no discount, outcome advantages) are its defaults.
+
+    :param trial: the trial
+    :return: the sampled parameters, as Optuna stores them
+    """
+    return {
+        "group_size_pow": trial.suggest_int("group_size_pow", 2, 5),
+        "n_groups_pow": trial.suggest_int("n_groups_pow", 1, 6),
+        # Small ones for all weights, large ones for LoRA
+        "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-3, log=True),
+        "lr_schedule": trial.suggest_categorical("lr_schedule", ["constant", "linear"]),
+        "n_epochs": trial.suggest_categorical("n_epochs", [1, 2, 4]),
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 5, 11),
+        "clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3]),
+        "clip_range_higher_by": trial.suggest_categorical("clip_range_higher_by", [0.0, 0.04, 0.08, 0.16]),
+        "advantage_scale": trial.suggest_categorical("advantage_scale", ["batch", "group", "none"]),
+        "kl_coef": trial.suggest_categorical("kl_coef", [0.0, 0.001, 0.01, 0.04]),
+    }
 
 
 def _takes_steps(drawn: dict[str, Any]) -> bool:

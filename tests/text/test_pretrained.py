@@ -72,8 +72,8 @@ def test_a_model_in_a_gguf_file_can_be_trained_saved_and_loaded(gguf_file: Path,
     from_folder = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "unpacked")
     th.testing.assert_close(logits(from_folder), expected)
 
-    tokenizer = load_tokenizer(tmp_path / "unpacked")
-    for given in (str(tmp_path / "unpacked"), from_file):
+    folder = str(tmp_path / "unpacked")
+    for given, tokenizer in ((folder, folder), (from_file, load_tokenizer(folder))):
         env = VerifierTextVecEnv(4, seed=0, tokenizer=tokenizer, max_answer_tokens=3)
         settings: dict[str, Any] = {"policy_kwargs": {"model": given}, "device": "cpu", "seed": 0}
         model: Any = GRPO("CausalLMPolicy", env, **settings)

@@ -1,3 +1,4 @@
+import inspect
 import re
 import signal
 import subprocess
@@ -126,6 +127,17 @@ def test_trial_becomes_a_configuration(algo: str, advantage: str, unit: str, nor
     entry = {"n_steps": 32} if unit == "n_groups" else {"n_groups": 4} | whole
     model = ALGOS[algo]("MlpPolicy", "CartPole-v1", device="cpu", **{**entry, **sampled})
     assert (model.n_steps is None, model.n_groups is None) == (unit != "n_steps", unit == "n_steps")
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+def test_a_pretrained_model_has_a_search_space_of_its_own(algo: str) -> None:
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+    trial.set_user_attr("policy", "CausalLMPolicy")
+    sampled = HYPERPARAMS_SAMPLER[algo](trial, 0, 1, {})
+    assert sampled.keys() <= inspect.signature(ALGOS[algo]).parameters.keys()
+    assert sampled["n_steps"] is None and sampled["n_epochs"] <= 4
+    # The model, and what its policy has as defaults
+    assert not sampled.keys() & {"policy_kwargs", "gamma", "advantage", "ent_coef"}
 
 
 @pytest.mark.parametrize("algo", ["grpo", "dapo"])
