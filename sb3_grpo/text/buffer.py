@@ -9,7 +9,8 @@ from gymnasium import spaces
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer, Minibatch, PackedObservations
 from sb3_grpo.groups.group import Episode
-from sb3_grpo.text.tokens import TokenSteps, token_lengths
+from sb3_grpo.text.tokens import token_lengths
+from sb3_grpo.text.tree import TokenSteps
 from sb3_grpo.utils.devices import to_device
 
 
@@ -18,12 +19,12 @@ class EpisodeTexts(PackedObservations):
     """
     The observations of episodes that each are one growing text: every observation is a prefix of the last one.
 
-    :param texts: (E, L) the last observation of each episode
+    :param texts: (E, L) the last observation of each episode, on the host
     :param n_tokens: (E,) their lengths, on the host
     :param last: (N,) position of the last token in each step's observation
     """
 
-    texts: th.Tensor
+    texts: np.ndarray
     n_tokens: np.ndarray
     last: th.Tensor
 
@@ -37,9 +38,8 @@ class EpisodeTexts(PackedObservations):
         longest = int(self.n_tokens[minibatch.episodes].max())
         place = np.zeros(len(self.n_tokens), np.int64)
         place[minibatch.episodes] = np.arange(len(minibatch.episodes))
-        episodes, place_of = to_device(minibatch.episodes, episode.device), to_device(place, episode.device)
-        steps = minibatch.steps
-        return TokenSteps(self.texts[episodes, :longest], place_of[episode[steps]], self.last[steps])
+        place_of, steps = to_device(place, episode.device), minibatch.steps
+        return TokenSteps(self.texts[minibatch.episodes, :longest], place_of[episode[steps]], self.last[steps])
 
 
 class TokenRolloutBuffer(GroupRolloutBuffer):
@@ -75,4 +75,4 @@ class TokenRolloutBuffer(GroupRolloutBuffer):
         texts = np.stack([episode.text for episode in episodes])
         n_tokens = token_lengths(texts)
         lengths: Any = self._obs[""]
-        return EpisodeTexts(self._tensor(texts[:, : n_tokens.max()]), n_tokens, self._tensor(self._flat(lengths)[rows]) - 1)
+        return EpisodeTexts(texts, n_tokens, self._tensor(self._flat(lengths)[rows]) - 1)

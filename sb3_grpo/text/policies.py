@@ -19,9 +19,9 @@ from sb3_grpo.common.sampling import unchecked_distributions
 from sb3_grpo.text.buffer import TokenRolloutBuffer
 from sb3_grpo.text.decoding import CachedReader, SlotCache
 from sb3_grpo.text.token_distribution import TokenDistribution, choose_tokens
-from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps, check_token_ids, encode_prompt, token_lengths
+from sb3_grpo.text.tokens import PAD, TokenSpace, check_token_ids, encode_prompt, token_lengths
 from sb3_grpo.text.transformer import CausalTransformer
-from sb3_grpo.text.tree import row_limit, token_tree
+from sb3_grpo.text.tree import TokenSteps, row_limit
 from sb3_grpo.utils.devices import to_device
 from sb3_grpo.utils.parameters import Number, Whole
 from sb3_grpo.utils.user_warnings import warn_user
@@ -156,8 +156,9 @@ class TokenPolicyMixin(ActorCriticPolicy):
         """
         if not isinstance(obs, TokenSteps):
             check_token_ids(obs)
-            obs = TokenSteps(obs.long(), th.arange(len(obs), device=obs.device), (obs != PAD).sum(dim=1) - 1)
-        tree = token_tree(obs.texts.cpu().numpy(), row_limit(self._width, obs.texts.shape[1]))
+            last = (obs != PAD).sum(dim=1) - 1
+            obs = TokenSteps(obs.long().cpu().numpy(), th.arange(len(obs), device=obs.device), last)
+        tree = obs.tree(row_limit(self._width, obs.texts.shape[1]))
         tokens, positions, places = (to_device(each, self.device) for each in (tree.tokens, tree.positions, tree.places))
         hidden = self.read(tokens, positions, tree.mask(self.device))
         return hidden.flatten(0, 1)[places[obs.text, obs.last]]

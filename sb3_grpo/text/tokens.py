@@ -1,7 +1,6 @@
 """The interface between text environments and text policies: observations are token ids, to which tokens are only appended."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -135,18 +134,3 @@ def token_lengths(observations: np.ndarray) -> np.ndarray:
     :return: (...) number of tokens
     """
     return (observations != PAD).sum(axis=-1)
-
-
-@dataclass
-class TokenSteps:
-    """
-    M steps in S texts, in a form that needs one forward pass per text instead of one per token.
-
-    :param texts: (S, L) token ids padded on the right
-    :param text: (M,) index of each step's text
-    :param last: (M,) position of the last token that had been written at that step; later tokens were not yet there
-    """
-
-    texts: th.Tensor
-    text: th.Tensor
-    last: th.Tensor

@@ -1,6 +1,6 @@
 """Texts as a tree: what several texts begin with is read once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch as th
@@ -114,3 +114,28 @@ def _rows(n_new: np.ndarray, n_tokens: np.ndarray, max_tokens: int) -> np.ndarra
     # As even as they can be in as many rows: shorter ones are filled up
     limits = np.linspace(n_new.sum() / n_rows, max_tokens, 8)
     return next(each for each in map(fill, limits) if each[-1] < n_rows)
+
+
+@dataclass
+class TokenSteps:
+    """
+    M steps in S texts, in a form that needs one forward pass per text instead of one per token.
+
+    :param texts: (S, L) token ids padded on the right, on the host
+    :param text: (M,) index of each step's text
+    :param last: (M,) position of the last token that had been written at that step; later tokens were not yet there
+    """
+
+    texts: np.ndarray
+    text: th.Tensor
+    last: th.Tensor
+    _trees: dict[int, TokenTree] = field(default_factory=dict, repr=False)
+
+    def tree(self, max_tokens: int) -> TokenTree:
+        """
+        :param max_tokens: Length from which on a tree is split
+        :return: The tree of the texts. Kept, as the reference policy reads the same one
+        """
+        if max_tokens not in self._trees:
+            self._trees[max_tokens] = token_tree(self.texts, max_tokens)
+        return self._trees[max_tokens]

@@ -16,7 +16,8 @@ from toy_envs import TINY, SpacesEnv
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.text.decoding import CachedReader
-from sb3_grpo.text.tokens import PAD, TokenSteps
+from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.tree import TokenSteps
 
 pytestmark = pytest.mark.gpu
 
@@ -122,7 +123,7 @@ def test_autocast() -> None:
             each.action_net.weight.div_(100.0)  # moderate logits, which bfloat16 rounds to about 0.01
         for observations in growing_texts(7, 12):
             obs = th.as_tensor(observations, device=DEVICE)
-            steps = TokenSteps(obs, th.arange(7, device=DEVICE), (obs != PAD).sum(1) - 1)
+            steps = TokenSteps(obs.cpu().numpy(), th.arange(7, device=DEVICE), (obs != PAD).sum(1) - 1)
             expected = plain.get_distribution(obs).distribution.logits
             cached = policy.action_net(reader(observations)).float().log_softmax(-1)
             trained = policy.get_distribution(steps).distribution.logits.float()

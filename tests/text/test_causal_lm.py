@@ -11,7 +11,8 @@ from language_models import CONFIGS, ROWS, SPACES, SameDigitEnv, make_grpo, make
 from sb3_grpo import DAPO, GRPO, make_group_env
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.decoding import CachedReader
-from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
+from sb3_grpo.text.tokens import PAD, TokenSpace
+from sb3_grpo.text.tree import TokenSteps
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -61,7 +62,7 @@ def test_cached_uncached_and_teacher_forced_log_probs_are_the_models_own(name: s
 
         lengths = (observations != PAD).sum(1)
         text, last = th.tensor([(text, last) for text, length in enumerate(lengths) for last in range(length)]).T
-        forced = policy.get_distribution(TokenSteps(th.as_tensor(observations), text, last)).distribution.logits
+        forced = policy.get_distribution(TokenSteps(observations, text, last)).distribution.logits
         th.testing.assert_close(forced[last == th.as_tensor(lengths - 1)[text]], cached, rtol=0, atol=1e-5)
         for row, length in zip(observations, lengths, strict=True):
             expected = model(input_ids=th.as_tensor(row[None, :length])).logits[0, :, : Digits.vocab_size].log_softmax(-1)

@@ -11,7 +11,8 @@ from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.policies import TokenActorCriticPolicy, TokenPolicy
-from sb3_grpo.text.tokens import PAD, TokenSpace, TokenSteps
+from sb3_grpo.text.tokens import PAD, TokenSpace
+from sb3_grpo.text.tree import TokenSteps
 
 DEVICE = "cuda" if th.cuda.is_available() else "cpu"
 
@@ -31,7 +32,7 @@ def test_cached_uncached_and_teacher_forced_log_probs_agree() -> None:
         text, last = th.tensor(
             [(text, last) for text, length in enumerate(lengths) for last in range(length)], device=DEVICE
         ).T
-        forced = policy.get_distribution(TokenSteps(obs, text, last)).distribution.logits
+        forced = policy.get_distribution(TokenSteps(obs.numpy(), text, last)).distribution.logits
         th.testing.assert_close(forced[last == (lengths - 1)[text]], cached, rtol=0, atol=1e-5)
         prefix = th.where(th.arange(LENGTH, device=DEVICE) <= last[:, None], obs[text], PAD)
         expected = policy.get_distribution(prefix).distribution.logits
@@ -215,8 +216,8 @@ class WithoutRepeats:
 
     def get_distribution(self, obs: Any) -> Any:
         distribution: Any = super().get_distribution(obs)  # type: ignore[misc]
-        steps = obs if isinstance(obs, TokenSteps) else TokenSteps(obs, th.arange(len(obs)), (obs != PAD).sum(1) - 1)
-        newest = steps.texts[steps.text, steps.last]
+        steps = obs if isinstance(obs, TokenSteps) else TokenSteps(obs.numpy(), th.arange(len(obs)), (obs != PAD).sum(1) - 1)
+        newest = th.as_tensor(steps.texts)[steps.text, steps.last]
         logits = distribution.distribution.logits.scatter(1, newest[:, None], -1e9)
         return distribution.proba_distribution(logits)
 

@@ -10,8 +10,8 @@ from language_models import SPACES, make_language_model
 
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.policies import TokenPolicy
-from sb3_grpo.text.tokens import PAD, TokenSteps
-from sb3_grpo.text.tree import token_tree
+from sb3_grpo.text.tokens import PAD
+from sb3_grpo.text.tree import TokenSteps, token_tree
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_separate_texts(name: str | None, kwargs: Any) -
         trained = [parameter for group in policy.optimizer.param_groups for parameter in group["params"]]
         return th.cat([each.flatten() for each in th.autograd.grad((weights * log_prob).sum(), trained)])
 
-    shared = policy.get_distribution(TokenSteps(th.as_tensor(texts), text, last)).log_prob(actions)
+    shared = policy.get_distribution(TokenSteps(texts, text, last)).log_prob(actions)
     separate = []
     for row, length in zip(texts, lengths, strict=True):
         hidden = policy.read(th.as_tensor(row[None, :length]), th.arange(length)[None])[0]
