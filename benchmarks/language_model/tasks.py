@@ -1,0 +1,74 @@
+"""The tasks on which a pretrained language model is measured."""
+
+from string import ascii_lowercase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sb3_grpo.envs import PairsTask, Task, make_task
+
+N_EXAMPLES = 4
+
+
+class Problem(NamedTuple):
+    """
+    :param train: Prompts to learn from
+    :param test: Held-out prompts
+    :param examples: Pairs of prompt and answer, put before each prompt
+    :param max_answer_tokens: Maximum number of tokens of an answer
+    :param tokens: Number of tokens to train for
+    """
+
+    train: Task
+    test: Task
+    examples: list[Any]
+    max_answer_tokens: int
+    tokens: int
+
+
+def _held_out(pairs: list[tuple[str, str]], n_test: int, seed: int, max_answer_tokens: int, tokens: int) -> Problem:
+    order = np.random.default_rng(0).permutation(len(pairs))
+    test, train = (PairsTask([pairs[index] for index in part]) for part in (order[:n_test], order[n_test:]))
+    return Problem(train, test, train.worked_examples(N_EXAMPLES, seed=seed), max_answer_tokens, tokens)
+
+
+def sums(seed: int) -> Problem:
+    """
+    :param seed: Seed of the run
+    :return: Sums of two numbers below 100
+    """
+    pairs = [(f"{a} + {b} =", f" {a + b}") for a in range(100) for b in range(100)]
+    return _held_out(pairs, 200, seed, 6, 16_000)
+
+
+def letters(seed: int) -> Problem:
+    """
+    :param seed: Seed of the run
+    :return: How often a letter occurs in an English word
+    """
+    from sb3_grpo.text.pretrained import SMOLLM2, load_tokenizer
+
+    # The words of the vocabulary, so that each is a single token: the model must know how it is spelled
+    vocabulary = load_tokenizer(SMOLLM2).get_vocab()
+    words = sorted(word[1:] for word in vocabulary if word[0] == "Ġ" and word[1:].isascii() and word[1:].islower())
+    rng = np.random.default_rng(0)
+    pairs = []
+    for word in (each for each in words if 6 <= len(each) <= 9 and each.isalpha()):
+        # Not at all, once, or more often, each in a third of the prompts, where the word has such a letter
+        kinds = [sorted(letter for letter in ascii_lowercase if min(word.count(letter), 2) == count) for count in range(3)]
+        letter = str(rng.choice(kinds[rng.integers(3)] or kinds[0]))
+        pairs.append((f"The number of times that {letter} occurs in {word}:", f" {word.count(letter)}"))
+    return _held_out(pairs, 200, seed, 4, 8_000)
+
+
+def chain_sum(seed: int) -> Problem:
+    """
+    :param seed: Seed of the run
+    :return: Sums and differences of reasoning-gym
+    """
+    parameters = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+    train, test = (make_task("reasoning_gym:chain_sum", seed=at, **parameters) for at in (0, 10**9))
+    return Problem(train, test, train.worked_examples(N_EXAMPLES, seed=seed), 6, 8_000)
+
+
+TASKS = {"sums": sums, "letters": letters, "chain_sum": chain_sum}
