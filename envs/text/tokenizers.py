@@ -153,7 +153,8 @@ class HuggingFaceTokenizer:
         :param messages: Messages with ``role`` and ``content``; needs a tokenizer with a ``chat_template``
         :return: Their text, up to the beginning of the answer
         """
-        return self._source.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        settings = {"chat_template": self.chat_template, "add_generation_prompt": True, "tokenize": False}
+        return self._source.apply_chat_template(messages, **settings)
 
     def decode(self, ids: Any) -> str:
         """

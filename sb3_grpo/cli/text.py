@@ -141,6 +141,8 @@ def _text(args: argparse.Namespace) -> int:
     args = run_arguments(args)
     if args.task is not None and args.model is None:
         raise UsageError("--task is for pretrained language models: give --model, too")
+    if args.digits is not None and args.task not in (None, "arithmetic"):
+        raise UsageError(f"--digits is for sums, and --task {args.task} has none: leave it out")
     setup = _small(args) if args.model is None else _pretrained(args)
     run = Run(args, setup.task, setup.test)
     model = _begin(run, setup) if args.resume is None else run.resumed_model(setup.env)

@@ -139,6 +139,7 @@ def test_a_task_of_ones_own_for_a_pretrained_model(longest: int, language_model:
         (["--task", "capitals"], "--task is for pretrained language models: give --model"),
         (["--model", "no/such/folder"], "--model no/such/folder: "),
         (["--model", "tiny", "--task", "capital"], "There is no task 'capital', did you mean 'capitals'?"),
+        (["--model", "tiny", "--task", "capitals", "--digits", "2"], "--digits is for sums, and --task capitals has none"),
     ],
 )
 def test_what_a_pretrained_model_cannot_be_trained_on(

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 from toy_envs import TINY_TEXT
 
-from sb3_grpo.envs import Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
+from sb3_grpo.envs import HuggingFaceTokenizer, Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv, make_task
 from sb3_grpo.grpo import GRPO
 from sb3_grpo.text.tokens import PAD
 
@@ -126,6 +126,9 @@ def test_examples_come_before_each_prompt(bpe: Any) -> None:
 def test_chats(bpe: Any) -> None:
     settings: dict[str, Any] = {"tokenizer": chatty(bpe), "chat_template": True}
     assert first_text(bpe, VerifierTextEnv(SUMS, **settings)) == "[user]1+2=</s>\n[assistant]"
+    with_own = HuggingFaceTokenizer(chatty(bpe))
+    with_own.chat_template = TEMPLATE.replace("[", "(").replace("]", ")")
+    assert with_own.apply_chat_template([{"role": "user", "content": "1"}]).count("(user)1") == 1
     talk = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+2="}]
     env = VerifierTextEnv([(talk, "3"), ("12+34=", "46")], system_prompt="Be short.", examples=[("2+2=", "4")], **settings)
     shot = "[user]2+2=</s>\n[assistant]4</s>\n"
