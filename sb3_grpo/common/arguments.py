@@ -106,6 +106,7 @@ ARGUMENTS: dict[str, Kind] = {
     "unrelated_starts": Flag(),
     "start_sampler": Instance(Callable, "a function of a numpy.random.Generator that returns a start", "fresh seeds", "rng"),
     # As in Stable-Baselines3
+    "use_masking": Flag(),
     "use_sde": Flag(),
     "sde_sample_freq": Whole(-1),
     "stats_window_size": Whole(),

@@ -78,6 +78,7 @@ class GroupBatch:
     :param going_on: (M,) long, indices (0..E-1) of the episodes that continue after their last step
     :param next_observations: (M, \\*obs_shape) or a dict of these, the observations from which they continue; ``None`` if M
         is 0
+    :param action_masks: (rows, A) the actions that were allowed, index with ``rows``; ``None`` if there are no masks
     """
 
     observations: th.Tensor | StackedImages | dict[str, th.Tensor | StackedImages] | PackedObservations
@@ -94,6 +95,7 @@ class GroupBatch:
     elapsed: th.Tensor
     going_on: th.Tensor
     next_observations: th.Tensor | TensorDict | None
+    action_masks: th.Tensor | None = None
 
     def flatten(self, padded: th.Tensor) -> th.Tensor:
         """
@@ -110,6 +112,14 @@ class GroupBatch:
         padded = flat.new_zeros(self.mask.shape)
         padded[self.mask] = flat
         return padded
+
+    def inputs_at(self, minibatch: Minibatch) -> tuple[Any, ...]:
+        """
+        :param minibatch: Part of the batch
+        :return: What ``get_distribution`` takes for its steps: the observations and, if there are any, the action masks
+        """
+        observations = self.observations_at(minibatch)
+        return (observations,) if self.action_masks is None else (observations, self.action_masks[self.rows[minibatch.steps]])
 
     def observations_at(self, minibatch: Minibatch) -> Any:
         """
@@ -213,6 +223,7 @@ class GroupRolloutBuffer:
         actions: np.ndarray,
         dist_inputs: th.Tensor,
         in_groups: np.ndarray,
+        action_masks: np.ndarray | None = None,
     ) -> None:
         """
         Add what the policy has seen and done in one step, before the environments may overwrite it.
@@ -222,7 +233,10 @@ class GroupRolloutBuffer:
         :param dist_inputs: (n_envs, \\*) logits, latent codes or log probabilities, as needed by ``evaluate_log_probs``. It
             stays on the device and must not be modified afterwards
         :param in_groups: (n_envs,) whether the step belongs to a group. The others are not learned from
+        :param action_masks: (n_envs, A) the actions that were allowed, if the environments say so
         """
+        if action_masks is not None and "action_masks" not in self._data:
+            self._data["action_masks"] = np.empty((self._capacity, *action_masks.shape), bool)
         by_key = obs if isinstance(obs, dict) else {"": obs}
         if self.pos == self._capacity or len(self._obs) < len(self._obs_spaces):
             self._make_room(by_key)
@@ -233,6 +247,8 @@ class GroupRolloutBuffer:
                 values[self.pos] = by_key[key]
         self._data["actions"][self.pos] = actions.reshape(self.n_envs, *self._action_shape)
         self._data["in_groups"][self.pos] = in_groups
+        if action_masks is not None:
+            self._data["action_masks"][self.pos] = action_masks
         self._dist_inputs.append(dist_inputs)
         self.dist_inputs_bytes += dist_inputs.nbytes
 
@@ -333,6 +349,7 @@ class GroupRolloutBuffer:
             observations=self._observations(episodes, rows),
             actions=self._tensor(self._flat(self._data["actions"])),
             old_log_prob=self._tensor(self._flat(self._data["log_probs"])),
+            action_masks=self._tensor(self._flat(self._data["action_masks"])) if "action_masks" in self._data else None,
             rows=self._tensor(rows),
             episode=self._tensor(number),
             time=self._tensor(time),

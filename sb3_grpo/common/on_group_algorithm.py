@@ -1,6 +1,7 @@
 """Base class of algorithms that learn from groups of episodes with a common start."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -105,6 +106,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         dynamic_sampling: bool | LiveFunction,
         max_sampling_rounds: int | None,
         unrelated_starts: bool,
+        use_masking: bool,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None,
         use_sde: bool,
         sde_sample_freq: int,
@@ -162,6 +164,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
         self.dynamic_sampling = dynamic_sampling
         self.max_sampling_rounds = max_sampling_rounds
         self.unrelated_starts = unrelated_starts
+        self.use_masking = use_masking
         self.start_sampler = start_sampler
         self._start_seed = self.seed
         self._start_rng = np.random.default_rng(self.seed)
@@ -333,6 +336,12 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "The observations are normalised twice: by VecNormalize, and by the policy, because it was made without. "
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
+        key = self.policy.mask_key
+        if key is not None and self._vec_normalize_observes and key in self._vec_normalize_env.norm_obs_keys:  # type: ignore[union-attr]
+            raise ValueError(
+                f"VecNormalize would normalise the action masks {key!r}, too: name the other parts of the observation with "
+                "VecNormalize(env, norm_obs_keys=[...])."
+            )
         goes_on = self._last_obs is not None and self._collector is not None
         if self.resumption is None:
             goes_on = goes_on and not reset_num_timesteps and self.collector.can_go_on(self.env, self._group_settings)
@@ -360,6 +369,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
             sampler=None if self.unrelated_starts else self._choose_sampler(),
             n_steps=self.n_steps,
             is_live=self.dynamic_sampling if callable(self.dynamic_sampling) else live_groups,
+            use_masking=self.use_masking,
         )
 
     def _choose_sampler(self) -> StartSampler:
@@ -376,6 +386,11 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if self._collector is not None and self._collector.env is self.env:
             self._collector.clear()
         self._collector = GroupCollector(self.env, self._group_settings, self._start_rng)
+        if self._collector.has_masks and "action_masks" not in inspect.signature(self.policy.get_distribution).parameters:
+            raise ValueError(
+                f"The environments have action masks (action_masks()), and {type(self.policy).__name__}.get_distribution does "
+                "not take any: give it an argument action_masks=None, or ignore the masks with use_masking=False."
+            )
         self.rollout_buffer.reset()
         if self.unrelated_starts and self.verbose >= 1:
             print("The members of a group have unrelated starts (unrelated_starts=True)")
@@ -425,9 +440,10 @@ class OnGroupAlgorithm(SavedAlgorithm):
 
             # A copy: the environments may reuse their arrays
             obs = copied(self._last_obs)
+            masks = self.collector.action_masks()
             with th.inference_mode():
-                actions, dist_inputs = sample_actions(obs)
-            rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups)
+                actions, dist_inputs = sample_actions(obs) if masks is None else sample_actions(obs, masks)
+            rollout_buffer.add(obs, actions, dist_inputs, self.collector.in_groups, masks)
             new_obs, rewards, dones, infos = self.collector.step(self._env_actions(actions))
             self.num_timesteps += env.num_envs
             n_steps += 1
@@ -603,6 +619,28 @@ class OnGroupAlgorithm(SavedAlgorithm):
         if n_more > 0 and self.verbose >= 1:
             print(f"learn() took {n_more:,.0f} steps more than asked for: rollouts are completed.")
         return self
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """
+        Get the policy action from an observation (and optional action masks).
+
+        :param observation: the input observation
+        :param state: the last hidden states, not used
+        :param episode_start: not used
+        :param deterministic: whether to return deterministic actions
+        :param action_masks: the actions that are allowed, as returned by ``get_action_masks`` of SB3-Contrib
+        :return: the model's action and the next hidden state
+        """
+        if action_masks is None:
+            return super().predict(observation, state, episode_start, deterministic)
+        return self.policy.predict(observation, state, episode_start, deterministic, action_masks)
 
     def _env_actions(self, actions: np.ndarray) -> np.ndarray:
         """

@@ -10,7 +10,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import (
-    CategoricalDistribution,
     DiagGaussianDistribution,
     Distribution,
     StateDependentNoiseDistribution,
@@ -28,8 +27,9 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer
+from sb3_grpo.common.masks import check_mask_key, masked, n_choices
 from sb3_grpo.common.normalization import ObservationNorm
-from sb3_grpo.common.sampling import fast_sampler, unchecked_distributions
+from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 
@@ -99,6 +99,8 @@ class ActorPolicy(ActorCriticPolicy):
     :param use_bfloat16: Whether the features extractor computes in bfloat16, as layers do in PyTorch's ``autocast``: its
         parameters, the features and everything after it stay in single precision. Faster on hardware that supports it
         (``avx512_bf16`` or ``amx_bf16`` in ``/proc/cpuinfo``, recent GPUs), slower on others
+    :param mask_key: Key of the action mask in Dict observations, if it is there. A part of the observation like the others, it
+        is also an input of the network
     :param optimizer_class: The optimizer to use, by default Adam without its ``torch.compile`` support
     :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
     :param kwargs: The other keyword arguments of :class:`ActorCriticPolicy`
@@ -119,6 +121,7 @@ class ActorPolicy(ActorCriticPolicy):
         share_features_extractor: bool = True,
         normalize_observations: bool = False,
         use_bfloat16: bool = False,
+        mask_key: str | None = None,
         optimizer_class: type[th.optim.Optimizer] = Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -128,6 +131,9 @@ class ActorPolicy(ActorCriticPolicy):
         kwargs |= {"optimizer_class": optimizer_class, "optimizer_kwargs": optimizer_kwargs}
         self.normalize_observations = normalize_observations
         self.use_bfloat16 = use_bfloat16
+        self.mask_key = mask_key
+        if mask_key is not None:
+            check_mask_key(mask_key, observation_space, action_space)
         super().__init__(observation_space, action_space, lr_schedule, net_arch, **kwargs)
         if use_bfloat16 and next(self.pi_features_extractor.parameters(), None) is None:
             name = type(self.pi_features_extractor).__name__
@@ -153,8 +159,8 @@ class ActorPolicy(ActorCriticPolicy):
         return policy_kwargs
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        own = {"normalize_observations": self.normalize_observations, "use_bfloat16": self.use_bfloat16}
-        return {**super()._get_constructor_parameters(), **own}
+        own = ("normalize_observations", "use_bfloat16", "mask_key")
+        return {**super()._get_constructor_parameters(), **{name: getattr(self, name) for name in own}}
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """
@@ -246,14 +252,27 @@ class ActorPolicy(ActorCriticPolicy):
             features = extractor(self.observation_norm(entries))
         return features.float()
 
-    def get_distribution(self, obs: PyTorchObs) -> Distribution:
+    def get_distribution(self, obs: PyTorchObs, action_masks: th.Tensor | None = None) -> Distribution:
         """
         Get the current policy distribution given the observations.
 
         :param obs: Observation
+        :param action_masks: (n, A) the actions that are allowed. ``None``: all, unless the observation says so (``mask_key``)
         :return: the action distribution.
         """
-        return self._get_action_dist_from_latent(self._latent(obs))
+        distribution = self._get_action_dist_from_latent(self._latent(obs))
+        action_masks = self.masks_of(obs, action_masks)
+        return distribution if action_masks is None else masked(distribution, action_masks, self.action_space)
+
+    def masks_of(self, obs: Any, action_masks: Any = None) -> Any:
+        """
+        :param obs: Observation
+        :param action_masks: (n, A) masks that were given besides, an array or a tensor
+        :return: (n, A) these, or else those in the observation; ``None`` if there are none
+        """
+        if action_masks is not None or self.mask_key is None:
+            return action_masks
+        return obs[self.mask_key].reshape(len(obs[self.mask_key]), -1) > 0
 
     def state_features(self, obs: PyTorchObs) -> StateFeatures:
         """
@@ -326,20 +345,21 @@ class ActorPolicy(ActorCriticPolicy):
         values = th.full_like(log_prob, th.nan)[:, None]
         return actions.reshape((-1, *self.action_space.shape)), values, log_prob  # type: ignore[misc]
 
-    def action_sampler(self) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
+    def action_sampler(self) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
         """
         The hot path of the rollout: get a function that samples actions, always for the same number of environment copies.
         It is valid until the policy changes.
 
-        :return: function that maps observations (array, or dict of arrays) to actions and to ``dist_inputs``, from which
-            ``sampled_log_probs`` computes their log probabilities, which is cheaper for many steps at once. A subclass must
-            override both methods or neither
+        :return: function that maps observations (array, or dict of arrays) and, if there are any, action masks to actions and
+            to ``dist_inputs``, from which ``sampled_log_probs`` computes their log probabilities, which is cheaper for many
+            steps at once. A subclass must override both methods or neither
         """
         if not self._has_own_distribution:
             return fast_sampler(self, self.rollout_layers())
 
-        def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
-            distribution = self.get_distribution(obs_as_tensor(observations, self.device))
+        def sample(observations: Any, *action_masks: np.ndarray) -> tuple[np.ndarray, th.Tensor]:
+            masks = [obs_as_tensor(each, self.device) for each in action_masks]
+            distribution = self.get_distribution(obs_as_tensor(observations, self.device), *masks)  # type: ignore[arg-type]
             actions = distribution.sample()
             log_prob = distribution.log_prob(actions)
             return actions.reshape((-1, *self.action_space.shape)).cpu().numpy(), log_prob  # type: ignore[misc]
@@ -355,7 +375,7 @@ class ActorPolicy(ActorCriticPolicy):
         """
         if self._has_own_distribution:
             return dist_inputs
-        if type(self.action_dist) is CategoricalDistribution:
+        if type(self.action_dist) in LOGITS:
             return self.action_dist.proba_distribution(action_logits=dist_inputs).log_prob(actions)
         if type(self.action_dist) is DiagGaussianDistribution:
             return self.action_dist.proba_distribution(dist_inputs, self.log_std).log_prob(actions)
@@ -369,16 +389,36 @@ class ActorPolicy(ActorCriticPolicy):
             or type(self)._get_action_dist_from_latent is not ActorCriticPolicy._get_action_dist_from_latent
         )
 
-    def predict(self, *args: Any, **kwargs: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        action_masks: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
         """
         Get the policy action from an observation, see :meth:`BasePolicy.predict`.
 
-        :param args: its arguments
-        :param kwargs: its keyword arguments
+        :param observation: the input observation
+        :param state: the last hidden states, not used
+        :param episode_start: not used
+        :param deterministic: whether to return deterministic actions
+        :param action_masks: the actions that are allowed, one row for each observation. ``None``: all, unless the observation
+            says so (``mask_key``)
         :return: the model's action and the next hidden state
         """
-        actions, state = super().predict(*args, **kwargs)
-        return self.cast_actions(actions), state
+        if action_masks is None:
+            actions, state = super().predict(observation, state, episode_start, deterministic)
+            return self.cast_actions(actions), state
+        self.set_training_mode(False)
+        obs, is_vectorized = self.obs_to_tensor(observation)
+        n_allowed = sum(n_choices(self.action_space))
+        masks = th.as_tensor(np.reshape(action_masks, (-1, n_allowed)), dtype=th.bool, device=self.device)
+        with th.no_grad():
+            actions = self.get_distribution(obs, masks).get_actions(deterministic=deterministic).cpu().numpy()
+        actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+        return self.cast_actions(actions if is_vectorized else actions.squeeze(axis=0)), state
 
     def cast_actions(self, actions: np.ndarray) -> np.ndarray:
         """
@@ -420,16 +460,19 @@ class ActorPolicy(ActorCriticPolicy):
         before[copies] = noise.exploration_matrices.detach()[copies]
         noise.exploration_matrices = before
 
-    def evaluate_actions(self, obs: PyTorchObs, actions: th.Tensor) -> tuple[None, th.Tensor, th.Tensor | None]:  # type: ignore[override]
+    def evaluate_actions(  # type: ignore[override]
+        self, obs: PyTorchObs, actions: th.Tensor, action_masks: th.Tensor | None = None
+    ) -> tuple[None, th.Tensor, th.Tensor | None]:
         """
         Evaluate actions according to the current policy, given the observations.
 
         :param obs: Observation
         :param actions: Actions
+        :param action_masks: (n, A) the actions that are allowed
         :return: ``None`` instead of the value, log likelihood of taking those actions
             and entropy of the action distribution.
         """
-        distribution = self.get_distribution(obs)
+        distribution = self.get_distribution(obs) if action_masks is None else self.get_distribution(obs, action_masks)
         return None, distribution.log_prob(actions), distribution.entropy()
 
     def predict_values(self, obs: PyTorchObs) -> th.Tensor:

@@ -63,14 +63,14 @@ class Reference:
         # Both get the same observations, normalised with current statistics, as they would with VecNormalize
         self.policy.observation_norm = policy.observation_norm
 
-    def log_prob(self, observations: Any, actions: th.Tensor) -> th.Tensor:
+    def log_prob(self, inputs: tuple[Any, ...], actions: th.Tensor) -> th.Tensor:
         """
-        :param observations: Observations in the form that the policy takes
+        :param inputs: What the policy takes: observations and, if there are any, action masks
         :param actions: (M,) or (M, d)
         :return: (M,) log probabilities of the actions under the reference, without gradient
         """
         with th.no_grad():
-            return self.policy.get_distribution(observations).log_prob(actions)
+            return self.policy.get_distribution(*inputs).log_prob(actions)
 
     def penalise_rewards(self, batch: GroupBatch, kl_coef: float, batch_size: int | None) -> th.Tensor:
         """
@@ -86,14 +86,14 @@ class Reference:
         steps = th.arange(len(batch.rows), device=batch.rows.device)
         for minibatch in minibatches(batch.episode, steps, batch_size, whole_episodes=True):
             actions = batch.actions[batch.rows[minibatch.steps]]
-            ref_log_prob[minibatch.steps] = self.log_prob(batch.observations_at(minibatch), actions)
+            ref_log_prob[minibatch.steps] = self.log_prob(batch.inputs_at(minibatch), actions)
         batch.rewards = kl_penalised_rewards(batch.rewards, batch.pad(old_log_prob), batch.pad(ref_log_prob), kl_coef)
         return kl_estimate(old_log_prob, ref_log_prob, "k1").mean()
 
     def kl(
         self,
         distribution: Distribution,
-        observations: Any,
+        inputs: tuple[Any, ...],
         actions: th.Tensor,
         log_prob: th.Tensor,
         old_log_prob: th.Tensor,
@@ -102,14 +102,14 @@ class Reference:
         Compute the KL divergence of the policy from the reference, and the corresponding loss.
 
         :param distribution: Action distribution of the policy
-        :param observations: Observations in the form that the policy takes
+        :param inputs: What the policy takes: observations and, if there are any, action masks
         :param actions: (M,) or (M, d) actions of the behaviour policy
         :param log_prob: (M,) their log probabilities under the policy, with gradient
         :param old_log_prob: (M,) their log probabilities under the behaviour policy
         :return: (M,) the KL loss and (M,) the KL divergence of each step
         """
         with th.no_grad():
-            reference = self.policy.get_distribution(observations)
+            reference = self.policy.get_distribution(*inputs)
         if self.estimator == "exact" and has_exact_kl(distribution):
             kl = exact_kl(distribution, reference)
             return kl, kl

@@ -11,18 +11,22 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
     CategoricalDistribution,
     DiagGaussianDistribution,
+    MultiCategoricalDistribution,
     StateDependentNoiseDistribution,
 )
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import nn
 
+from sb3_grpo.common.masks import mask_logits
 from sb3_grpo.common.normalization import CLIP, EPSILON, RunningNorm
 
 # Number of steps for which noise is drawn at once
 NOISE_STEPS = 64
+# Distributions that are made from the output of the last layer, which can be masked
+LOGITS = (CategoricalDistribution, MultiCategoricalDistribution, BernoulliDistribution)
 # Multiplications of a layer, for all environment copies: up to this number, NumPy's BLAS uses a single thread
 _MAX_NUMPY_WORK = 2**18
 
@@ -56,11 +60,9 @@ def renew_noise(model: BaseAlgorithm, n_steps: int, n_envs: int) -> None:
         model.policy.reset_noise(n_envs)  # type: ignore[operator]
 
 
-def fast_sampler(
-    policy: ActorCriticPolicy, layers: list[Callable[[Any], th.Tensor]]
-) -> Callable[[Any], tuple[np.ndarray, th.Tensor]]:
+def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Callable[..., tuple[np.ndarray, th.Tensor]]:
     """
-    :param policy: A policy whose distribution is computed from the latent code as in SB3
+    :param policy: An :class:`ActorPolicy` whose distribution is computed from the latent code as in SB3
     :param layers: Functions to apply in this order, from observations to the latent code
     :return: See :meth:`ActorPolicy.action_sampler`
     """
@@ -87,7 +89,7 @@ def fast_sampler(
             noise.extend(drawn.numpy() if isinstance(like, np.ndarray) else drawn)
         return noise.pop()
 
-    def sample(observations: Any) -> tuple[np.ndarray, th.Tensor]:
+    def sample(observations: Any, action_masks: np.ndarray | None = None) -> tuple[np.ndarray, th.Tensor]:
         latent: Any
         if len(observations) <= max_numpy_rows:
             latent, hidden_layers, action_net = observations, in_numpy, numpy_action_net
@@ -96,9 +98,16 @@ def fast_sampler(
         for layer in hidden_layers:
             latent = layer(latent)
         dist_inputs = latent
-        if kind is CategoricalDistribution:
+        if kind in LOGITS:
             dist_inputs = action_net(latent)
+            masks: Any = policy.masks_of(observations, action_masks)
+            if masks is not None:
+                masks = masks if isinstance(dist_inputs, np.ndarray) else obs_as_tensor(masks, policy.device)
+                dist_inputs = mask_logits(dist_inputs, masks, policy.action_space)
+        if kind is CategoricalDistribution:
             actions = (dist_inputs - next_noise(dist_inputs)).argmax(-1)
+        elif kind in LOGITS:
+            actions = dist.proba_distribution(action_logits=th.as_tensor(dist_inputs)).sample()
         elif kind is DiagGaussianDistribution:
             dist_inputs = action_net(latent)
             actions = dist_inputs + next_noise(dist_inputs)

@@ -74,6 +74,7 @@ class DAPO(GRPO):
         ``None``: no punishment
     :param unrelated_starts: Opt in to groups whose members do not share a start
     :param start_sampler: Draws the start of a group. ``None``: a fresh seed
+    :param use_masking: Use the action masks of environments that have some (``action_masks()``)
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
     :param sde_sample_freq: Sample a new noise matrix every n steps when using gSDE
     :param stats_window_size: Number of episodes to average the logged reward, length and success rate over
@@ -121,6 +122,7 @@ class DAPO(GRPO):
         overlong_range: tuple[int, int] | None = None,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
+        use_masking: bool = True,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -164,6 +166,7 @@ class DAPO(GRPO):
             overlong_range=overlong_range,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
+            use_masking=use_masking,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from sb3_grpo.common.masks import METHOD, ask_for_masks, forbidding_copy, n_choices, offers_masks
 from sb3_grpo.groups.dispatcher import StartDispatcher
 from sb3_grpo.groups.faults import EnvironmentFault, GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
@@ -58,6 +59,7 @@ class GroupCollector:
             if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating)
         ]
         self._staggers = settings.n_steps is not None and self._can_stagger()
+        self.has_masks = settings.use_masking and bool(n_choices(env.action_space)) and offers_masks(env)
         # For each copy, an object that is replaced by a reset
         self._reset_infos: list[Any] = []
 
@@ -153,6 +155,27 @@ class GroupCollector:
         self.dispatcher.fill()
         if self._staggers:
             self._stagger(np.asarray(indices), lengths)
+
+    def action_masks(self) -> np.ndarray | None:
+        """
+        :return: (n_envs, A) the actions that the copies allow in their next step; ``None`` if they do not say so
+        :raises ValueError: if a copy allows no action
+        """
+        if not self.has_masks:
+            return None
+        masks, n_allowed = ask_for_masks(self.env), sum(n_choices(self.env.action_space))
+        if masks.shape != (self.env.num_envs, n_allowed):
+            raise ValueError(
+                f"{METHOD}() of the environments has the shape {masks.shape[1:]}, and actions of {self.env.action_space} need "
+                f"({n_allowed},): one entry for each value of each part."
+            )
+        idx = forbidding_copy(masks, self.env.action_space)
+        if idx is not None:
+            raise ValueError(
+                f"{self.guarded.where(idx, self.time[idx])}: {METHOD}() allows no action. Where nothing can be done, end the "
+                "episode, or allow an action that does nothing."
+            )
+        return masks
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """

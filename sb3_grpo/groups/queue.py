@@ -35,6 +35,7 @@ class GroupSettings(NamedTuple):
     :param n_steps: Number of steps of each copy per update, whether or not their episodes have ended.
         ``None``: an update takes whole groups
     :param is_live: Selects the groups to learn from by their outcomes, see :func:`live_groups`
+    :param use_masking: Whether to ask the environments for action masks
     """
 
     group_size: int
@@ -43,6 +44,7 @@ class GroupSettings(NamedTuple):
     sampler: StartSampler | None
     n_steps: int | None = None
     is_live: LiveFunction = live_groups
+    use_masking: bool = True
 
 
 class GroupQueue:

@@ -160,6 +160,11 @@ class GRPO(OnGroupAlgorithm):
         :class:`SeedStart` or a :class:`SnapshotStart`, or a :class:`StartSampler`, which also sees steps and outcomes, such
         as :class:`VisitedStates`. By default, each group starts from a fresh seed.
 
+    **As in SB3-Contrib**
+
+    :param use_masking: Use the action masks of environments that have some: a method ``action_masks()``, as for
+        ``MaskablePPO``. ``False``: ignore them
+
     **As in Stable-Baselines3**
 
     :param use_sde: Whether to use generalized State Dependent Exploration (gSDE)
@@ -224,6 +229,7 @@ class GRPO(OnGroupAlgorithm):
         overlong_range: tuple[int, int] | None = None,
         unrelated_starts: bool = False,
         start_sampler: StartSampler | Callable[[np.random.Generator], Start] | None = None,
+        use_masking: bool = True,
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         stats_window_size: int = 100,
@@ -250,6 +256,7 @@ class GRPO(OnGroupAlgorithm):
             max_sampling_rounds=max_sampling_rounds,
             unrelated_starts=unrelated_starts,
             start_sampler=start_sampler,
+            use_masking=use_masking,
             use_sde=use_sde,
             sde_sample_freq=sde_sample_freq,
             stats_window_size=stats_window_size,
@@ -510,8 +517,8 @@ class GRPO(OnGroupAlgorithm):
         #     J = sum_{i,t} w_{i,t} [ min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps_low, 1 + eps_high) A_{i,t}) - beta KL_{i,t} ]
         # The weights w make it a mean over steps (DAPO), or a mean over episodes of the episode means (GRPO).
         rows = batch.rows[minibatch.steps]
-        observations, actions, old_log_prob = batch.observations_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
-        distribution = self.policy.get_distribution(observations)
+        inputs, actions, old_log_prob = batch.inputs_at(minibatch), batch.actions[rows], batch.old_log_prob[rows]
+        distribution = self.policy.get_distribution(*inputs)
         log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
 
         # Ratio r between the current policy and the one that acted. It should be one at the first minibatch,
@@ -540,7 +547,7 @@ class GRPO(OnGroupAlgorithm):
         stats: dict[str, th.Tensor] = {}
         # beta KL(pi || ref): in the loss (GRPO sec. 4.1.1), or in the reward as in PPO for language models
         if self.reference is not None and self.kl_estimator != "k1_in_reward":
-            step_kl_loss, kl_ref = self.reference.kl(distribution, observations, actions, log_prob, old_log_prob)
+            step_kl_loss, kl_ref = self.reference.kl(distribution, inputs, actions, log_prob, old_log_prob)
             step_loss = step_loss + self.kl_coef * step_kl_loss
             stats |= {"kl_ref": kl_ref.mean(), "kl_loss": (weights * step_kl_loss).sum()}
         loss = (weights * step_loss).sum()

@@ -211,7 +211,7 @@ def test_the_reference_shares_the_frozen_weights(given: str, folder: str) -> Non
     assert kls[0][0] < kls[-1][0]
     obs = th.as_tensor(growing_texts(6, 8)[-1])
     ours, model_itself = log_probs(policy, obs), log_probs(initial, obs)
-    exact = model.reference.kl(policy.get_distribution(obs), obs, None, None, None)[1]
+    exact = model.reference.kl(policy.get_distribution(obs), (obs,), None, None, None)[1]
     th.testing.assert_close(exact, (ours.exp() * (ours - model_itself)).sum(-1), rtol=1e-4, atol=1e-6)
     assert exact.mean() > 1e-3
 

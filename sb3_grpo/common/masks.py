@@ -1,0 +1,111 @@
+"""Action masks, which say which actions an environment allows, in the format of SB3-Contrib."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.utils.vec_envs import innermost, offers
+
+# Name of the method with which an environment says what it allows
+METHOD = "action_masks"
+# Logit of an action that is not allowed: its probability is exactly 0, and 0 times its logarithm is 0 as well
+MASKED = -1e8
+
+Logits = TypeVar("Logits", np.ndarray, th.Tensor)
+
+
+def n_choices(action_space: spaces.Space) -> list[int]:
+    """
+    :param action_space: Action space
+    :return: The number of values of each part of an action, which have one entry each in a mask; empty if actions of this
+        space are not masked
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return [int(action_space.n)]
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return action_space.nvec.ravel().tolist()
+    if isinstance(action_space, spaces.MultiBinary):
+        return [2] * int(np.prod(action_space.shape))
+    return []
+
+
+def check_mask_key(key: str, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+    """
+    :param key: Key of the masks in the observations
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :raises ValueError: if there is no mask for these actions
+    """
+    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    n_allowed = sum(n_choices(action_space))
+    if key not in parts:
+        have = f"only {', '.join(parts)}" if parts else f"they are no Dict but {observation_space}"
+        raise ValueError(f"mask_key={key!r} is no part of the observations: {have}.")
+    if n_allowed == 0 or int(np.prod(parts[key].shape)) != n_allowed:  # type: ignore[arg-type]
+        raise ValueError(
+            f"mask_key={key!r}: {parts[key]} is no mask for actions of {action_space}"
+            + (f", which has {n_allowed} entries, one for each value." if n_allowed else ", which are not masked.")
+        )
+
+
+def mask_logits(logits: Logits, masks: Logits, action_space: spaces.Space) -> Logits:
+    """
+    :param logits: (n, \\*) output of the policy's last layer, what SB3 makes a distribution of this action space from
+    :param masks: (n, A) bool, whether each value of each part of an action is allowed, as in SB3-Contrib
+    :param action_space: Action space
+    :return: (n, \\*) the logits of the distribution over the actions that are allowed
+    """
+    where: Any = np.where if isinstance(logits, np.ndarray) else th.where
+    if not isinstance(action_space, spaces.MultiBinary):
+        return where(masks, logits, np.float32(MASKED) if where is np.where else MASKED)
+    # A logit for each bit, and two entries of the mask: whether it may be 0, and whether it may be 1
+    may_be_0, may_be_1 = masks[:, 0::2], masks[:, 1::2]
+    high, low = (np.float32(-MASKED), np.float32(MASKED)) if where is np.where else (-MASKED, MASKED)
+    return where(may_be_1, where(may_be_0, logits, high), low)
+
+
+def masked(distribution: Any, masks: th.Tensor, action_space: spaces.Space) -> Distribution:
+    """
+    :param distribution: Distribution over the actions of this space
+    :param masks: (n, A) bool, see :func:`mask_logits`
+    :param action_space: Action space
+    :return: The distribution over the actions that are allowed: the others have probability 0, and the ratios between these
+        are as before
+    """
+    parts = distribution.distribution
+    logits = th.cat([part.logits for part in parts], dim=1) if isinstance(parts, list) else parts.logits
+    return distribution.proba_distribution(action_logits=mask_logits(logits, masks, action_space))
+
+
+def offers_masks(env: VecEnv) -> bool:
+    """
+    :param env: A vectorized environment
+    :return: Whether it says which actions it allows: with a method of each copy, or one of the vectorized environment itself
+    """
+    return hasattr(innermost(env), METHOD) or offers(env, METHOD)
+
+
+def ask_for_masks(env: VecEnv) -> np.ndarray:
+    """
+    :param env: A vectorized environment that offers masks
+    :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
+    """
+    ask_at_once = getattr(innermost(env), METHOD, None)
+    masks = env.env_method(METHOD) if ask_at_once is None else ask_at_once()
+    return np.array([np.ravel(mask) for mask in masks], dtype=bool)
+
+
+def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None:
+    """
+    :param masks: (n_envs, A) masks of all copies
+    :param action_space: Action space
+    :return: The first copy that allows no value for some part of an action; ``None`` if there is none
+    """
+    sizes = n_choices(action_space)
+    begins = np.cumsum([0, *sizes[:-1]])
+    allowed = np.logical_or.reduceat(masks, begins, axis=1).all(axis=1)
+    return None if allowed.all() else int(np.argmin(allowed))

@@ -1,0 +1,219 @@
+"""Action masks: nothing that is not allowed is done, and probabilities are those of what is allowed."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+
+from sb3_grpo import DAPO, GRPO
+from sb3_grpo.common.masks import n_choices
+from sb3_grpo.common.policies import ActorPolicy
+from sb3_grpo.groups.faults import EnvironmentFault
+from sb3_grpo.starts.start_queue import make_group_env
+
+SPACES = {
+    "discrete": spaces.Discrete(6),
+    "multi_discrete": spaces.MultiDiscrete([3, 4]),
+    "multi_binary": spaces.MultiBinary(3),
+}
+SMALL: dict[str, Any] = {"device": "cpu", "seed": 0, "group_size": 2, "batch_size": 32, "n_epochs": 2}
+
+
+class Shop(gym.Env):
+    """Some goods are sold out, others at each step. Whoever asks for one of these is shown the door."""
+
+    def __init__(self, action_space: spaces.Space, observes_masks: bool = False, reads_images: bool = False):
+        self.action_space = action_space
+        self.sizes = n_choices(action_space)
+        shape = (3, 36, 36) if reads_images else (len(self.sizes),)
+        view = spaces.Box(0, 255, shape, np.uint8) if reads_images else spaces.Box(0.0, 1.0, shape)
+        self.observes_masks = observes_masks
+        masks = {"view": view, "mask": spaces.MultiBinary(sum(self.sizes))}
+        self.observation_space = spaces.Dict(masks) if observes_masks else view
+        self.view = view
+        self.allowed = np.ones(sum(self.sizes), bool)
+
+    def _observe(self) -> Any:
+        # In place, as an environment may do
+        self.allowed[:] = self.np_random.random(len(self.allowed)) < 0.4
+        for begin, size in zip(np.cumsum([0, *self.sizes[:-1]]), self.sizes, strict=True):
+            self.allowed[begin + self.np_random.integers(size)] = True
+        drawn = self.np_random.random(self.view.shape) * self.view.high
+        view = drawn.astype(self.view.dtype)
+        return {"view": view, "mask": self.allowed.astype(np.int8)} if self.observes_masks else view
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        parts = np.ravel(action).astype(int)
+        chosen = np.cumsum([0, *self.sizes[:-1]]) + parts
+        if not self.allowed[chosen].all():
+            raise ValueError(f"{action} is sold out")
+        return self._observe(), float(parts.sum()), self.time == 8, False, {}
+
+
+class MaskedShop(Shop):
+    """Says what is sold."""
+
+    def action_masks(self) -> np.ndarray:
+        return self.allowed
+
+
+def make_shop(
+    name: str = "discrete", n_envs: int = 4, vec_env_cls: Any = DummyVecEnv, cls: Any = MaskedShop, **kwargs: Any
+) -> VecEnv:
+    settings = {"action_space": SPACES[name], **kwargs}
+    return make_group_env(cls, n_envs=n_envs, seed=0, vec_env_cls=vec_env_cls, env_kwargs=settings)
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_steps": 16},
+        {"n_groups": 4, "kl_coef": 0.1, "ent_coef": 0.01},
+        {"n_groups": 4, "kl_coef": 0.1, "kl_estimator": "k1_in_reward"},
+    ],
+    ids=["steps", "groups", "kl_in_reward"],
+)
+def test_only_what_is_allowed_is_done(name: str, settings: dict[str, Any]) -> None:
+    model = GRPO("MlpPolicy", make_shop(name), **SMALL, **settings).learn(300)
+    assert model._n_updates > 0
+    values = model.logger.name_to_value
+    assert values.get("train/clip_fraction", 0.0) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "kwargs"), [("CnnPolicy", {"reads_images": True}), ("MultiInputPolicy", {"observes_masks": True})]
+)
+def test_images_dicts_and_processes(policy: str, kwargs: dict[str, Any]) -> None:
+    env = make_shop("multi_discrete", n_envs=2, vec_env_cls=SubprocVecEnv, **kwargs)
+    assert GRPO(policy, env, **SMALL, n_steps=16).learn(64)._n_updates > 0
+    env.close()
+
+
+def test_a_mask_in_the_observation() -> None:
+    env = make_shop("multi_binary", cls=Shop, observes_masks=True)
+    named = {"policy_kwargs": {"mask_key": "mask"}}
+    model = DAPO("MultiInputPolicy", env, **SMALL, n_steps=16, **named).learn(300)
+    obs = env.reset()
+    for deterministic in (True, False):
+        actions, _ = model.predict(obs, deterministic=deterministic)
+        assert obs["mask"].reshape(4, 3, 2)[np.arange(4)[:, None], np.arange(3), actions.astype(int)].all()
+    with pytest.raises(ValueError, match="mask_key='masks' is no part of the observations: only mask, view"):
+        GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "masks"})
+    with pytest.raises(ValueError, match=r"mask_key='view': .* is no mask .* which has 6 entries"):
+        GRPO("MultiInputPolicy", env, policy_kwargs={"mask_key": "view"})
+    normalised = VecNormalize(make_shop(cls=Shop, observes_masks=True), norm_obs_keys=["view"])
+    normalised.norm_obs_keys = ["view", "mask"]
+    with pytest.raises(ValueError, match=r"VecNormalize would normalise the action masks 'mask'"):
+        GRPO("MultiInputPolicy", normalised, **SMALL, **named).learn(64)
+
+
+def test_masks_can_be_ignored() -> None:
+    with pytest.raises(EnvironmentFault, match="is sold out"):
+        GRPO("MlpPolicy", make_shop(), **SMALL, n_steps=16, use_masking=False).learn(300)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_update_sees_what_the_rollout_saw(name: str) -> None:
+    once = {**SMALL, "n_epochs": 1, "batch_size": None}
+    model = GRPO("MlpPolicy", make_shop(name), **once, n_steps=16, learning_rate=0.0).learn(64)
+    values = model.logger.name_to_value
+    assert values["train/ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert values["train/entropy"] < model.policy.get_distribution(th.zeros(1, len(n_choices(SPACES[name])))).entropy().item()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_probabilities_are_those_of_sb3_contrib(name: str) -> None:
+    pytest.importorskip("sb3_contrib")
+    from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
+
+    space = SPACES[name]
+    policy = ActorPolicy(spaces.Box(0.0, 1.0, (4,)), space, lambda _: 1e-3)
+    rng, obs = np.random.default_rng(0), th.rand(50, 4)
+    masks = rng.random((50, sum(n_choices(space)))) < 0.5
+    for begin, size in zip(np.cumsum([0, *n_choices(space)[:-1]]), n_choices(space), strict=True):
+        masks[np.arange(50), begin + rng.integers(size, size=50)] = True
+    mine = policy.get_distribution(obs, th.as_tensor(masks))
+    logits = policy.action_net(policy._latent(obs))
+    if name == "multi_binary":
+        # There, each bit has two logits
+        logits = th.stack([th.zeros_like(logits), logits], dim=2).flatten(1)
+    contribs = make_masked_proba_distribution(space).proba_distribution(logits)
+    contribs.apply_masking(masks)
+    actions = mine.sample()
+    th.testing.assert_close(mine.log_prob(actions), contribs.log_prob(actions))
+    th.testing.assert_close(mine.entropy(), contribs.entropy())
+    assert (mine.mode() == contribs.mode()).all()
+
+
+def test_evaluation_as_in_sb3_contrib(tmp_path: Any) -> None:
+    pytest.importorskip("sb3_contrib")
+    from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy
+    from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+    from sb3_contrib.common.wrappers import ActionMasker
+
+    def wrapped() -> gym.Env:
+        return ActionMasker(Shop(SPACES["discrete"]), lambda env: env.unwrapped.allowed)
+
+    env = make_group_env(wrapped, n_envs=4, seed=0)
+    assert is_masking_supported(env)
+    callback = MaskableEvalCallback(make_group_env(wrapped, n_envs=1, seed=1), eval_freq=8, n_eval_episodes=2, verbose=0)
+    model: Any = DAPO("MlpPolicy", env, **SMALL, n_steps=16).learn(128, callback=callback)
+    assert callback.last_mean_reward > 0
+    obs = env.reset()
+    masks = get_action_masks(env)
+    assert masks[np.arange(4), model.predict(obs, action_masks=masks)[0]].all()
+    assert masks[0, model.predict(obs[0], action_masks=masks[0])[0]]
+    model.save(tmp_path / "model")
+    loaded: Any = DAPO.load(tmp_path / "model")
+    expected = model.predict(obs, action_masks=masks, deterministic=True)[0]
+    assert (loaded.predict(obs, action_masks=masks, deterministic=True)[0] == expected).all()
+    assert evaluate_policy(loaded, env, n_eval_episodes=4, warn=False)[0] > 0
+
+
+def test_masks_that_cannot_be_used() -> None:
+    class Closed(MaskedShop):
+        def action_masks(self) -> np.ndarray:
+            return self.allowed & (self.time < 3)
+
+    class Wide(MaskedShop):
+        def action_masks(self) -> np.ndarray:
+            return np.ones(7)
+
+    class WithoutMasks(ActorPolicy):
+        def get_distribution(self, obs: Any) -> Any:  # type: ignore[override]
+            return super().get_distribution(obs)
+
+    settings = {**SMALL, "n_steps": 16}
+    with pytest.raises(
+        ValueError, match=r"Environment copy 0 \(.*Closed\), step 3 of its episode: action_masks\(\) allows no action"
+    ):
+        GRPO("MlpPolicy", make_shop(cls=Closed), **settings).learn(64)
+    with pytest.raises(ValueError, match=r"has the shape \(7,\), and actions of Discrete\(6\) need \(6,\)"):
+        GRPO("MlpPolicy", make_shop(cls=Wide), **settings).learn(64)
+    with pytest.raises(ValueError, match=r"WithoutMasks.get_distribution does not take any: .* use_masking=False"):
+        GRPO(WithoutMasks, make_shop(), **settings).learn(64)
+
+
+def test_an_environment_that_is_one_object() -> None:
+    class AllAtOnce(DummyVecEnv):
+        n_asked = 0
+
+        def action_masks(self) -> list[np.ndarray]:
+            self.n_asked += 1
+            return [env.unwrapped.allowed for env in self.envs]  # type: ignore[attr-defined]
+
+    env = make_shop(cls=Shop, vec_env_cls=AllAtOnce)
+    GRPO("MlpPolicy", env, **SMALL, n_steps=16).learn(64)
+    assert env.n_asked >= 16  # type: ignore[attr-defined]
