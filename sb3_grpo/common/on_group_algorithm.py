@@ -337,7 +337,7 @@ class OnGroupAlgorithm(SavedAlgorithm):
                 "Make the model with this environment, or take VecNormalize(env, norm_obs=False)."
             )
         key = self.policy.mask_key
-        if key is not None and self._vec_normalize_observes and key in self._vec_normalize_env.norm_obs_keys:  # type: ignore[union-attr]
+        if key is not None and self._vec_normalize_observes and key in (self._vec_normalize_env.norm_obs_keys or ()):  # type: ignore[union-attr]
             raise ValueError(
                 f"VecNormalize would normalise the action masks {key!r}, too: name the other parts of the observation with "
                 "VecNormalize(env, norm_obs_keys=[...])."

@@ -417,7 +417,7 @@ class ActorPolicy(ActorCriticPolicy):
         masks = th.as_tensor(np.reshape(action_masks, (-1, n_allowed)), dtype=th.bool, device=self.device)
         with th.no_grad():
             actions = self.get_distribution(obs, masks).get_actions(deterministic=deterministic).cpu().numpy()
-        actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc]
+        actions = actions.reshape((-1, *self.action_space.shape))  # type: ignore[misc, arg-type]
         return self.cast_actions(actions if is_vectorized else actions.squeeze(axis=0)), state
 
     def cast_actions(self, actions: np.ndarray) -> np.ndarray:

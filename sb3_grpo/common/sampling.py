@@ -68,7 +68,7 @@ def fast_sampler(policy: Any, layers: list[Callable[[Any], th.Tensor]]) -> Calla
     """
     dist: Any = policy.action_dist
     kind = type(dist)
-    actions_shape: tuple[int, ...] = (-1, *policy.action_space.shape)  # type: ignore[misc]
+    actions_shape: tuple[int, ...] = (-1, *policy.action_space.shape)
     all_layers: list[Any] = [*layers, policy.action_net]
     # Bypass nn.Module.__call__, which takes half of the time of a small layer
     in_torch: list[Any] = [layer.forward if isinstance(layer, nn.Module) else layer for layer in layers]

@@ -409,7 +409,7 @@ def padded_tokens(texts: Sequence[list[int]]) -> th.Tensor:
     return nn.utils.rnn.pad_sequence([th.tensor(tokens) for tokens in texts], batch_first=True, padding_value=PAD)
 
 
-class TokenPolicy(TokenPolicyMixin, ActorPolicy):
+class TokenPolicy(TokenPolicyMixin, ActorPolicy):  # type: ignore[misc]
     """
     Policy class for text without a critic (GRPO, DAPO): a causal transformer, small by default.
 
