@@ -18,7 +18,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, sync_envs_normalization
 
-from sb3_grpo.common.sampling import renew_noise
+from sb3_grpo.common.acting import Actor
 from sb3_grpo.utils.files import replace_file
 
 # Maximum size of a file in bytes
@@ -119,10 +119,9 @@ def play(model: BaseAlgorithm, env: VecEnv, seed: int) -> list[Frame]:
         set_random_seed(seed)
         observation = env.reset()
         camera.take(is_over=False)
-        state, begins = None, np.ones(1, bool)
-        for step in range(MAX_STEPS):
-            renew_noise(model, step, 1)
-            action, state = model.predict(observation, state, begins)  # type: ignore[arg-type]
+        actor, state, begins = Actor(model, env), None, np.ones(1, bool)
+        for _ in range(MAX_STEPS):
+            action, state = actor.predict(observation, state, begins)
             observation, _, begins, _ = env.step(action)
             if camera.frames[-1].is_over:
                 break

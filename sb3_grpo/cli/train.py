@@ -19,6 +19,7 @@ from sb3_grpo import GRPO, presets
 from sb3_grpo.classroom.clips import leave_clip
 from sb3_grpo.cli.runs import Run, add_run_options, curve_figure, positive, run_arguments
 from sb3_grpo.cli.settings import describe_settings, parse_settings
+from sb3_grpo.common.acting import Actor
 from sb3_grpo.common.callbacks import Curve
 from sb3_grpo.console import ALGORITHMS, UsageError, find_env, is_own_error, missing_env_extra, policy_for
 from sb3_grpo.starts.atari import make_env_of
@@ -155,7 +156,8 @@ def _evaluate(model: GRPO, args: argparse.Namespace, spec: gym.envs.registration
     seed = int(np.random.SeedSequence([args.seed, 1]).generate_state(1)[0])
     env = _make_env(args.env, spec, min(args.n_envs, args.eval_episodes), seed)
     try:
-        returns, lengths = evaluate_policy(model, env, args.eval_episodes, deterministic=True, return_episode_rewards=True)
+        acting: Any = Actor(model, env)
+        returns, lengths = evaluate_policy(acting, env, args.eval_episodes, deterministic=True, return_episode_rewards=True)
     finally:
         env.close()
     return {

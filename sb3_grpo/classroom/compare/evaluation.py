@@ -11,7 +11,8 @@ from stable_baselines3.common.vec_env import VecEnv, sync_envs_normalization
 
 from sb3_grpo.classroom.compare.build import preserve_generators
 from sb3_grpo.classroom.compare.runs import MODES
-from sb3_grpo.common.sampling import renew_noise, unchecked_distributions
+from sb3_grpo.common.acting import Actor
+from sb3_grpo.common.sampling import unchecked_distributions
 
 # Seed of the first environment of an evaluation. Training seeds are smaller, see MAX_SEED. Final evaluations begin in states
 # that no other evaluation has seen; they are the same for all runs, otherwise scores would differ because of their starts
@@ -19,29 +20,6 @@ EVALUATION_SEED = 2**31
 FINAL_EVALUATION_SEED = 2**31 + 2**30
 # What gSDE draws anew
 _NOISE = ("exploration_mat", "exploration_matrices", "weights_dist")
-
-
-class _Actor:
-    """
-    Wrapper for ``evaluate_policy`` in which a model acts as in training.
-
-    :param model: the model
-    :param n_envs: number of environments
-    """
-
-    def __init__(self, model: BaseAlgorithm, n_envs: int):
-        self._model = model
-        self._n_envs = n_envs
-        self._n_steps = 0
-
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
-    ) -> tuple[np.ndarray, Any]:
-        """See :meth:`BaseAlgorithm.predict`."""
-        if not deterministic:
-            renew_noise(self._model, self._n_steps, self._n_envs)
-            self._n_steps += 1
-        return self._model.predict(observation, state, episode_start, deterministic)
 
 
 class Evaluator:
@@ -93,7 +71,7 @@ class Evaluator:
             th.manual_seed(seed)
             env.seed(seed)
             returns, lengths = evaluate_policy(
-                _Actor(self.model, n_episodes),
+                Actor(self.model, env),
                 env,
                 n_episodes,
                 deterministic=mode == "deterministic",
