@@ -6,8 +6,8 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.common.masks import ask_for_masks, n_choices, offers_masks
 from sb3_grpo.common.sampling import renew_noise
+from sb3_grpo.utils.action_masks import ask_for_masks, n_choices, offers_masks
 
 
 class Actor:

@@ -1,4 +1,4 @@
-"""Action masks, which say which actions an environment allows, in the format of SB3-Contrib."""
+"""Policies that only do what an environment allows: distributions with action masks."""
 
 from typing import Any, TypeVar
 
@@ -6,31 +6,13 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_grpo.utils.vec_envs import innermost, offers
+from sb3_grpo.utils.action_masks import n_choices
 
-# Name of the method with which an environment says what it allows
-METHOD = "action_masks"
 # Logit of an action that is not allowed: its probability is exactly 0, and 0 times its logarithm is 0 as well
 MASKED = -1e8
 
 Logits = TypeVar("Logits", np.ndarray, th.Tensor)
-
-
-def n_choices(action_space: spaces.Space) -> list[int]:
-    """
-    :param action_space: Action space
-    :return: The number of values of each part of an action, which have one entry each in a mask; empty if actions of this
-        space are not masked
-    """
-    if isinstance(action_space, spaces.Discrete):
-        return [int(action_space.n)]
-    if isinstance(action_space, spaces.MultiDiscrete):
-        return action_space.nvec.ravel().tolist()
-    if isinstance(action_space, spaces.MultiBinary):
-        return [2] * int(np.prod(action_space.shape))
-    return []
 
 
 def check_mask_key(key: str, observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -79,33 +61,3 @@ def masked(distribution: Any, masks: th.Tensor, action_space: spaces.Space) -> D
     parts = distribution.distribution
     logits = th.cat([part.logits for part in parts], dim=1) if isinstance(parts, list) else parts.logits
     return distribution.proba_distribution(action_logits=mask_logits(logits, masks, action_space))
-
-
-def offers_masks(env: VecEnv) -> bool:
-    """
-    :param env: A vectorized environment
-    :return: Whether it says which actions it allows: with a method of each copy, or one of the vectorized environment itself
-    """
-    return hasattr(innermost(env), METHOD) or offers(env, METHOD)
-
-
-def ask_for_masks(env: VecEnv) -> np.ndarray:
-    """
-    :param env: A vectorized environment that offers masks
-    :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
-    """
-    ask_at_once = getattr(innermost(env), METHOD, None)
-    masks = env.env_method(METHOD) if ask_at_once is None else ask_at_once()
-    return np.array([np.ravel(mask) for mask in masks], dtype=bool)
-
-
-def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None:
-    """
-    :param masks: (n_envs, A) masks of all copies
-    :param action_space: Action space
-    :return: The first copy that allows no value for some part of an action; ``None`` if there is none
-    """
-    sizes = n_choices(action_space)
-    begins = np.cumsum([0, *sizes[:-1]])
-    allowed = np.logical_or.reduceat(masks, begins, axis=1).all(axis=1)
-    return None if allowed.all() else int(np.argmin(allowed))

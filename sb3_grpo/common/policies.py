@@ -27,10 +27,11 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_grpo.common.buffers import GroupRolloutBuffer
-from sb3_grpo.common.masks import check_mask_key, masked, n_choices
+from sb3_grpo.common.masks import check_mask_key, masked
 from sb3_grpo.common.normalization import ObservationNorm
 from sb3_grpo.common.sampling import LOGITS, fast_sampler, unchecked_distributions
 from sb3_grpo.common.values import MAX_PIXELS, StateFeatures, image_features
+from sb3_grpo.utils.action_masks import n_choices
 from sb3_grpo.utils.spaces import check_extractor, parts_of
 
 

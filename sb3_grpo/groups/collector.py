@@ -10,13 +10,13 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, unwrap_vec_wrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_grpo.common.masks import METHOD, ask_for_masks, forbidding_copy, n_choices, offers_masks
 from sb3_grpo.groups.dispatcher import StartDispatcher
 from sb3_grpo.groups.faults import EnvironmentFault, GuardedEnv
 from sb3_grpo.groups.group import Episode, Group
 from sb3_grpo.groups.queue import GroupQueue, GroupSettings
 from sb3_grpo.groups.samplers import StartSampler, VisitedState
 from sb3_grpo.starts.starts import StartNotSupportedError
+from sb3_grpo.utils.action_masks import METHOD, ask_for_masks, forbidding_copy, n_choices, offers_masks
 from sb3_grpo.utils.spaces import parts_of
 from sb3_grpo.utils.vec_envs import ask_all, copied, innermost, offers, own_observations
 

@@ -29,6 +29,7 @@ from sb3_grpo.starts.starts import (
     StartNotSupportedError,
     UnequalStartError,
 )
+from sb3_grpo.utils.action_masks import allowed_action
 from sb3_grpo.utils.parameters import Whole
 
 # What an episode from a start shows: its first observation and its trace
@@ -164,7 +165,7 @@ class _Checker:
         """Play a different episode and stay in the middle of it."""
         env.reset()
         for _ in range(n_steps):
-            if any(env.step(self.space.sample())[2:4]):
+            if any(env.step(allowed_action(env, self.space.sample()))[2:4]):
                 env.reset()
         return env
 

@@ -17,6 +17,7 @@ from sb3_grpo.starts.differences import first_difference
 from sb3_grpo.starts.known_envs import only_renders, records_of, wrapper_stack
 from sb3_grpo.starts.snapshots import begin
 from sb3_grpo.starts.starts import HOW_TO_DRAW, SEE_CHECK_STARTS, SnapshotStart, UnequalStartError
+from sb3_grpo.utils.action_masks import allowed_action
 from sb3_grpo.utils.random_states import process_state, set_process_state
 
 # What an episode returns at each step: observation, reward, terminated, truncated; or the error that ended it
@@ -78,7 +79,7 @@ def play_actions(env: gym.Env, actions: list[Any]) -> Trace:
     trace: Trace = []
     for action in actions:
         try:
-            observation, reward, terminated, truncated, _ = env.step(copy.deepcopy(action))
+            observation, reward, terminated, truncated, _ = env.step(allowed_action(env, copy.deepcopy(action)))
         except Exception as error:
             # Perhaps the actions are invalid here, in all copies
             return [*trace, f"{type(error).__name__}: {error}"]

@@ -9,11 +9,11 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from sb3_grpo import DAPO, GRPO
-from sb3_grpo.common.masks import n_choices
+from sb3_grpo import DAPO, GRPO, VisitedStates, check_starts
 from sb3_grpo.common.policies import ActorPolicy
 from sb3_grpo.groups.faults import EnvironmentFault
 from sb3_grpo.starts.start_queue import make_group_env
+from sb3_grpo.utils.action_masks import n_choices
 
 SPACES = {
     "discrete": spaces.Discrete(6),
@@ -217,3 +217,22 @@ def test_an_environment_that_is_one_object() -> None:
     env = make_shop(cls=Shop, vec_env_cls=AllAtOnce)
     GRPO("MlpPolicy", env, **SMALL, n_steps=16).learn(64)
     assert env.n_asked >= 16  # type: ignore[attr-defined]
+
+
+class StatefulShop(MaskedShop):
+    """Can begin in mid-episode."""
+
+    def get_state(self) -> Any:
+        return self.time, self.allowed.copy(), self.np_random.bit_generator.state
+
+    def set_state(self, state: Any) -> None:
+        self.time, self.allowed, self.np_random.bit_generator.state = state[0], state[1].copy(), state[2]
+
+
+def test_starts_are_checked_with_what_is_allowed() -> None:
+    for name in SPACES:
+        checked = check_starts(lambda name=name: StatefulShop(SPACES[name]))
+        assert checked.is_exact() and "sold out" not in str(checked)
+    env = make_shop(cls=StatefulShop)
+    model = GRPO("MlpPolicy", env, **SMALL, n_groups=4, start_sampler=VisitedStates(0.8)).learn(600)
+    assert model._n_updates > 0 and model.logger.name_to_value["group/vine_fraction"] > 0

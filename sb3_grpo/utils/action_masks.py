@@ -1,0 +1,78 @@
+"""What environments allow: action masks, in the format of SB3-Contrib."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_grpo.utils.vec_envs import innermost, offers
+
+# Name of the method with which an environment says what it allows
+METHOD = "action_masks"
+
+
+def n_choices(action_space: spaces.Space) -> list[int]:
+    """
+    :param action_space: Action space
+    :return: The number of values of each part of an action, which have one entry each in a mask; empty if actions of this
+        space are not masked
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return [int(action_space.n)]
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return action_space.nvec.ravel().tolist()
+    if isinstance(action_space, spaces.MultiBinary):
+        return [2] * int(np.prod(action_space.shape))
+    return []
+
+
+def offers_masks(env: VecEnv) -> bool:
+    """
+    :param env: A vectorized environment
+    :return: Whether it says which actions it allows: with a method of each copy, or one of the vectorized environment itself
+    """
+    return hasattr(innermost(env), METHOD) or offers(env, METHOD)
+
+
+def ask_for_masks(env: VecEnv) -> np.ndarray:
+    """
+    :param env: A vectorized environment that offers masks
+    :return: (n_envs, A) bool, the actions that each copy allows now. A copy, which the environment does not change later
+    """
+    ask_at_once = getattr(innermost(env), METHOD, None)
+    masks = env.env_method(METHOD) if ask_at_once is None else ask_at_once()
+    return np.array([np.ravel(mask) for mask in masks], dtype=bool)
+
+
+def forbidding_copy(masks: np.ndarray, action_space: spaces.Space) -> int | None:
+    """
+    :param masks: (n_envs, A) masks of all copies
+    :param action_space: Action space
+    :return: The first copy that allows no value for some part of an action; ``None`` if there is none
+    """
+    sizes = n_choices(action_space)
+    begins = np.cumsum([0, *sizes[:-1]])
+    allowed = np.logical_or.reduceat(masks, begins, axis=1).all(axis=1)
+    return None if allowed.all() else int(np.argmin(allowed))
+
+
+def allowed_action(env: gym.Env, action: Any) -> Any:
+    """
+    :param env: An environment in an episode
+    :param action: A random action
+    :return: The same action, in which the next value takes the place of one that the environment does not allow now
+    """
+    sizes = n_choices(env.action_space)
+    try:
+        mask = np.ravel(env.get_wrapper_attr(METHOD)()) if sizes else None
+    except AttributeError:
+        return action
+    if mask is None:
+        return action
+    parts = np.array(np.ravel(action), dtype=np.int64)
+    for place, allowed in enumerate(np.split(mask.astype(bool), np.cumsum(sizes)[:-1])):
+        following = np.roll(allowed, -parts[place])
+        parts[place] = (parts[place] + following.argmax()) % len(allowed)
+    return parts.astype(np.asarray(action).dtype).reshape(np.shape(action))[()]
