@@ -5,10 +5,9 @@ What has to be measured on a GPU, meant to take less than eight minutes: ``pytho
 - updates of SmolLM2 with 135M parameters: of all weights, computed in bfloat16, and of LoRA, with the others in bfloat16
 - PPO and GRPO on an Atari game
 
-Each is measured in a process of its own, and left out if it fails. The CPU's figures beside them are those of
-``benchmarks.language_model.speed`` and ``benchmarks.atari_speed``; if the former has none, LoRA is also measured on this
-machine's CPU, in single precision. Writes ``benchmarks/results/gpu.json`` after each part, and in the end a section of
-``docs/results/speed.md``.
+Each in a process of its own; if one fails, the others go on. The CPU's figures are those of ``benchmarks.atari_speed`` and
+``benchmarks.language_model.speed``; if the latter has none, LoRA is also measured on this machine's CPU, in single precision.
+Writes ``benchmarks/results/gpu.json`` after each part, and, if none has failed, a section of ``docs/results/speed.md``.
 
 ``--tiny`` tries everything on a CPU, with a tiny language model, and writes nothing.
 """
@@ -113,6 +112,7 @@ def measure_all(tiny: bool, tests: str) -> dict[str, Any]:
     :param tests: How the tests ended
     :return: What was measured
     """
+    begin = time.perf_counter()
     on_cpu, atari = committed_on_cpu(SHAPES[0]), read_result("atari_speed.json")["median"]
     result: dict[str, Any] = {
         "device": "CPU" if tiny else th.cuda.get_device_name(),
@@ -134,6 +134,7 @@ def measure_all(tiny: bool, tests: str) -> dict[str, Any]:
             result["failed"].append(name)
         else:
             print(result[part][-1], flush=True)
+        result["seconds"] = time.perf_counter() - begin
         if not tiny:
             write_result("gpu.json", result)
     return result
@@ -163,10 +164,11 @@ def table() -> str:
     of_model = [[row["way"], size, *cells(row, RATES)] for row, size in zip(result["language_model"], sizes, strict=True)]
     of_games = [[row["way"], *cells(row, STEPS)] for row in result["atari"]]
     columns = ["SmolLM2, 135M parameters", "update", "answers, tokens per second", "while generating", "while training"]
-    updates_table = markdown([*columns, "GPU memory, MiB"], of_model)
+    tables = [markdown([*columns, "GPU memory, MiB"], of_model)]
     columns = ["KungFuMaster", "steps per second", "environment, ms per step", "rest of the rollout", "update"]
-    games_table = markdown([*columns, "GPU memory, MiB"], of_games)
-    return f"{updates_table}\n\n{games_table}\n\n*{result['device']}. The tests on it: {result['tests']}.*"
+    tables.append(markdown([*columns, "GPU memory, MiB"], of_games))
+    caption = f"*{result['device']}. The tests on it: {result['tests']}. On a CPU: one thread.*"
+    return "\n\n".join([*tables, caption])
 
 
 WRITERS: Writers = {"gpu": table}
@@ -185,12 +187,12 @@ def main() -> None:
         parser.error("PyTorch finds no GPU; --tiny tries everything on a CPU")
     tests, passed = run_tests()
     result = measure_all(args.tiny, tests)
+    if result["failed"] or not passed:
+        sys.exit(f"Failed: {result['failed'] or tests}")
     if not args.tiny:
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(text if "<!-- write: gpu -->" in text else text + SECTION, encoding="utf-8")
         refresh_page(PAGE, WRITERS)
-    if result["failed"] or not passed:
-        sys.exit(f"Failed: {result['failed'] or tests}")
 
 
 if __name__ == "__main__":
