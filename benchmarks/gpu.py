@@ -31,8 +31,8 @@ from benchmarks.language_model.speed import LORA, Shape
 from benchmarks.timing import in_process, medians, one_round
 from sb3_grpo.text.pretrained import SMOLLM2, find_model, load_tokenizer
 
-# The first one is also measured by benchmarks.language_model.speed
-SHAPES, TINY_SHAPES = (Shape(60, 64, 16, 2), Shape(60, 64, 16, 8)), (Shape(4, 3, 4, 2),)
+# The first one is compared with a CPU
+SHAPES, TINY_SHAPES = (speed.SHAPES[1], Shape(60, 64, 16, 8)), (Shape(4, 3, 4, 2),)
 WAYS: dict[str, dict[str, Any]] = {"all weights": {"autocast": True}, "LoRA": {"lora": LORA, "dtype": "bfloat16"}}
 ON_CPU = "LoRA, on a CPU"
 RATES = ("tokens_per_second", "generated_per_second", "trained_per_second")
@@ -69,7 +69,7 @@ def measure(way: str, shape: Shape, tiny: bool) -> dict[str, float]:
         texts = speed.prompts(tokenizer, shape, 64)
     policy_kwargs = {"model": model, **WAYS.get(way, {"lora": LORA})}
     on_gpu = not tiny and way != ON_CPU
-    # On a CPU, an update takes about a minute
+    # On a CPU, an update takes half a minute
     n_updates, device = (4, "cuda") if on_gpu else (1, "cpu")
     figures = speed.train(shape, n_updates, tokenizer, texts, policy_kwargs, device, time.perf_counter)
     return figures | ({"peak_gpu_memory_mib": th.cuda.max_memory_allocated() / 2**20} if on_gpu else {})
