@@ -1,7 +1,7 @@
 """
 Steps per second and memory of training on an Atari game, against SB3's PPO with the same copies, epochs, minibatches and
-network: ``python -m benchmarks.atari_speed``. Writes ``benchmarks/results/atari_speed.json``, with ``--device cuda``
-``atari_speed_cuda.json``.
+network: ``python -m benchmarks.atari_speed``. Writes ``benchmarks/results/atari_speed.json``. On a GPU:
+``python -m benchmarks.gpu``.
 """
 
 import argparse
@@ -87,23 +87,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=SUBJECTS)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=argparse.SUPPRESS)
     parser.add_argument("--one", choices=SUBJECTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one, args.steps, args.device)))
         return
 
-    import torch as th
-
     from benchmarks.common import write_result
 
-    options = ("benchmarks.atari_speed", "--steps", args.steps, "--device", args.device)
-    runs = [one_round(args.subjects, *options) for _ in range(args.repeats)]
+    runs = [one_round(args.subjects, "benchmarks.atari_speed", "--steps", args.steps) for _ in range(args.repeats)]
     keys = ("steps_per_cpu_second", "steps_per_second", "peak_memory_mib")
-    device = th.cuda.get_device_name() if args.device == "cuda" else "cpu"
     result = {
-        "settings": {"game": GAME, "device": device, "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS},
+        "settings": {"game": GAME, "device": "cpu", "n_envs": N_ENVS, "same": SAME, "ours": OURS, "ppo": PPOS},
         "median": medians(runs),
         "median_of_paired_ratios": {
             subject: {key: ratio(runs, subject, key, "ppo") for key in keys}
@@ -112,7 +108,7 @@ def main() -> None:
         },
         "runs": runs,
     }
-    write_result("atari_speed_cuda.json" if args.device == "cuda" else "atari_speed.json", result)
+    write_result("atari_speed.json", result)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import tables, text
+from benchmarks import gpu, tables, text
 from benchmarks.blocks import Writers, markdown, picture, refresh_page
 from benchmarks.common import PAGES, RESULTS, read_result, rows
 from benchmarks.figures import draw_dots, figure_of
@@ -147,6 +147,7 @@ def trust() -> str:
 OWN = (speed, atari_speed, critic_memory, trust)
 WRITERS: Writers = {
     **{writer.__name__: writer for writer in OWN},
+    **gpu.WRITERS,
     **tables.WRITERS,
     **text.WRITERS,
     **switches.WRITERS,

@@ -11,6 +11,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,8 +65,8 @@ def prompts(tokenizer: Any, shape: Shape, n: int) -> list[str]:
 
 def of_updates(ends: list[float], rollout: list[float], tokens: list[float]) -> dict[str, float]:
     """
-    :param ends: CPU time at the end of each update; the first one is not counted
-    :param rollout: CPU time spent in generation until then
+    :param ends: Time at the end of each update; the first one is not counted
+    :param rollout: Time spent in generation until then
     :param tokens: Tokens generated until then
     :return: Rates, and peak memory in MiB
     """
@@ -87,15 +88,37 @@ def ours(shape: Shape, n_updates: int) -> dict[str, float]:
     """
     from transformers import AutoTokenizer
 
+    tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
+    policy_kwargs = {"model": find_model(SMOLLM2), "lora": LORA}
+    return train(shape, n_updates, tokenizer, prompts(tokenizer, shape, 64), policy_kwargs)
+
+
+def train(
+    shape: Shape,
+    n_updates: int,
+    tokenizer: Any,
+    texts: list[str],
+    policy_kwargs: dict[str, Any],
+    device: str = "cpu",
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """
+    :param shape: Lengths
+    :param n_updates: Number of updates that are counted
+    :param tokenizer: The model's tokenizer
+    :param texts: Prompts
+    :param policy_kwargs: Arguments of ``CausalLMPolicy``
+    :param device: PyTorch device
+    :param clock: Measures time
+    :return: See :func:`of_updates`
+    """
     from sb3_grpo import DAPO
     from sb3_grpo.envs import VerifierTextVecEnv
 
-    tokenizer = AutoTokenizer.from_pretrained(find_model(SMOLLM2))
-    pairs = [(prompt, str(index)) for index, prompt in enumerate(prompts(tokenizer, shape, 64))]
     env = VerifierTextVecEnv(
         shape.group * shape.n_groups,
         seed=0,
-        task=pairs,
+        task=[(text, str(index)) for index, text in enumerate(texts)],
         tokenizer=tokenizer,
         verifier=lambda answer, reference: float(len(answer) % 2),
         max_prompt_tokens=shape.prompt,
@@ -113,18 +136,18 @@ def ours(shape: Shape, n_updates: int) -> dict[str, float]:
         advantage="outcome",
         dynamic_sampling=False,
         overlong_filter=False,
-        policy_kwargs={"model": find_model(SMOLLM2), "lora": LORA},
-        device="cpu",
+        policy_kwargs=policy_kwargs,
+        device=device,
         seed=0,
     )
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(clock)
     stopwatch.watch(model, "collect_rollouts")
     ends, rollout, tokens = [], [], []
-    train = model.train
+    update = model.train
 
     def timed() -> None:
-        train()
-        ends.append(time.process_time())
+        update()
+        ends.append(clock())
         rollout.append(stopwatch.spent["collect_rollouts"])
         tokens.append(float(model.num_timesteps))
 

@@ -458,7 +458,8 @@ class ActorPolicy(ActorCriticPolicy):
         assert isinstance(noise, StateDependentNoiseDistribution)
         before = noise.exploration_matrices.detach().clone()
         self.reset_noise(n_envs)
-        before[copies] = noise.exploration_matrices.detach()[copies]
+        rows = th.as_tensor(copies, device=before.device)
+        before[rows] = noise.exploration_matrices.detach()[rows]
         noise.exploration_matrices = before
 
     def evaluate_actions(  # type: ignore[override]

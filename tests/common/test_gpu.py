@@ -1,8 +1,9 @@
 """
-Whether everything is on the model's device: a GPU where there is one, and otherwise the CPU, so that these tests do not go
-out of date.
+Whether everything is on the model's device: a GPU where there is one, and otherwise a pretended one.
 """
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch as th
 from digit_texts import growing_texts, make_policy
 from gymnasium import spaces
+from language_models import make_grpo, make_language_model
+from pretended_device import NAME, pretended_device
 from toy_envs import TINY, SpacesEnv
 
 from sb3_grpo import DAPO, GRPO, make_group_env
@@ -21,15 +24,25 @@ from sb3_grpo.text.tree import TokenSteps
 
 pytestmark = pytest.mark.gpu
 
-DEVICE = "cuda" if th.cuda.is_available() else "cpu"
+DEVICE = "cuda" if th.cuda.is_available() else NAME
 NETWORK = {"n_layers": 1, "width": 32, "n_heads": 2}
 SETTINGS: dict[str, Any] = {"group_size": 4, "n_groups": 4, "n_epochs": 2, "seed": 0}
-IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)  # a stack of frames
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+LORA = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    with nullcontext() if DEVICE == "cuda" else pretended_device():
+        yield
 
 
 def make_model(name: str, algo: type[GRPO] = DAPO, **kwargs: Any) -> Any:
     settings: dict[str, Any] = {"device": DEVICE, **SETTINGS, **kwargs}
+    if name == "CausalLMPolicy":
+        pytest.importorskip("peft")
+        return make_grpo(make_language_model(), device=DEVICE, lora=LORA)
     if name == "TokenPolicy":
         env: Any = VerifierTextVecEnv(8, seed=0, task="arithmetic")
         settings["policy_kwargs"] = {**NETWORK, **kwargs.get("policy_kwargs", {})}
@@ -42,12 +55,30 @@ def make_model(name: str, algo: type[GRPO] = DAPO, **kwargs: Any) -> Any:
     return algo(name, env, **settings)
 
 
-@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy", "TokenPolicy"])
-def test_everything_of_a_batch_is_on_the_device(name: str, tmp_path: Path) -> None:
-    model = make_model(name, GRPO, kl_coef=0.1).learn(200)
+def test_tensors_on_two_devices_are_refused() -> None:
+    ours = th.arange(3.0, device=DEVICE)
+    assert ours[ours > 0.5].tolist() == [1.0, 2.0]
+    for theirs in (th.zeros(3), ours.cpu()):
+        with pytest.raises(RuntimeError, match="two devices"):
+            ours + theirs
+    with pytest.raises((TypeError, RuntimeError)):
+        ours.numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "algo", "kwargs"),
+    [
+        *[(name, GRPO, {"kl_coef": 0.1}) for name in ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "TokenPolicy")],
+        ("MlpPolicy", DAPO, {"overlong_range": (10, 20), "overlong_filter": True, "ratio_level": "episode"}),
+        ("CausalLMPolicy", GRPO, {}),  # with LoRA and a reference
+    ],
+)
+def test_everything_of_an_update_is_on_the_device(name: str, algo: type[GRPO], kwargs: Any, tmp_path: Path) -> None:
+    model = make_model(name, algo, **kwargs).learn(200)
+    assert model._n_updates > 0
     batch = model.batch
     tensors = [batch.actions, batch.old_log_prob, batch.rows, batch.rewards, batch.mask, model._advantages(batch)]
-    assert {tensor.device.type for tensor in tensors} == {DEVICE}
+    assert {tensor.device.type for tensor in [*tensors, *model.policy.parameters()]} == {DEVICE}
     model.save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
     for ours, theirs in zip(model.policy.parameters(), on_cpu.policy.parameters(), strict=True):
@@ -70,9 +101,14 @@ def test_values_of_updates_in_steps_are_on_the_device(name: str) -> None:
 def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path) -> None:
     kwargs = {**TINY, "normalize_observations": True}
     model = GRPO(
-        "MlpPolicy", make_group_env("Pendulum-v1", 4), device=DEVICE, use_sde=use_sde, policy_kwargs=kwargs, **SETTINGS
+        "MlpPolicy",
+        make_group_env("Pendulum-v1", 4),
+        device=DEVICE,
+        use_sde=use_sde,
+        policy_kwargs=kwargs,
+        **{**SETTINGS, "n_groups": 1},
     )
-    model.learn(6400).save(tmp_path / "model")
+    model.learn(1600).save(tmp_path / "model")
     on_cpu = GRPO.load(tmp_path / "model", device="cpu")
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     np.testing.assert_allclose(
@@ -82,7 +118,7 @@ def test_observations_are_normalised_on_the_device(use_sde: bool, tmp_path: Path
     assert model.policy.observation_norm.norms[0].mean.abs().sum() > 0.0
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
 @pytest.mark.parametrize("kwargs", [{}, {"kl_coef": 0.1, "overlong_filter": True, "gradient_accumulation_steps": 2}])
 @pytest.mark.parametrize("name", ["MlpPolicy", "TokenPolicy"])
 def test_loss_and_gradient_do_not_wait_for_the_device(name: str, kwargs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
