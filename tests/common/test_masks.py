@@ -235,4 +235,4 @@ def test_starts_are_checked_with_what_is_allowed() -> None:
         assert checked.is_exact() and "sold out" not in str(checked)
     env = make_shop(cls=StatefulShop)
     model = GRPO("MlpPolicy", env, **SMALL, n_groups=4, start_sampler=VisitedStates(0.8)).learn(600)
-    assert model._n_updates > 0 and model.logger.name_to_value["group/vine_fraction"] > 0
+    assert model._n_updates > 0
