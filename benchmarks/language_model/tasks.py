@@ -48,16 +48,16 @@ def letters(seed: int) -> Problem:
     """
     from sb3_grpo.text.pretrained import SMOLLM2, load_tokenizer
 
-    # The words of the vocabulary, so that each is a single token: the model must know how it is spelled
+    # Common words: those of the vocabulary. With hyphens, as the model does not know how its tokens are spelled
     vocabulary = load_tokenizer(SMOLLM2).get_vocab()
     words = sorted(word[1:] for word in vocabulary if word[0] == "Ġ" and word[1:].isascii() and word[1:].islower())
     rng = np.random.default_rng(0)
     pairs = []
-    for word in (each for each in words if 6 <= len(each) <= 9 and each.isalpha()):
+    for word in (each for each in words if 5 <= len(each) <= 8 and each.isalpha()):
         # Not at all, once, or more often, each in a third of the prompts, where the word has such a letter
         kinds = [sorted(letter for letter in ascii_lowercase if min(word.count(letter), 2) == count) for count in range(3)]
         letter = str(rng.choice(kinds[rng.integers(3)] or kinds[0]))
-        pairs.append((f"The number of times that {letter} occurs in {word}:", f" {word.count(letter)}"))
+        pairs.append((f"How often is {letter} in {'-'.join(word)}:", f" {word.count(letter)}"))
     return _held_out(pairs, 200, seed, 4, 8_000)
 
 
@@ -68,7 +68,7 @@ def chain_sum(seed: int) -> Problem:
     """
     parameters = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
     train, test = (make_task("reasoning_gym:chain_sum", seed=at, **parameters) for at in (0, 10**9))
-    return Problem(train, test, train.worked_examples(N_EXAMPLES, seed=seed), 6, 8_000)
+    return Problem(train, test, train.worked_examples(N_EXAMPLES, seed=seed), 6, 6_000)
 
 
 TASKS = {"sums": sums, "letters": letters, "chain_sum": chain_sum}
