@@ -23,13 +23,13 @@ from benchmarks.language_model.tasks import TASKS, Problem
 from benchmarks.timing import in_process, peak_memory_mib
 from sb3_grpo import presets
 from sb3_grpo.cli.text import LORA, PRETRAINED
-from sb3_grpo.text.callbacks import TextEvalCallback
+from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.pretrained import SMOLLM2, end_texts, find_model, load_tokenizer
 
 OUTPUT = common.RESULTS / "language_model" / "learning.jsonl"
 LEARNING_RATE = 2e-4
-N_POINTS = 8
-N_TEST = 200
+N_POINTS = 5
+N_TEST, K = 200, 8
 N_SHOWN = 12
 _GROUPS = {key: PRETRAINED[key] for key in ("group_size", "n_groups")}
 # Presets of language models' papers say how many optimizer steps there are (one), DAPO takes those of sb3-grpo text
@@ -42,15 +42,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 class ClockedEvaluation(TextEvalCallback):
     """
-    Evaluates, and records tokens, completions and seconds of training at each point.
+    Evaluates, and records tokens, completions and seconds of training at each point. Answers are sampled, for pass@k, only
+    before and after training, as this takes as long as all other points together.
 
     :param eval_env: Held-out prompts
     :param eval_freq: Minimum number of tokens between two evaluations
     """
 
     def __init__(self, eval_env: Any, eval_freq: int):
-        super().__init__(eval_env, eval_freq, N_TEST, k=None, verbose=0)
+        super().__init__(eval_env, eval_freq, N_TEST, k=K, verbose=0)
         self.curve: list[list[float]] = []
+        self.ends: list[TextEvaluation] = []
         self.n_completions = 0
         self.begin = time.process_time()
 
@@ -62,8 +64,15 @@ class ClockedEvaluation(TextEvalCallback):
         now = time.process_time()
         super()._evaluate()
         self.curve.append([self.num_timesteps, self.n_completions, now - self.begin, self.points[-1][1]])
+        if self.k is not None and self.latest is not None:
+            self.ends.append(self.latest)
+        self.k = None
         print(self.curve[-1], flush=True)
         self.begin += time.process_time() - now
+
+    def _on_training_end(self) -> None:
+        self.k = K
+        self._evaluate()
 
 
 def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
@@ -91,11 +100,9 @@ def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
         settings = {**settings, "loss_average": float(env.rules.max_answer_tokens)}
     language_model = {"model": SMOLLM2, "lora": LORA}
     model = DAPO("CausalLMPolicy", env, learning_rate=LEARNING_RATE, policy_kwargs=language_model, seed=seed, **settings)
-    sampled = TextEvalCallback(test_env, 1, N_TEST, k=8, n_shown=0, verbose=0)
-    before = sampled.evaluate(model.policy)
     curve = ClockedEvaluation(test_env, problem.tokens // N_POINTS)
     model.learn(problem.tokens, callback=curve)
-    after = sampled.evaluate(model.policy)
+    before, after = curve.ends
     shown = zip(before.answers[:N_SHOWN], after.answers[:N_SHOWN], strict=True)
     return {
         "curve": curve.curve,
