@@ -1,10 +1,10 @@
 """
-A pretrained language model learns three tasks from their verifiers: ``python -m benchmarks.language_model.learning``.
+A pretrained language model learns tasks from their verifiers: ``python -m benchmarks.language_model.learning``.
 
 SmolLM2-135M-Instruct with LoRA, on the tasks of ``tasks.py``: GRPO as in its paper, DAPO, Dr. GRPO, and TRL's ``GRPOTrainer``
 (``--variant trl``, needs ``pip install trl``). Each run has a process of its own with one torch thread, and appends a row to
 ``benchmarks/results/language_model/learning.jsonl``; what has a row is not run again. Seconds are CPU seconds without those
-of evaluations.
+of evaluations. Tasks with several turns: ``--task guess_number calculator --variant dapo``.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import torch as th
 
 from benchmarks import common
-from benchmarks.language_model.tasks import TASKS, Problem
+from benchmarks.language_model.tasks import ONE_TURN, TASKS, Problem
 from benchmarks.timing import in_process, peak_memory_mib
 from sb3_grpo import presets
 from sb3_grpo.cli.text import LORA, PRETRAINED
@@ -27,7 +27,6 @@ from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.pretrained import SMOLLM2, end_texts, find_model, load_tokenizer
 
 OUTPUT = common.RESULTS / "language_model" / "learning.jsonl"
-LEARNING_RATE = 2e-4
 N_POINTS = 5
 N_TEST, K = 200, 8
 N_SHOWN = 12
@@ -99,7 +98,9 @@ def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
     if variant == "dr_grpo":
         settings = {**settings, "loss_average": float(env.rules.max_answer_tokens)}
     language_model = {"model": SMOLLM2, "lora": LORA}
-    model = DAPO("CausalLMPolicy", env, learning_rate=LEARNING_RATE, policy_kwargs=language_model, seed=seed, **settings)
+    model = DAPO(
+        "CausalLMPolicy", env, learning_rate=problem.learning_rate, policy_kwargs=language_model, seed=seed, **settings
+    )
     curve = ClockedEvaluation(test_env, problem.tokens // N_POINTS)
     model.learn(problem.tokens, callback=curve)
     before, after = curve.ends
@@ -107,10 +108,20 @@ def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
     return {
         "curve": curve.curve,
         "pass_at_8": [before.pass_at_k, after.pass_at_k],
-        "answers": [[old["prompt"], old["answer"], new["answer"], new["is_success"]] for old, new in shown],
+        "answers": [
+            [old["prompt"], *map("\n".join, (old["messages"], new["messages"])), new["is_success"]] for old, new in shown
+        ],
         "updates": model._n_updates,
         "peak_memory_mib": peak_memory_mib(),
     }
+
+
+def said(info: dict[str, Any]) -> str:
+    """
+    :param info: Info at the end of an episode
+    :return: Answers and replies
+    """
+    return "\n".join(text.strip() for text in info.get("messages", [info["answer"]]))
 
 
 def trl(problem: Problem, seed: int) -> dict[str, Any]:
@@ -192,7 +203,7 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
                 # Four optimizer steps for each rollout, about as many as ours take
                 gradient_accumulation_steps=n_groups // 4,
                 max_completion_length=problem.max_answer_tokens,
-                learning_rate=LEARNING_RATE,
+                learning_rate=problem.learning_rate,
                 lr_scheduler_type="constant",
                 max_grad_norm=0.5,
                 beta=0.0,
@@ -238,7 +249,7 @@ def one(task: str, variant: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--task", nargs="+", default=list(ONE_TURN), choices=list(TASKS))
     parser.add_argument("--variant", nargs="+", default=list(VARIANTS), choices=[*VARIANTS, "trl"])
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to SEEDS-1 (settings were chosen on seeds from 100 on)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sb3_grpo.envs import PairsTask, Task, make_task
+from sb3_grpo.envs import CalculatorTask, GuessNumberTask, PairsTask, Task, make_task
 
 N_EXAMPLES = 4
 
@@ -15,8 +15,9 @@ class Problem(NamedTuple):
     :param train: Prompts to learn from
     :param test: Held-out prompts
     :param examples: Pairs of prompt and answer, put before each prompt
-    :param max_answer_tokens: Maximum number of tokens of an answer
+    :param max_answer_tokens: Maximum number of tokens of all answers in an episode
     :param tokens: Number of tokens to train for
+    :param learning_rate: Learning rate
     """
 
     train: Task
@@ -24,6 +25,7 @@ class Problem(NamedTuple):
     examples: list[Any]
     max_answer_tokens: int
     tokens: int
+    learning_rate: float = 2e-4
 
 
 def _held_out(pairs: list[tuple[str, str]], n_test: int, seed: int, max_answer_tokens: int, tokens: int) -> Problem:
@@ -71,4 +73,26 @@ def chain_sum(seed: int) -> Problem:
     return Problem(train, test, train.worked_examples(N_EXAMPLES, seed=seed), 6, 6_000)
 
 
-TASKS = {"sums": sums, "letters": letters, "chain_sum": chain_sum}
+def guess_number(seed: int) -> Problem:
+    """
+    :param seed: Seed of the run
+    :return: One of ten numbers, to be guessed in four turns from whether it is lower or higher; none can be held out
+    """
+    games = ["5\nH8\nL6", "5\nL3\nL1", "5\nH7\nH9"]
+    return Problem(GuessNumberTask(), GuessNumberTask(), [("0-9?", game) for game in games], 8, 6_000, 5e-4)
+
+
+def calculator(seed: int) -> Problem:
+    """
+    :param seed: Seed of the run
+    :return: Products of numbers below 100, with a calculator
+    """
+    train, test = (CalculatorTask(split=split, n_test=64) for split in ("train", "test"))
+    (prompt, answer), with_call = train.worked_examples(2, seed=seed)
+    # Only one of two examples calls the calculator
+    return Problem(train, test, [(prompt, answer.split("\n")[-1]), with_call], 24, 6_000, 5e-4)
+
+
+ONE_TURN = {"sums": sums, "letters": letters, "chain_sum": chain_sum}
+SEVERAL_TURNS = {"guess_number": guess_number, "calculator": calculator}
+TASKS = {**ONE_TURN, **SEVERAL_TURNS}
