@@ -29,6 +29,8 @@ from sb3_grpo.text.pretrained import SMOLLM2, end_texts, find_model, load_tokeni
 OUTPUT = common.RESULTS / "language_model" / "learning.jsonl"
 N_POINTS = 5
 N_TEST, K = 200, 8
+# Optimizer steps of TRL for each rollout, about as many as DAPO's, and the time after which it ends
+TRL_STEPS, TRL_SECONDS = 4, 900
 N_SHOWN = 12
 _GROUPS = {key: PRETRAINED[key] for key in ("group_size", "n_groups")}
 # Presets of language models' papers say how many optimizer steps there are (one), DAPO takes those of sb3-grpo text
@@ -184,9 +186,12 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
         """Evaluates as often as ours."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if n_tokens >= len(curve) * problem.tokens // N_POINTS:
+            # After all steps that learn from a rollout
+            if state.global_step % TRL_STEPS != 0:
+                return
+            control.should_training_stop = n_tokens >= problem.tokens or time.process_time() - begin > TRL_SECONDS
+            if n_tokens >= len(curve) * problem.tokens // N_POINTS or control.should_training_stop:
                 evaluate()
-            control.should_training_stop = n_tokens >= problem.tokens
 
     rows = [{"prompt": few_shot + item.prompt, "index": index} for index, item in enumerate(training)]
     group_size, n_groups = PRETRAINED["group_size"], PRETRAINED["n_groups"]
@@ -200,8 +205,7 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
                 num_generations=group_size,
                 per_device_train_batch_size=group_size,
                 steps_per_generation=n_groups,
-                # Four optimizer steps for each rollout, about as many as ours take
-                gradient_accumulation_steps=n_groups // 4,
+                gradient_accumulation_steps=n_groups // TRL_STEPS,
                 max_completion_length=problem.max_answer_tokens,
                 learning_rate=problem.learning_rate,
                 lr_scheduler_type="constant",
@@ -228,9 +232,9 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
             peft_config=LoraConfig(task_type="CAUSAL_LM", **LORA),
             callbacks=[Evaluation()],
         )
+        begin = time.process_time()
         evaluate()
         trainer.train()
-    evaluate()
     return {"curve": curve, "peak_memory_mib": peak_memory_mib()}
 
 
