@@ -156,7 +156,8 @@ def table() -> str:
     """
 
     def cells(row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
-        return [f"{row[key]:,.4g}" if key in row else "" for key in (*keys, "peak_gpu_memory_mib")]
+        values = [row.get(key) for key in (*keys, "peak_gpu_memory_mib")]
+        return ["" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values]
 
     result = read_result("gpu.json")
     shapes = [Shape(*row["shape"]) for row in result["language_model"]]
@@ -167,7 +168,9 @@ def table() -> str:
     tables = [markdown([*columns, "GPU memory, MiB"], of_model)]
     columns = ["KungFuMaster", "steps per second", "environment, ms per step", "rest of the rollout", "update"]
     tables.append(markdown([*columns, "GPU memory, MiB"], of_games))
-    caption = f"*{result['device']}. The tests on it: {result['tests']}. On a CPU: one thread.*"
+    caption = (
+        f"*{result['device']}. The tests on it: {result['tests']}. Seconds by the clock; on a CPU, CPU seconds of one thread.*"
+    )
     return "\n\n".join([*tables, caption])
 
 

@@ -2,7 +2,14 @@
 
 from sb3_grpo.envs.float_observation import FloatObservation
 from sb3_grpo.envs.tasks.base import Item, Task
-from sb3_grpo.envs.tasks.builtin import ArithmeticTask, CapitalsTask, GuessNumberTask, PairsTask, make_task
+from sb3_grpo.envs.tasks.builtin import (
+    ArithmeticTask,
+    CalculatorTask,
+    CapitalsTask,
+    GuessNumberTask,
+    PairsTask,
+    make_task,
+)
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.envs.text.env import VerifierTextEnv
 from sb3_grpo.envs.text.hard_prompts import HardPrompts
@@ -14,6 +21,7 @@ from sb3_grpo.envs.verifiers.process import VerifierError
 
 __all__ = [
     "ArithmeticTask",
+    "CalculatorTask",
     "CapitalsTask",
     "CharTokenizer",
     "FloatObservation",

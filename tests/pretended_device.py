@@ -76,6 +76,8 @@ def pretended_device() -> Iterator[None]:
         patch.setattr(th, "autocast", lambda *args, **kwargs: nullcontext())
         patch.setattr(th._C, "_InferenceMode", lambda mode: th.no_grad() if mode else nullcontext())
         th.__future__.set_swap_module_params_on_conversion(True)
-        with Dispatch():
-            yield
-        th.__future__.set_swap_module_params_on_conversion(False)
+        try:
+            with Dispatch():
+                yield
+        finally:
+            th.__future__.set_swap_module_params_on_conversion(False)

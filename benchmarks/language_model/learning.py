@@ -1,10 +1,10 @@
 """
-A pretrained language model learns three tasks from their verifiers: ``python -m benchmarks.language_model.learning``.
+A pretrained language model learns tasks from their verifiers: ``python -m benchmarks.language_model.learning``.
 
 SmolLM2-135M-Instruct with LoRA, on the tasks of ``tasks.py``: GRPO as in its paper, DAPO, Dr. GRPO, and TRL's ``GRPOTrainer``
 (``--variant trl``, needs ``pip install trl``). Each run has a process of its own with one torch thread, and appends a row to
 ``benchmarks/results/language_model/learning.jsonl``; what has a row is not run again. Seconds are CPU seconds without those
-of evaluations.
+of evaluations. Tasks with several turns: ``--task guess_number calculator --variant dapo``.
 """
 
 import argparse
@@ -19,17 +19,18 @@ import numpy as np
 import torch as th
 
 from benchmarks import common
-from benchmarks.language_model.tasks import TASKS, Problem
+from benchmarks.language_model.tasks import ONE_TURN, TASKS, Problem
 from benchmarks.timing import in_process, peak_memory_mib
 from sb3_grpo import presets
 from sb3_grpo.cli.text import LORA, PRETRAINED
-from sb3_grpo.text.callbacks import TextEvalCallback
+from sb3_grpo.text.callbacks import TextEvalCallback, TextEvaluation
 from sb3_grpo.text.pretrained import SMOLLM2, end_texts, find_model, load_tokenizer
 
 OUTPUT = common.RESULTS / "language_model" / "learning.jsonl"
-LEARNING_RATE = 2e-4
-N_POINTS = 8
-N_TEST = 200
+N_POINTS = 5
+N_TEST, K = 200, 8
+# Optimizer steps of TRL for each rollout, about as many as DAPO's, and the time after which it ends
+TRL_STEPS, TRL_SECONDS = 4, 900
 N_SHOWN = 12
 _GROUPS = {key: PRETRAINED[key] for key in ("group_size", "n_groups")}
 # Presets of language models' papers say how many optimizer steps there are (one), DAPO takes those of sb3-grpo text
@@ -42,15 +43,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 class ClockedEvaluation(TextEvalCallback):
     """
-    Evaluates, and records tokens, completions and seconds of training at each point.
+    Evaluates, and records tokens, completions and seconds of training at each point. Answers are sampled, for pass@k, only
+    before and after training, as this takes as long as all other points together.
 
     :param eval_env: Held-out prompts
     :param eval_freq: Minimum number of tokens between two evaluations
     """
 
     def __init__(self, eval_env: Any, eval_freq: int):
-        super().__init__(eval_env, eval_freq, N_TEST, k=None, verbose=0)
+        super().__init__(eval_env, eval_freq, N_TEST, k=K, verbose=0)
         self.curve: list[list[float]] = []
+        self.ends: list[TextEvaluation] = []
         self.n_completions = 0
         self.begin = time.process_time()
 
@@ -62,8 +65,15 @@ class ClockedEvaluation(TextEvalCallback):
         now = time.process_time()
         super()._evaluate()
         self.curve.append([self.num_timesteps, self.n_completions, now - self.begin, self.points[-1][1]])
+        if self.k is not None and self.latest is not None:
+            self.ends.append(self.latest)
+        self.k = None
         print(self.curve[-1], flush=True)
         self.begin += time.process_time() - now
+
+    def _on_training_end(self) -> None:
+        self.k = K
+        self._evaluate()
 
 
 def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
@@ -90,20 +100,30 @@ def ours(problem: Problem, variant: str, seed: int) -> dict[str, Any]:
     if variant == "dr_grpo":
         settings = {**settings, "loss_average": float(env.rules.max_answer_tokens)}
     language_model = {"model": SMOLLM2, "lora": LORA}
-    model = DAPO("CausalLMPolicy", env, learning_rate=LEARNING_RATE, policy_kwargs=language_model, seed=seed, **settings)
-    sampled = TextEvalCallback(test_env, 1, N_TEST, k=8, n_shown=0, verbose=0)
-    before = sampled.evaluate(model.policy)
+    model = DAPO(
+        "CausalLMPolicy", env, learning_rate=problem.learning_rate, policy_kwargs=language_model, seed=seed, **settings
+    )
     curve = ClockedEvaluation(test_env, problem.tokens // N_POINTS)
     model.learn(problem.tokens, callback=curve)
-    after = sampled.evaluate(model.policy)
+    before, after = curve.ends
     shown = zip(before.answers[:N_SHOWN], after.answers[:N_SHOWN], strict=True)
     return {
         "curve": curve.curve,
         "pass_at_8": [before.pass_at_k, after.pass_at_k],
-        "answers": [[old["prompt"], old["answer"], new["answer"], new["is_success"]] for old, new in shown],
+        "answers": [
+            [old["prompt"], *map("\n".join, (old["messages"], new["messages"])), new["is_success"]] for old, new in shown
+        ],
         "updates": model._n_updates,
         "peak_memory_mib": peak_memory_mib(),
     }
+
+
+def said(info: dict[str, Any]) -> str:
+    """
+    :param info: Info at the end of an episode
+    :return: Answers and replies
+    """
+    return "\n".join(text.strip() for text in info.get("messages", [info["answer"]]))
 
 
 def trl(problem: Problem, seed: int) -> dict[str, Any]:
@@ -166,9 +186,12 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
         """Evaluates as often as ours."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if n_tokens >= len(curve) * problem.tokens // N_POINTS:
+            # After all steps that learn from a rollout
+            if state.global_step % TRL_STEPS != 0:
+                return
+            control.should_training_stop = n_tokens >= problem.tokens or time.process_time() - begin > TRL_SECONDS
+            if n_tokens >= len(curve) * problem.tokens // N_POINTS or control.should_training_stop:
                 evaluate()
-            control.should_training_stop = n_tokens >= problem.tokens
 
     rows = [{"prompt": few_shot + item.prompt, "index": index} for index, item in enumerate(training)]
     group_size, n_groups = PRETRAINED["group_size"], PRETRAINED["n_groups"]
@@ -182,10 +205,9 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
                 num_generations=group_size,
                 per_device_train_batch_size=group_size,
                 steps_per_generation=n_groups,
-                # Four optimizer steps for each rollout, about as many as ours take
-                gradient_accumulation_steps=n_groups // 4,
+                gradient_accumulation_steps=n_groups // TRL_STEPS,
                 max_completion_length=problem.max_answer_tokens,
-                learning_rate=LEARNING_RATE,
+                learning_rate=problem.learning_rate,
                 lr_scheduler_type="constant",
                 max_grad_norm=0.5,
                 beta=0.0,
@@ -210,9 +232,9 @@ def trl(problem: Problem, seed: int) -> dict[str, Any]:
             peft_config=LoraConfig(task_type="CAUSAL_LM", **LORA),
             callbacks=[Evaluation()],
         )
+        begin = time.process_time()
         evaluate()
         trainer.train()
-    evaluate()
     return {"curve": curve, "peak_memory_mib": peak_memory_mib()}
 
 
@@ -231,7 +253,7 @@ def one(task: str, variant: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Run what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--task", nargs="+", default=list(ONE_TURN), choices=list(TASKS))
     parser.add_argument("--variant", nargs="+", default=list(VARIANTS), choices=[*VARIANTS, "trl"])
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to SEEDS-1 (settings were chosen on seeds from 100 on)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")

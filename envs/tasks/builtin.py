@@ -1,4 +1,4 @@
-"""Built-in tasks: arithmetic, pairs of prompt and answer, capitals, and guessing a number."""
+"""Built-in tasks: arithmetic, pairs of prompt and answer, capitals, guessing a number, and a calculator."""
 
 import difflib
 import json
@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from sb3_grpo.envs.tasks.base import Item, Task, is_prompt
+from sb3_grpo.envs.tasks.base import PRINTABLE, Item, Task, is_prompt
+from sb3_grpo.envs.tasks.calculator import CALCULATOR_ERROR, MAX_RESULT, calculate
 from sb3_grpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from sb3_grpo.utils.parameters import Whole
 
 _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+# How a call of the calculator begins
+_CALL = "calc("
 
 # Limit on the list of all pairs, which is needed to leave some of them out
 _MAX_LISTED = 10_000_000
@@ -269,8 +273,76 @@ class GuessNumberTask(Task):
         return "0123456789HL?-"
 
 
+class CalculatorTask(ArithmeticTask):
+    """
+    :class:`ArithmeticTask` with a calculator: an answer ``calc(12*34)`` is replied to with the result and a new line, here
+    ``408``, and the first other answer is the final one, which alone is scored. Expressions have numbers, ``+-*/`` and
+    brackets; to anything else between the brackets the reply is ``error``.
+
+    :param digits: Maximum number of digits of the operands
+    :param operations: Operations of the prompts, some of ``+-*``
+    :param split: ``"all"`` items, those for ``"train"``, or those held out for ``"test"``
+    :param n_test: Number of items held out
+    :param seed: Seed for choosing the items held out
+    :param max_turns: Maximum number of answers; the last one is the final one, whatever it is
+    """
+
+    # It calculates what the agent wants: in the verifier's process, with a time limit
+    trusted = False
+
+    def __init__(
+        self,
+        digits: int = 2,
+        operations: str = "*",
+        split: str = "all",
+        n_test: int = 0,
+        seed: int = 0,
+        max_turns: int = 3,
+    ):
+        super().__init__(digits, operations, split=split, n_test=n_test, seed=seed)
+        self.n_turns = Whole().check("max_turns", max_turns)
+
+    @property
+    def max_reply_tokens(self) -> int:
+        return (self.n_turns - 1) * (MAX_RESULT + 1)
+
+    def reply(self, item: Item, messages: list[str]) -> str | None:
+        """
+        :param item: The item that the agent was asked
+        :param messages: Calls and results so far
+        :return: The result of the last call; None if it is no call, or after the last answer
+        """
+        answer = messages[-1].strip()
+        if not answer.startswith(_CALL) or len(messages) >= 2 * self.n_turns - 1:
+            return None
+        expression = answer.removeprefix(_CALL)
+        return f"{calculate(expression[:-1]) if expression.endswith(')') else CALCULATOR_ERROR}\n"
+
+    def worked_examples(self, n: int, seed: int = 0) -> list[tuple[str, str]]:
+        """
+        :param n: Number of examples, all different
+        :param seed: Seed for drawing them
+        :return: Pairs of prompt, and call, result and answer in a line each, as they are with ``stop=["\\n"]``
+        """
+        examples = super().worked_examples(n, seed)
+        return [(prompt, f"{_CALL}{prompt.removesuffix('=')})\n{answer}\n{answer}") for prompt, answer in examples]
+
+    def longest_items(self) -> list[Item]:
+        """
+        :return: Items with the longest prompt and, instead of an answer, the longest call that they need
+        """
+        return [Item(item.prompt, f"{_CALL}{item.prompt.removesuffix('=')})") for item in super().longest_items()]
+
+    def alphabet(self) -> str:
+        """
+        :return: Printable ASCII
+        """
+        return PRINTABLE
+
+
 _BY_NAME: dict[str, Callable[..., Task]] = {
     "arithmetic": ArithmeticTask,
+    "calculator": CalculatorTask,
     "capitals": CapitalsTask,
     "guess_number": GuessNumberTask,
 }
@@ -281,10 +353,10 @@ def make_task(task: Any, **task_kwargs: Any) -> Task:
     """
     Create a task.
 
-    :param task: A name (``arithmetic``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a :class:`Task`, a list or
-        iterator of pairs (prompt, answer), a ``datasets.Dataset``, or the path of a ``.jsonl`` file
-    :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`GuessNumberTask`, the data set of reasoning-gym or
-        :class:`PairsTask` (``prompt_key`` and ``answer_key``)
+    :param task: A name (``arithmetic``, ``calculator``, ``capitals``, ``guess_number``, ``reasoning_gym:NAME``), a
+        :class:`Task`, a list or iterator of pairs (prompt, answer), a ``datasets.Dataset``, or the path of a ``.jsonl`` file
+    :param task_kwargs: Arguments for :class:`ArithmeticTask`, :class:`CalculatorTask`, :class:`GuessNumberTask`, the data set
+        of reasoning-gym or :class:`PairsTask` (``prompt_key`` and ``answer_key``)
     :return: The task
     """
     if isinstance(task, Task):

@@ -105,7 +105,7 @@ class HuggingFaceTokenizer:
             ) from error
         # Of a tokenizer of transformers: its chat template
         self.chat_template: Any = None
-        if isinstance(source, str | Path) and str(source).endswith(".json"):
+        if isinstance(source, str | Path) and (Path(source).is_file() or str(source).endswith(".json")):
             if not Path(source).is_file():
                 raise FileNotFoundError(f"There is no file {str(source)!r} to read a tokenizer from")
             self._backend = Backend.from_file(str(source))

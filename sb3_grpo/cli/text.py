@@ -111,8 +111,8 @@ def add_text(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument(
         "--task",
-        help="with --model: arithmetic, capitals, guess_number, reasoning_gym:NAME, or a .jsonl file with prompt and answer "
-        "(default: arithmetic)",
+        help="with --model: arithmetic, calculator, capitals, guess_number, reasoning_gym:NAME, or a .jsonl file with "
+        "prompt and answer (default: arithmetic)",
     )
     parser.add_argument(
         "--digits",

@@ -145,6 +145,7 @@ def test_loss_and_gradient_do_not_wait_for_the_device(name: str, kwargs: Any, mo
     assert n_watched > 4
 
 
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
 def test_autocast() -> None:
     """It changes how fast the probabilities are computed, and by no more than its precision which these are."""
     tolerance = 0.1

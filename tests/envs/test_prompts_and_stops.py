@@ -137,6 +137,11 @@ def test_chats(bpe: Any) -> None:
     assert first_text(bpe, env, 1) == longest == env.rules.prompts.text("12+34=")
     assert env.rules.max_prompt_tokens == len(bpe.encode(longest).ids)
     assert pickle.loads(pickle.dumps(env.observation_space)) == env.observation_space
+    turns = [("user", "2*2="), ("assistant", "2+2="), ("user", "4")]
+    examples = [([{"role": role, "content": content} for role, content in turns], "4")]
+    shot = "[user]2*2=</s>\n[assistant]2+2=</s>\n[user]4</s>\n[assistant]4</s>\n"
+    env = VerifierTextEnv(SUMS, examples=examples, **settings)
+    assert first_text(bpe, env, 0) == f"{shot}[user]1+2=</s>\n[assistant]"
 
 
 def test_replies_are_turns_of_the_chat(bpe: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sb3_grpo.envs import (
     ArithmeticTask,
+    CalculatorTask,
     CapitalsTask,
     CharTokenizer,
     GuessNumberTask,
@@ -232,6 +233,62 @@ def test_guess_number_gives_hints_until_the_last_guess() -> None:
     assert task.reply(item, ["3", "H", "x"]) == "?"
     assert task.reply(item, ["6"]) is None and task.score("6", item) == 1
     assert task.reply(item, ["3", "H", "8", "L", "7"]) is None and task.score("7", item) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("calc(12*34)", "408"),
+        (" calc( (1+2)*-(3-1)/4 ) ", "-1.5"),
+        ("calc(0.1+0.2)", "0.3"),
+        ("calc(1/3)", "0.333333"),
+        ("calc(99999*99999)", "9999800001"),
+        ("calc(12*34", "error"),
+        ("calc()", "error"),
+        ("calc(1/0)", "error"),
+        ("calc(9**9)", "error"),
+        ("calc(9//2)", "error"),
+        ("calc(1e9)", "error"),
+        ("calc(...)", "error"),
+        ("calc(abs(3))", "error"),
+        ("calc(__import__('os'))", "error"),
+        (f"calc({'9' * 21})", "error"),
+        (f"calc({'(' * 10_000})", "error"),
+    ],
+)
+def test_calls_of_the_calculator_are_replied_to(call: str, result: str) -> None:
+    task = make_task("calculator", max_turns=2)
+    item = task.item(1234)
+    assert task.reply(item, [call]) == f"{result}\n" and len(f"{result}\n") <= task.max_reply_tokens
+    assert task.reply(item, [call, f"{result}\n", call]) is None, "the last answer is no call"
+
+
+def test_a_calculator_in_the_process_of_the_verifier() -> None:
+    task = CalculatorTask(split="train", n_test=100)
+    (prompt, conversation), other = task.worked_examples(2)
+    assert len({*task.worked_examples(9900)} & {*CalculatorTask(split="test", n_test=100).worked_examples(100)}) == 0
+    index = next(index for index in range(9900) if task.item(index).prompt == prompt)
+    env = VerifierTextEnv(task, stop=["\n"], examples=[other], render_mode="ansi")
+    encode = env.rules.tokenizer.encode
+
+    def write(text: str) -> Any:
+        env.reset(options={"item": index})
+        for token in encode(text):
+            step = env.step(token)
+        return step
+
+    call, result, answer = conversation.split("\n")
+    observation = write(f"{call}\n")[0]
+    assert env.rules.runner.worker_pid is not None
+    # What follows the example is what the example shows
+    assert env.rules.tokenizer.decode(observation) == f"{other[0]}{other[1]}\n{prompt}{call}\n{result}\n"
+    _, reward, terminated, _, info = write(f"{call}\n{answer}\n")
+    assert (reward, terminated, info["messages"]) == (1.0, True, [call, f"{result}\n", answer])
+    assert write(f"{answer}\n")[1:3] == (1.0, True), "nobody has to call it"
+    # As many turns as there may be, and calls as long as they have to be
+    *_, info = write(f"calc(9\n{call}\n{answer}\n")
+    assert info["messages"] == ["calc(9", "error\n", call, f"{result}\n", answer] and info["is_success"]
+    env.close()
 
 
 def test_reasoning_gym_by_name() -> None:

@@ -8,11 +8,14 @@ import torch as th
 from digit_texts import LENGTH, Digits, growing_texts
 from language_models import CONFIGS, ROWS, SPACES, SameDigitEnv, make_grpo, make_language_model
 
-from sb3_grpo import DAPO, GRPO, make_group_env
+from sb3_grpo import DAPO, GRPO, TrainingCheckpoint, make_group_env
+from sb3_grpo.checkpoint.folder import checkpoints_in
+from sb3_grpo.envs import VerifierTextVecEnv
 from sb3_grpo.text.causal_lm import CausalLMPolicy
 from sb3_grpo.text.decoding import CachedReader
 from sb3_grpo.text.tokens import PAD, TokenSpace
 from sb3_grpo.text.tree import TokenSteps
+from stress.resume import digest
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -287,6 +290,48 @@ def test_a_saved_model_finds_its_folder_from_another_one(folder: str, tmp_path: 
     model.save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert_same(GRPO.load(tmp_path / "model", device="cpu").policy, model.policy)
+
+
+def forward(model: Any) -> th.Tensor:
+    with th.no_grad():
+        return model.eval()(input_ids=th.arange(8)[None]).logits
+
+
+def test_what_is_saved_for_transformers_has_the_logits_of_the_policy(folder: str, tmp_path: Path) -> None:
+    load, initial = transformers.AutoModelForCausalLM.from_pretrained, forward(make_language_model())
+    with_adapters: Any = make_grpo(folder, lora=LORA).learn(100).policy
+    expected = forward(with_adapters.language_model)
+    assert (expected - initial).abs().max() > 1e-2
+    with_adapters.language_model.save_pretrained(tmp_path / "adapter")
+    assert not list((tmp_path / "adapter").glob("model*"))
+    th.testing.assert_close(forward(peft.PeftModel.from_pretrained(load(folder), tmp_path / "adapter")), expected)
+    th.testing.assert_close(forward(peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")), expected)
+    with_adapters.language_model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    th.testing.assert_close(forward(load(tmp_path / "merged")), expected, rtol=0, atol=1e-4)
+
+    whole: Any = make_grpo(folder).learn(100).policy
+    assert (forward(whole.language_model) - initial).abs().max() > 1e-2
+    whole.language_model.save_pretrained(tmp_path / "whole")
+    th.testing.assert_close(forward(load(tmp_path / "whole")), forward(whole.language_model))
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_resumed_training_in_several_turns_continues_exactly(lora: Any, tmp_path: Path) -> None:
+    make_language_model(eos_token_id=14).save_pretrained(tmp_path / "llama")
+
+    def make_env() -> VerifierTextVecEnv:
+        return VerifierTextVecEnv(8, seed=0, task="guess_number", max_answer_tokens=8)
+
+    policy_kwargs = {"model": tmp_path / "llama", "lora": lora}
+    settings: dict[str, Any] = {"group_size": 4, "n_groups": 2, "kl_coef": 0.1, "device": "cpu", "seed": 0}
+    model: Any = DAPO(CausalLMPolicy, make_env(), policy_kwargs=policy_kwargs, learning_rate=1e-3, **settings)
+    # Guesses that are right by chance
+    model.policy.pretrain([("0-9?", digit) for digit in "0123456789"], n_epochs=20, learning_rate=1e-2)
+    model.learn(300, callback=TrainingCheckpoint(tmp_path / "checkpoints", save_freq=1, keep=10))
+    assert model._n_updates > 2
+    first, second, *_ = checkpoints_in(tmp_path / "checkpoints")
+    for path in (first, second):
+        assert digest(DAPO.resume(path, make_env(), device="cpu").learn()) == digest(model)
 
 
 class Forgetful(transformers.LlamaModel):

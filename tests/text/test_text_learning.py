@@ -16,9 +16,10 @@ from toy_envs import Numbered
 
 from sb3_grpo import GRPO
 from sb3_grpo.common.buffers import Minibatch
-from sb3_grpo.envs import CharTokenizer, HardPrompts, PairsTask, VerifierTextEnv, VerifierTextVecEnv
+from sb3_grpo.envs import CharTokenizer, GuessNumberTask, HardPrompts, Item, PairsTask, VerifierTextEnv, VerifierTextVecEnv
 from sb3_grpo.text.callbacks import TextEvalCallback, WarmStart, pass_at_k
 from sb3_grpo.text.policies import TokenActorCriticPolicy
+from sb3_grpo.text.tokens import PAD
 
 NETWORK: dict[str, Any] = {"n_layers": 1, "width": 32, "n_heads": 2}
 PAIRS = [(f"{digit}=", digit) for digit in "0123456789"]
@@ -125,6 +126,42 @@ def test_log_probs_are_those_of_the_policy_that_acted(task: Any) -> None:
     with th.no_grad():
         now = model.policy.get_distribution(texts).log_prob(batch.actions[batch.rows])
     th.testing.assert_close(now, batch.old_log_prob[batch.rows], rtol=0, atol=1e-5)
+
+
+class LongReplies(GuessNumberTask):
+    """Its replies have three tokens."""
+
+    trusted = True
+    max_reply_tokens = 9
+
+    def reply(self, item: Item, messages: list[str]) -> str | None:
+        hint = super().reply(item, messages)
+        return None if hint is None else f"-{hint}-"
+
+
+@pytest.mark.parametrize(("task", "n_reply"), [(GuessNumberTask(), 1), (LongReplies(), 3)])
+def test_only_tokens_that_the_policy_wrote_are_in_the_loss(task: Any, n_reply: int) -> None:
+    env = VerifierTextVecEnv(16, seed=0, task=task, max_answer_tokens=12)
+    model: Any = GRPO("TokenPolicy", env, policy_kwargs=NETWORK, device="cpu", seed=1, **SETTINGS)
+    model.policy.pretrain([("0-9?", digit) for digit in "0123456789"], n_epochs=20)
+    model.learn(1)
+    batch, eos_id = model.batch, env.rules.tokenizer.eos_id
+    steps = batch.observations_at(Minibatch(th.arange(len(batch.rows)), np.arange(batch.lengths.numel()), 1))
+    actions = batch.actions[batch.rows].flatten()
+    n_replies = 0
+    for number, text in enumerate(steps.texts.tolist()):
+        # The last token that was written is in no observation
+        rows = (steps.text == number).nonzero().flatten()
+        written = dict(zip((steps.last[rows] + 1).tolist(), actions[rows].tolist(), strict=True))
+        place, expected = 4, {}
+        while place < len(text) and text[place] != PAD:
+            expected[place] = text[place]
+            is_end = text[place] == eos_id
+            place += 1 + is_end * n_reply
+            n_replies += is_end
+        assert written.keys() - expected.keys() == {place}
+        assert expected.items() <= written.items()
+    assert n_replies > 50
 
 
 @pytest.mark.parametrize("in_processes", [False, True])
